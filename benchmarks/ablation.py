@@ -61,10 +61,12 @@ STAGES = {
 
 def set_loops(least: int) -> None:
     """From now on loops of so many rounds are loop nodes, however little there is in them, and shorter ones are not."""
-    from torchjanus.graph import loop_roll, lower  # noqa: PLC0415 - insides: only where they are switched
+    # Insides: imported only where they are switched.
+    from torchjanus.graph.loops.roll import roll  # noqa: PLC0415
+    from torchjanus.graph.lowering import lower  # noqa: PLC0415
 
-    loop_roll.WORTH = 0
-    lower.roll = functools.partial(loop_roll.roll, least=least)
+    roll.WORTH = 0
+    lower.roll = functools.partial(roll.roll, least=least)
 
 
 class Staged(Contender):

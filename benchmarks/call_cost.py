@@ -36,9 +36,9 @@ from rich.table import Table
 import torchjanus
 from benchmarks.record import write
 from benchmarks.steps import PROGRAMS, make
-from torchjanus.assumptions.embed import compile_with_constants
-from torchjanus.execute.inductor import Inductor
-from torchjanus.runtime.launch import Launch
+from torchjanus.execute.compiled.inductor import Inductor
+from torchjanus.host.embed import compile_with_constants
+from torchjanus.runtime.launch.launch import Launch
 
 __all__ = ["PARTS", "Borders", "Cost", "Marks", "cost", "main", "marked"]
 

@@ -22,8 +22,8 @@ from transformers import BertConfig, BertForSequenceClassification, GPT2Config, 
 
 import torchjanus
 from torchjanus.rewrite import CENSUS, is_rewritten
-from torchjanus.semantics.imperative import Imperative
-from torchjanus.semantics.virtualize import virtualize
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.virtualize import virtualize
 
 MODELS = ("bert", "gpt2")
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

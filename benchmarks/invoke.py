@@ -24,12 +24,12 @@ from rich.table import Table
 from torch import Tensor
 
 from tests.forests import MODELS, Model, Tree, trees
-from torchjanus.execute.invoke import run_by_replay
-from torchjanus.execute.invoke_inductor import compile_calls
-from torchjanus.execute.kept_parts import compile_part
-from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.invoke_op import register
-from torchjanus.graph.recursion import Forest
+from torchjanus.execute.compiled.invoke import compile_calls
+from torchjanus.execute.compiled.shared_parts import compile_part
+from torchjanus.execute.regions.invoke import run_by_replay
+from torchjanus.graph.recursion.cells.invoke import Invocation
+from torchjanus.graph.recursion.cells.invoke_op import register
+from torchjanus.graph.recursion.variants.plan import Forest
 
 __all__ = ["main", "measure"]
 

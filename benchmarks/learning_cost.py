@@ -43,7 +43,7 @@ from rich.table import Table
 import torchjanus
 from benchmarks.learning import PROGRAMS, Call
 from benchmarks.record import RESULTS, revision, write
-from torchjanus.execute.background import busy
+from torchjanus.execute.processes.background import busy
 
 __all__ = ["Cost", "Window", "main", "measure", "windows"]
 

@@ -27,7 +27,7 @@ from rich.table import Table
 
 import torchjanus
 from benchmarks.record import write
-from torchjanus.graph import loop_roll
+from torchjanus.graph.loops.roll import roll
 
 __all__ = ["Row", "lstm", "main", "measure", "prepared"]
 
@@ -78,7 +78,7 @@ def prepared(hidden: int, steps: int, system: str) -> tuple[Callable[[], object]
     step, xs = lstm(hidden, steps)
     if system == "eager":
         return lambda: step(xs), None
-    worth, loop_roll.WORTH = loop_roll.WORTH, loop_roll.WORTH if system == "loop" else sys.maxsize
+    worth, roll.WORTH = roll.WORTH, roll.WORTH if system == "loop" else sys.maxsize
     with tempfile.TemporaryDirectory() as cache:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = cache
         speculated = torchjanus.speculate(step, executor="inductor")
@@ -90,7 +90,7 @@ def prepared(hidden: int, steps: int, system: str) -> tuple[Callable[[], object]
         compiling = time.perf_counter() - before
         for _ in range(4):
             speculated(xs)  # trials
-    loop_roll.WORTH = worth
+    roll.WORTH = worth
     return lambda: speculated(xs), compiling
 
 

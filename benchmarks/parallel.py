@@ -29,7 +29,7 @@ import torchjanus
 from benchmarks.papers import PROGRAMS
 from benchmarks.record import write
 from torchjanus.execute.trust import duplicate
-from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.runtime import Speculated
 
 __all__ = ["CHOSEN", "Parallel", "main", "parallel", "side_by_side"]

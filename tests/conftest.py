@@ -15,7 +15,7 @@ os.environ["TORCHJANUS_CACHE"] = ""
 
 import torch
 
-from torchjanus.runtime import budget
+from torchjanus.runtime.runs import budget
 
 torch.set_num_threads(1)
 # What is learnt must not depend on how busy the machine is; tests of the budget have a clock of their own.

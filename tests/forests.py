@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from torchjanus.graph.recursion import Batch, Buffer, Cell, Column, Forest, Recursion
+from torchjanus.graph.recursion.variants.plan import Batch, Buffer, Cell, Column, Forest, Recursion
 
 __all__ = ["MODELS", "Layout", "Model", "Tree", "chain", "random_tree", "trees"]
 

@@ -12,13 +12,11 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # From the bottom up. A module may import from its own part and from lower lines; parts on one line are siblings and
 # do not import each other.
 LAYERS: list[set[str]] = [
-    {"collector", "default_device", "dynamo", "errors", "kinds", "slices"},
-    {"origin"},
-    {"rewrite", "versions"},
+    {"core"},
+    {"rewrite"},
     {"hooks"},
     {"trace"},
-    {"assumptions", "journal"},
-    {"heap"},
+    {"host"},
     {"graph"},
     {"execute"},
     {"semantics"},
@@ -27,8 +25,49 @@ LAYERS: list[set[str]] = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-STDLIB_ONLY = {"collector", "errors", "kinds", "origin", "slices", "rewrite", "versions"}
+# The packages of a part, likewise; "" are the modules that lie in the part itself.
+PACKAGES: dict[str, list[set[str]]] = {
+    "rewrite": [{"syntax"}, {"constructs"}, {""}],
+    "graph": [
+        {"ir"},
+        {"aten"},
+        {"operators"},
+        {"generalize", "tracing"},
+        {"recursion.variants", "regions"},
+        {"loops.roll", "recursion.cells"},
+        {"loops.analysis", "lowering", "recursion.traversal"},
+        {"loops.rewrites"},
+        {"recursion.entry_loops", "switches.analysis"},
+        {"recursion.grouping", "switches.rewrites"},
+        {"", "loops", "recursion", "switches"},
+    ],
+    "execute": [{"running"}, {"regions"}, {""}, {"compiled"}, {"processes"}],
+    "semantics": [
+        {"known"},
+        {"protocols"},
+        {"record"},
+        {"containers"},
+        {"torch"},
+        {"native"},
+        {"calls", "external"},
+        {"watch.objects"},
+        {"watch.calls", "watch.loops"},
+        {"watch"},
+        {""},
+    ],
+    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"learning"}, {""}],
+}
+STDLIB_ONLY = {"rewrite"}
+STDLIB_ONLY_MODULES = {
+    "core/access_path.py",
+    "core/collector.py",
+    "core/errors.py",
+    "core/kinds.py",
+    "core/slices.py",
+    "core/versions.py",
+}
 FX_ONLY_IN = {"graph"}
+MOST_MODULES = 20
 
 
 def part_of(path: Path) -> str:
@@ -36,11 +75,28 @@ def part_of(path: Path) -> str:
     return relative.parts[0].removesuffix(".py")
 
 
+def package_of(name: str) -> tuple[str, str] | None:
+    """The part and the package of a module or package, as in ``PACKAGES``; None where its part has no packages."""
+    pieces = name.split(".")[1:]
+    if not pieces or pieces[0] not in PACKAGES:
+        return None
+    path = ROOT.joinpath(*pieces)
+    inner = pieces[1:] if path.is_dir() else pieces[1:-1]
+    return pieces[0], ".".join(inner)
+
+
 def rank(part: str) -> int:
     for level, parts in enumerate(LAYERS):
         if part in parts:
             return level
     raise AssertionError(f"torchjanus/{part} has no layer: add it to LAYERS")
+
+
+def rank_within(part: str, package: str) -> int:
+    for level, packages in enumerate(PACKAGES[part]):
+        if package in packages:
+            return level
+    raise AssertionError(f"torchjanus/{part}/{package.replace('.', '/')} has no layer: add it to PACKAGES")
 
 
 def imported(node: ast.AST, path: Path) -> list[str]:
@@ -73,9 +129,43 @@ def test_imports_go_downward(path: Path) -> None:
                 if known and target != part:
                     assert rank(target) < rank(part), f"{path}:{node.lineno} imports {name}: that is not below {part}"
             elif pieces[0] in {"torch", "numpy"}:
-                assert part not in STDLIB_ONLY, f"{path}:{node.lineno} imports {name}; {part} is stdlib only"
+                plain = part in STDLIB_ONLY or str(path.relative_to(ROOT)) in STDLIB_ONLY_MODULES
+                assert not plain, f"{path}:{node.lineno} imports {name}: the standard library only"
             if name == "torch.fx" or name.startswith("torch.fx."):
                 assert part in FX_ONLY_IN, f"{path}:{node.lineno} imports torch.fx outside of graph/"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_packages_import_downward(path: Path) -> None:
+    name = ".".join(("torchjanus", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__")
+    here = package_of(name)
+    if here is None:
+        return
+    for node in ast.walk(ast.parse(path.read_text())):
+        for target in imported(node, path):
+            if not (ROOT.joinpath(*target.split(".")[1:]).is_dir() or is_module(target)):
+                continue
+            there = package_of(target)
+            # An import from a package names the package as well as its module: the module decides.
+            if there is None or there[0] != here[0] or there == here or is_parent(there[1], here[1]):
+                continue
+            if isinstance(node, ast.ImportFrom) and target == node.module and not is_module(target):
+                continue
+            assert rank_within(*there) < rank_within(*here), f"{path}:{node.lineno} imports {target}: not below {name}"
+
+
+def is_module(name: str) -> bool:
+    return ROOT.joinpath(*name.split(".")[1:]).with_suffix(".py").exists()
+
+
+def is_parent(package: str, inner: str) -> bool:
+    return package == "" or inner.startswith(f"{package}.")
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES}), ids=lambda p: str(p.relative_to(ROOT)))
+def test_no_folder_has_many_modules(folder: Path) -> None:
+    modules = [path.name for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= MOST_MODULES, f"{folder}: make packages of {len(modules)} modules"
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT)))

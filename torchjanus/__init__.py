@@ -1,16 +1,16 @@
 """A speculative just-in-time compiler for imperative PyTorch programs."""
 
-from torchjanus.versions import require_supported
+from torchjanus.core.versions import require_supported
 
 # First of all: what follows may not even import on an old Python or PyTorch.
 require_supported()
 
-from torchjanus.errors import JanusError, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.errors import JanusError, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import Semantics
 from torchjanus.report import Explanation, explain
 from torchjanus.runtime import Speculated, Statistics, speculate
-from torchjanus.semantics.imperative import Imperative
-from torchjanus.semantics.virtualize import virtualize
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.virtualize import virtualize
 
 __all__ = [
     "Explanation",

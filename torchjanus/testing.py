@@ -16,18 +16,18 @@ from typing import Any, Literal
 
 import torch
 
-from torchjanus.assumptions.assumption import Assumption, Kept, waits_for
-from torchjanus.assumptions.contrary import contrary, failing
-from torchjanus.assumptions.embed import compile_with_constants
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.staged import Staged
-from torchjanus.graph.lowered import Lowered
-from torchjanus.journal import Journal
-from torchjanus.runtime.branching import Branching, Fork
-from torchjanus.runtime.emit import Emitter
-from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.joining import same_as
-from torchjanus.runtime.launch import MISS, RAISED, Beginning, Launch, Violation, build_beginning, build_launch
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.host.assumption import Assumption, Kept, waits_for
+from torchjanus.host.contrary import contrary, failing
+from torchjanus.host.embed import compile_with_constants
+from torchjanus.host.journal import Journal
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.path_tree import Branching, Fork
+from torchjanus.runtime.entries.path_tree_build import same_as
+from torchjanus.runtime.launch.emit import Emitter
+from torchjanus.runtime.launch.launch import MISS, RAISED, Beginning, Launch, Violation, build_beginning, build_launch
 
 __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]
 

@@ -19,7 +19,7 @@ from torch.func import functional_call
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from torchjanus.execute.after_mutation import options
+from torchjanus.execute.compiled.after_mutation import options
 
 __all__ = ["Graphs", "Kept", "Net", "Part", "Step", "clip", "float_of"]
 

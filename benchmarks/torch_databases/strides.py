@@ -17,7 +17,7 @@ from benchmarks.record import write
 from benchmarks.torch_databases.loading import operators
 from benchmarks.torch_databases.ops import LYING, contiguous, laid, name_of
 from benchmarks.torch_databases.playing import SEED
-from torchjanus.graph.strides import MeasuredStrides
+from torchjanus.graph.aten.strides import MeasuredStrides
 
 __all__ = ["main"]
 

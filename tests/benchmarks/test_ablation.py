@@ -11,15 +11,16 @@ import torch
 
 from benchmarks import ablation
 from benchmarks.papers.contest import Outcome, contest, rows_of
-from torchjanus.graph import loop_roll, lower
+from torchjanus.graph.loops.roll import roll
+from torchjanus.graph.lowering import lower
 
 
 @pytest.fixture(autouse=True)
 def switches() -> Iterator[None]:
     """Put back what a stage switches: each has a process of its own elsewhere."""
-    before = loop_roll.WORTH, lower.roll, torch.get_num_threads()
+    before = roll.WORTH, lower.roll, torch.get_num_threads()
     yield
-    loop_roll.WORTH, lower.roll = before[:2]
+    roll.WORTH, lower.roll = before[:2]
     torch.set_num_threads(before[2])
 
 

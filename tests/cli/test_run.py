@@ -274,7 +274,7 @@ def test_a_script_that_replaces_the_excepthook_is_obeyed(registry, script, capsy
 
 
 def test_a_wrong_use_of_torchjanus_blames_the_users_line(registry, script, capsys) -> None:
-    path = script("from torchjanus.versions import require_supported\n\nrequire_supported((3, 8))\n")
+    path = script("from torchjanus.core.versions import require_supported\n\nrequire_supported((3, 8))\n")
     assert cli.main(["run", "--no-report", path]) == 1
     err = capsys.readouterr().err
     assert f'File "{path}", line 3, in <module>' in err
@@ -283,7 +283,7 @@ def test_a_wrong_use_of_torchjanus_blames_the_users_line(registry, script, capsy
 
 
 def test_our_own_bug_keeps_its_frames(registry, script, capsys) -> None:
-    path = script("from torchjanus.versions import dotted\n\ndotted(3)\n")
+    path = script("from torchjanus.core.versions import dotted\n\ndotted(3)\n")
     assert cli.main(["run", "--no-report", path]) == 1
     err = capsys.readouterr().err
     assert f'File "{path}", line 3, in <module>' in err

@@ -12,9 +12,9 @@ from typing import Any
 import torch
 
 from tests.graph.recording import Recording, generalise, record
-from torchjanus.execute.base import Executable, Violated
-from torchjanus.graph.lower import lower
-from torchjanus.graph.lowered import Fresh, Lowered, Nothing, Source, ViewOf
+from torchjanus.execute.running.base import Executable, Violated
+from torchjanus.graph.ir.lowered import Fresh, Lowered, Nothing, Source, ViewOf
+from torchjanus.graph.lowering.lower import lower
 
 Step = Callable[..., Any]
 FLOOR = 5e-7

@@ -13,13 +13,13 @@ from torch import nn
 
 from tests.execute.lockstep import Lockstep
 from tests.execute.steps import data_of, make_state
-from torchjanus.execute.base import Numbers, Violated
 from torchjanus.execute.comparing import distance, duplicate, nudge, size_of
-from torchjanus.execute.doubt import NUDGES
-from torchjanus.execute.inductor import Inductor
+from torchjanus.execute.compiled.inductor import Inductor
+from torchjanus.execute.determinacy import NUDGES
 from torchjanus.execute.replay import Replay
+from torchjanus.execute.running.base import Numbers, Violated
 from torchjanus.execute.trust import Trial
-from torchjanus.graph.lowered import Lowered
+from torchjanus.graph.ir.lowered import Lowered
 
 
 def step(state: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:

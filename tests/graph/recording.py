@@ -13,9 +13,9 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
-from torchjanus.errors import Place
-from torchjanus.graph.program import Assertion, Input, Modes, Node, Program, Ref, Slot, SlotKind
-from torchjanus.graph.tracing import substitute
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.program import Assertion, Input, Modes, Node, Program, Ref, Slot, SlotKind
+from torchjanus.graph.tracing.trace_program import substitute
 
 
 def current_modes() -> Modes:

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from torchjanus.errors import Refused
-from torchjanus.graph.invocations import Invocation
-from torchjanus.graph.invoke_batch import _COUNTS
-from torchjanus.graph.invoke_cut import CellParts, Part
-from torchjanus.graph.invoke_writing import PARTS, writing_of
-from torchjanus.graph.recursion import Buffer, Cell, Column, Recursion
+from torchjanus.core.errors import Refused
+from torchjanus.graph.lowering.invoke_for_inductor import PARTS, writing_of
+from torchjanus.graph.recursion.cells.batch import _COUNTS
+from torchjanus.graph.recursion.cells.invoke import Invocation
+from torchjanus.graph.recursion.cells.split import CellParts, Part
+from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion
 
 ROW = Buffer((4,), torch.float32, torch.device("cpu"), True)
 WEIGHT = torch.randn(4, 4, requires_grad=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.programs import harness
-from torchjanus.graph import loop_given
+from torchjanus.graph.loops.roll import inputs
 
 CATEGORY = "lookups_in_loops"
 NAMES = [name for category, name in harness.programs() if category == CATEGORY]
@@ -13,15 +13,15 @@ NAMES = [name for category, name in harness.programs() if category == CATEGORY]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_eagers_up_to_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop_given, "LARGE_TABLE", 1)
+    monkeypatch.setattr(inputs, "LARGE_TABLE", 1)
     hoisted = []
-    looks_up = loop_given.RoundInputs._looks_up
+    looks_up = inputs.RoundInputs._looks_up
 
-    def watched(self: loop_given.RoundInputs, *given: object) -> bool:
+    def watched(self: inputs.RoundInputs, *given: object) -> bool:
         hoisted.append(looks_up(self, *given))  # type: ignore[arg-type]
         return hoisted[-1]
 
-    monkeypatch.setattr(loop_given.RoundInputs, "_looks_up", watched)
+    monkeypatch.setattr(inputs.RoundInputs, "_looks_up", watched)
     eager, other = (harness.run(CATEGORY, name, executor) for executor in (None, "replay"))
     assert harness.compare(eager, other, 1e-5) == []
     expected = (

@@ -22,13 +22,13 @@ from collections.abc import Iterable
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.hooks import current, rewritten
 from torchjanus.rewrite import CENSUS
-from torchjanus.semantics.imperative import Imperative
-from torchjanus.semantics.native import module_reason
-from torchjanus.semantics.protocols import Protocols
-from torchjanus.semantics.virtualize import virtualize
+from torchjanus.semantics.known.not_entered import module_reason
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.protocols import Protocols
+from torchjanus.semantics.protocols.virtualize import virtualize
 
 # Far fewer than the semantics leaves native by itself: a training step has no business in unittest, dataclasses or
 # enum, but these are Python like any other.

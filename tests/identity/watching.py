@@ -24,9 +24,9 @@ import torch
 from rewriting import DISPLAY, as_example, as_in_module
 
 import torchjanus
-from torchjanus.errors import SourceUnavailable, Unsupported
+from torchjanus.core.errors import SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
-from torchjanus.semantics.virtualize import RUNS_LATER, underlying
+from torchjanus.semantics.protocols.virtualize import RUNS_LATER, underlying
 
 __all__ = ["run"]
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.programs import harness
-from torchjanus.runtime.entry import Entry
+from torchjanus.runtime.entries.entry import Entry
 from torchjanus.testing import Fault, Injection, Part, faults, injected, parts, rehearsed
 
 __all__ = ["Report", "inject"]

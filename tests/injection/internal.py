@@ -14,8 +14,8 @@ from typing import Any
 
 from tests.programs import harness
 from torchjanus.hooks import Semantics
-from torchjanus.semantics import falling_back
-from torchjanus.semantics.watch import Watch
+from torchjanus.semantics.protocols import falling_back
+from torchjanus.semantics.watch.watch import Watch
 
 __all__ = ["EVERYDAY", "HOOKS", "Internal", "broken", "differences", "uses"]
 

@@ -10,8 +10,8 @@ import torch
 import torchjanus
 from tests.injection.driving import inject
 from tests.programs import harness
-from torchjanus.execute.gate import Generators
-from torchjanus.runtime.branching import Fork
+from torchjanus.execute.running.gate import Generators
+from torchjanus.runtime.entries.path_tree import Fork
 from torchjanus.testing import Fault, faults, injected, parts, rehearsed
 
 EVERY = list(harness.programs())
@@ -124,7 +124,7 @@ def test_rehearsals_leave_no_trace() -> None:
 
 def test_a_guard_that_is_not_in_the_code_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     _, step, entry = made()
-    monkeypatch.setattr("torchjanus.assumptions.source.Source.fail_if", lambda self, condition: None)
+    monkeypatch.setattr("torchjanus.host.source.Source.fail_if", lambda self, condition: None)
     with rehearsed(entry, of_kind(entry, "guard")):
         step(torch.ones(3))
     assert any(event.kind == "fault" and "did not come out" in event.text for event in step.events)

@@ -7,8 +7,8 @@ import pytest
 import torchjanus
 from tests.injection.internal import EVERYDAY, HOOKS, differences, uses
 from tests.programs import harness
-from torchjanus.semantics.recording import Recording
-from torchjanus.semantics.watch import Watch
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.watch.watch import Watch
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
 NOTES = [name for name, method in vars(Recording).items() if hasattr(method, "__noted__")]

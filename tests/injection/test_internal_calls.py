@@ -8,12 +8,12 @@ import torch
 import torchjanus
 from tests.injection.internal import EVERYDAY, differences, uses
 from tests.programs import harness
-from torchjanus.semantics.arguments import Arguments
-from torchjanus.semantics.backward_code import BackwardCode
-from torchjanus.semantics.fetching import Fetching
-from torchjanus.semantics.framework import FrameworkRecorder
-from torchjanus.semantics.sizes import Sizes
-from torchjanus.semantics.watch_rounds import RoundWatch
+from torchjanus.semantics.torch.arguments import Arguments
+from torchjanus.semantics.torch.backward_code import BackwardCode
+from torchjanus.semantics.torch.fetching import Fetching
+from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.semantics.torch.sizes import Sizes
+from torchjanus.semantics.watch.loops.counted import RoundWatch
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
 METHODS = [

@@ -16,14 +16,14 @@ import torchjanus
 from tests.graph.recording import generalise, record
 from tests.programs import harness
 from tests.test_programs import check
-from torchjanus.errors import Refused
-from torchjanus.execute import compiling
-from torchjanus.graph.calling import Calling
-from torchjanus.graph.for_inductor import prepare
-from torchjanus.graph.lower import lower
-from torchjanus.graph.program import Input, Modes, Node, Program, Ref
-from torchjanus.semantics.framework_calls import REFUSED
-from torchjanus.semantics.settling import Settlement
+from torchjanus.core.errors import Refused
+from torchjanus.execute.compiled import compiling
+from torchjanus.graph.ir.program import Input, Modes, Node, Program, Ref
+from torchjanus.graph.lowering.for_inductor import prepare
+from torchjanus.graph.lowering.lower import lower
+from torchjanus.graph.tracing.user_code_calls import Calling
+from torchjanus.semantics.known.framework_calls import REFUSED
+from torchjanus.semantics.watch.objects.finalization import Settlement
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "limitations.md").read_text()
@@ -34,11 +34,11 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 REFUSING = {"refuse": 0, "Refusal": 0, "refuse_weak": 0, "_weak": 0, "handed": 1}
 # Refusals whose words come from somewhere else, and are looked at there.
 PASSED_ON = {
-    ("runtime/learning.py", "refuse"),  # hands on
+    ("runtime/learning/learning.py", "refuse"),  # hands on
     ("runtime/calls.py", "refuse"),  # of a Refusal made just before
-    ("semantics/run_record.py", "Refusal"),
-    ("semantics/run_record.py", "refuse"),
-    ("semantics/recording.py", "refuse"),
+    ("semantics/record/run_record.py", "Refusal"),
+    ("semantics/record/run_record.py", "refuse"),
+    ("semantics/record/recording.py", "refuse"),
 }
 # Not shown to anybody: it only marks a group of traces.
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.

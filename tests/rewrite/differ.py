@@ -97,8 +97,8 @@ def plain(fn: Any) -> Iterator[Any]:
 def ways() -> dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]]:
     """The ways of running rewritten code that cannot be told from the original."""
     from torchjanus.hooks import Semantics, hide_frames, rewritten, using
-    from torchjanus.semantics.imperative import Imperative
-    from torchjanus.semantics.protocols import Protocols
+    from torchjanus.semantics.protocols.imperative import Imperative
+    from torchjanus.semantics.protocols.protocols import Protocols
 
     def under(make: Callable[[], Any]) -> Callable[[Any], contextlib.AbstractContextManager[Any]]:
         @contextlib.contextmanager

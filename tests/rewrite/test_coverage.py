@@ -1,4 +1,4 @@
-"""The table of constructs: complete, true, and in ARCHITECTURE.md as it is here. Run this file to write it there."""
+"""The table of constructs: complete, true, and in docs/design/rewriting.md, too. Run this file to write it there."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchjanus.hooks import Semantics
 from torchjanus.rewrite.build import CONSTRUCTS
 from torchjanus.rewrite.coverage import ROWS, UNUSED, with_table
 
-ARCHITECTURE = Path(__file__).resolve().parents[2] / "ARCHITECTURE.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "rewriting.md"
 LISTED = {node: row for row in ROWS for node in row.nodes}
 
 
@@ -52,10 +52,10 @@ def test_every_hook_is_asked_by_some_construct() -> None:
     assert hooks == asked
 
 
-def test_the_table_in_the_architecture_is_this_one() -> None:
-    text = ARCHITECTURE.read_text()
+def test_the_table_of_the_page_is_this_one() -> None:
+    text = PAGE.read_text()
     assert text == with_table(text), f"run: python {Path(__file__).name}"
 
 
 if __name__ == "__main__":
-    ARCHITECTURE.write_text(with_table(ARCHITECTURE.read_text()))
+    PAGE.write_text(with_table(PAGE.read_text()))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from torch import no_grad
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite import cut, is_rewritten, sites_of, spans_of
 
 FACTOR = 3

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import pytest
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.hooks import rewritten
 from torchjanus.rewrite import is_rewritten
-from torchjanus.semantics.imperative import Imperative
-from torchjanus.semantics.virtualize import virtualize
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.virtualize import virtualize
 
 
 @dataclasses.dataclass

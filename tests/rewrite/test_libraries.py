@@ -9,7 +9,7 @@ from types import FunctionType
 
 import pytest
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite import sites_of
 
 MODULES = [

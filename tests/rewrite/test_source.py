@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.hooks import rewritten
 from torchjanus.rewrite import forget_sources, is_rewritten, sites_of, source
 

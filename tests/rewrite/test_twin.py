@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.hooks import Bound, rewritten
 from torchjanus.rewrite import CENSUS, code_of, is_rewritten, sites_of, twin
 

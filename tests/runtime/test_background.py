@@ -18,10 +18,11 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.execute import background, worker
-from torchjanus.execute import child as child_process
-from torchjanus.execute.worker import Request
-from torchjanus.runtime.engine import Engine
+from torchjanus.execute.compiled import child as child_process
+from torchjanus.execute.compiled import worker
+from torchjanus.execute.compiled.worker import Request
+from torchjanus.execute.processes import background
+from torchjanus.runtime.entries.engine import Engine
 
 ROOT = Path(__file__).resolve().parents[2]
 LONG = 600  # seconds: a test that waits so long has failed, however busy the machine is
@@ -362,7 +363,7 @@ def test_a_child_is_bounded_in_memory(child: Callable[[str], None]) -> None:
         """
     )
     pending = worker.Compilation([Request(b"", (), {}, 1, torch.float32)])
-    with pytest.raises(torchjanus.errors.Refused, match=r"cannot compile the step \(bounded\)"):
+    with pytest.raises(torchjanus.core.errors.Refused, match=r"cannot compile the step \(bounded\)"):
         pending.result(timeout=LONG)
 
 

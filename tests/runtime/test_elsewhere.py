@@ -14,18 +14,18 @@ import torch
 from torch import nn
 
 import torchjanus
-from tests.runtime.test_kept import Choosing, Trees
-from torchjanus.errors import NOWHERE, Refusal, Refused
-from torchjanus.execute.lowering import NotLowered, pack_made
-from torchjanus.graph.invocations import Unrolled
-from torchjanus.graph.loop_keeping import has_loops
-from torchjanus.graph.loop_op import own_keys
-from torchjanus.graph.lower import lower_rolled
-from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.program import Program
-from torchjanus.runtime import kept
-from torchjanus.runtime.awaiting import Awaiting
-from torchjanus.runtime.records import Story
+from tests.runtime.runs.test_kept import Choosing, Trees
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.processes.lowering import NotLowered, pack_made
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.lower import lower_rolled
+from torchjanus.graph.operators.loop_op import own_keys
+from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.regions.loop_bytes import has_loops
+from torchjanus.runtime.learning.awaiting import Awaiting
+from torchjanus.runtime.runs import kept
+from torchjanus.runtime.runs.records import Story
 
 
 class Training:
@@ -113,7 +113,7 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
 
     monkeypatch.setattr(kept, "Lowering", Lowering)
     monkeypatch.setattr(kept, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.engine, "order_of", None)  # replay only
+    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
     yield made
     made.go.set()
 
@@ -281,7 +281,7 @@ def test_small_programs_are_lowered_in_the_call() -> None:
 
 def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "MANY", 0)
-    monkeypatch.setattr(torchjanus.runtime.engine, "order_of", None)  # replay only
+    monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
     monkeypatch.setattr(kept, "lower_rolled", None)  # not here
     both = Both()
     both.calls(4)

@@ -12,7 +12,8 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.runtime import patience, records
+from torchjanus.runtime.learning import patience
+from torchjanus.runtime.runs import records
 
 
 def speculate(fn: Any, **options: Any) -> Any:

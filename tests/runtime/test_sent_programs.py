@@ -8,14 +8,14 @@ import pytest
 
 from tests.programs import harness
 from tests.test_programs import check
-from torchjanus.execute.lowering import pack_made, unpack_made
-from torchjanus.graph.keeping import signature
-from torchjanus.graph.loop_op import own_keys
-from torchjanus.graph.lower import lower_rolled
-from torchjanus.graph.own_functions import own_functions
-from torchjanus.graph.program import Program
-from torchjanus.graph.sending import pack_program, unpack_program
-from torchjanus.runtime import kept
+from torchjanus.execute.processes.lowering import pack_made, unpack_made
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.function_bytes import own_functions
+from torchjanus.graph.lowering.graph_bytes import signature
+from torchjanus.graph.lowering.lower import lower_rolled
+from torchjanus.graph.lowering.program_bytes import pack_program, unpack_program
+from torchjanus.graph.operators.loop_op import own_keys
+from torchjanus.runtime.runs import kept
 
 # Those with recursive calls, and with rounds in which tensors decide.
 OWN = frozenset(

@@ -26,11 +26,13 @@ import torchjanus
 from torchjanus import Unsupported
 from torchjanus.execute.replay import Replay
 from torchjanus.rewrite import source
-from torchjanus.runtime import entry as entry_module
-from torchjanus.runtime import keep_speculated, kept, learning, speculated
-from torchjanus.semantics.recording import Recording
-from torchjanus.semantics.settling import Settlement
-from torchjanus.semantics.tallies import Tallies
+from torchjanus.runtime import keep_speculated, speculated
+from torchjanus.runtime.entries import entry as entry_module
+from torchjanus.runtime.learning import learning
+from torchjanus.runtime.runs import kept
+from torchjanus.semantics.record.accumulators import Tallies
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.watch.objects.finalization import Settlement
 
 speculate_module: Any = sys.modules["torchjanus.runtime.speculate"]  # the package shows the function by this name
 

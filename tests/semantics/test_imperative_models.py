@@ -6,8 +6,8 @@ import pytest
 
 from benchmarks.census import MODELS, OPTIMIZERS, agree, training, watched
 from torchjanus.rewrite import CENSUS
-from torchjanus.semantics.imperative import Imperative
-from torchjanus.semantics.virtualize import virtualize
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.virtualize import virtualize
 
 # What runs natively in such a step, by the reason; everything else that the step reaches is rewritten.
 NATIVE_REASONS = ("called by native code", "called by a function that is left native", "left native")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.errors import Place
-from torchjanus.origin import Origin
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Extern, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Keys, Pinned, Same

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchjanus.origin import Origin
+from torchjanus.core.access_path import Origin
 from torchjanus.trace.values import (
     Apply,
     Fetch,

@@ -13,9 +13,9 @@ import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.cli.summary import Summary, print_report, summarize, write_json
-from torchjanus.errors import Unsupported
+from torchjanus.core.errors import Unsupported
+from torchjanus.core.versions import installed_torch
 from torchjanus.report import explain
-from torchjanus.versions import installed_torch
 
 __all__ = ["main"]
 

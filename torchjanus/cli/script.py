@@ -10,7 +10,7 @@ import types
 from collections.abc import Sequence
 from pathlib import Path
 
-from torchjanus.errors import JanusError
+from torchjanus.core.errors import JanusError
 
 __all__ = ["NotRunnable", "load", "run"]
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.base import Violated
-from torchjanus.execute.gate import Ambience, below_autograd
-from torchjanus.graph.flags import flags_of
-from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.passes import is_random
+from torchjanus.execute.running.base import Violated
+from torchjanus.execute.running.gate import Ambience, below_autograd
+from torchjanus.graph.aten.clean_up import is_random
+from torchjanus.graph.aten.flags import flags_of
+from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["violated_before"]
 

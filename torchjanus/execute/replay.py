@@ -8,17 +8,17 @@ from weakref import WeakValueDictionary
 import torch
 from torch.autograd.graph import increment_version
 
-from torchjanus.errors import InternalFault
-from torchjanus.execute.base import Numbers, Updating, Violated
+from torchjanus.core.errors import InternalFault
 from torchjanus.execute.finishing import failed_in, finished, rest_of
-from torchjanus.execute.gate import Ambience, Generators, below_autograd, failed
-from torchjanus.execute.invoke import ready_calls
-from torchjanus.execute.loop import ready
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.pending import violated_before
-from torchjanus.execute.printing import ReplaySource
-from torchjanus.graph.lowered import Lowered
-from torchjanus.graph.overwriting import of_updates
+from torchjanus.execute.regions.invoke import ready_calls
+from torchjanus.execute.regions.loop import ready
+from torchjanus.execute.running.base import Numbers, Updating, Violated
+from torchjanus.execute.running.gate import Ambience, Generators, below_autograd, failed
+from torchjanus.execute.running.printing import ReplaySource
+from torchjanus.graph.aten.buffer_reuse import of_updates
+from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["Replay"]
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from torchjanus.execute.comparing import duplicate
-from torchjanus.execute.gate import Generators, State
-from torchjanus.graph.lowered import Lowered
+from torchjanus.execute.running.gate import Generators, State
+from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["Rollback", "Saved"]
 

@@ -10,16 +10,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.errors import InternalFault
-from torchjanus.execute.base import Numbers, Violated
-from torchjanus.execute.gate import Ambience, Generators, State, below_autograd
-from torchjanus.execute.invoke import ready_calls
-from torchjanus.execute.loop import ready
+from torchjanus.core.errors import InternalFault
 from torchjanus.execute.pending import violated_before
-from torchjanus.execute.printing import ReplaySource, last_uses
-from torchjanus.graph.lowered import Fresh, Lowered
-from torchjanus.graph.overwriting import Overwriting, of_intermediates
-from torchjanus.graph.parting import Tail, known_from, stages_of
+from torchjanus.execute.regions.invoke import ready_calls
+from torchjanus.execute.regions.loop import ready
+from torchjanus.execute.running.base import Numbers, Violated
+from torchjanus.execute.running.gate import Ambience, Generators, State, below_autograd
+from torchjanus.execute.running.printing import ReplaySource, last_uses
+from torchjanus.graph.aten.buffer_reuse import Overwriting, of_intermediates
+from torchjanus.graph.aten.segments import Tail, known_from, stages_of
+from torchjanus.graph.ir.lowered import Fresh, Lowered
 
 __all__ = ["Staged", "StagedRun"]
 

@@ -32,12 +32,12 @@ from dataclasses import dataclass, field
 
 import torch
 
-from torchjanus.execute.base import Executable, Numbers, Violated
 from torchjanus.execute.comparing import ONE, Size, distance, duplicate, same_bits, size_of
-from torchjanus.execute.doubt import Doubt, Suspect
-from torchjanus.execute.gate import Generators, State
+from torchjanus.execute.determinacy import Doubt, Suspect
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.replay import Replay
+from torchjanus.execute.running.base import Executable, Numbers, Violated
+from torchjanus.execute.running.gate import Generators, State
 
 __all__ = ["Disagreement", "Trial"]
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType, WrapperDescriptorType
 from typing import Any, cast
 
-from torchjanus.kinds import MISSING, mro_of, namespace_of, on_type
+from torchjanus.core.kinds import MISSING, mro_of, namespace_of, on_type
 
 __all__ = [
     "MISSING",

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.hooks.lookup import mro_of
 from torchjanus.hooks.semantics import Semantics
-from torchjanus.kinds import isinstance
 from torchjanus.rewrite import Site
 
 __all__ = ["Compared", "opened", "viewed"]

@@ -9,7 +9,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from torchjanus.assumptions.assumption import (
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
+from torchjanus.graph.ir.program import Assertion
+from torchjanus.graph.operators.data_sizes import found
+from torchjanus.host.assumption import (
     AmbientState,
     Arguments,
     Assumption,
@@ -18,12 +21,9 @@ from torchjanus.assumptions.assumption import (
     Kept,
     TensorKind,
 )
-from torchjanus.errors import NOWHERE, Place, Refusal, Unsupported
-from torchjanus.graph.program import Assertion
-from torchjanus.graph.selecting import found
 from torchjanus.runtime import Entry, Event, Overhead, Speculated, Statistics
-from torchjanus.semantics.trusted import is_trusted_module
-from torchjanus.semantics.virtualize import home_of
+from torchjanus.semantics.known.trusted import is_trusted_module
+from torchjanus.semantics.protocols.virtualize import home_of
 
 __all__ = ["EntryStory", "Explanation", "explain"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, sites_of, twin
 from torchjanus.rewrite.census import CENSUS, Census, Entry
 from torchjanus.rewrite.cutting import Span, cut, spans_of
-from torchjanus.rewrite.sites import Site
 from torchjanus.rewrite.source import forget as forget_sources
+from torchjanus.rewrite.syntax.sites import Site
 
 __all__ = [
     "CENSUS",

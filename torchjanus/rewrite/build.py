@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.collector import uncollected
-from torchjanus.errors import SourceUnavailable
-from torchjanus.rewrite import (
+from torchjanus.core.collector import uncollected
+from torchjanus.core.errors import SourceUnavailable
+from torchjanus.rewrite.census import CENSUS
+from torchjanus.rewrite.constructs import (
     assignment,
     blocks,
     calls,
@@ -29,11 +30,10 @@ from torchjanus.rewrite import (
     strings,
     truth,
 )
-from torchjanus.rewrite.census import CENSUS
-from torchjanus.rewrite.scopes import analyse
-from torchjanus.rewrite.sites import Site, SiteTable
 from torchjanus.rewrite.source import compile_alone, find
-from torchjanus.rewrite.walk import HOOK, Walk
+from torchjanus.rewrite.syntax.scopes import analyse
+from torchjanus.rewrite.syntax.sites import Site, SiteTable
+from torchjanus.rewrite.syntax.walk import HOOK, Walk
 
 __all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "sites_of", "twin"]
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.errors import SourceUnavailable
-from torchjanus.rewrite.sites import location_of
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.source import Found, adopt, compile_alone, find
-from torchjanus.rewrite.walk import place
+from torchjanus.rewrite.syntax.sites import location_of
+from torchjanus.rewrite.syntax.walk import place
 
 __all__ = ["Span", "cut", "spans_of"]
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
-from torchjanus.errors import SourceUnavailable
+from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.generated import generated_init
-from torchjanus.rewrite.scopes import Function
-from torchjanus.rewrite.sites import location_of
-from torchjanus.rewrite.walk import place
+from torchjanus.rewrite.syntax.scopes import Function
+from torchjanus.rewrite.syntax.sites import location_of
+from torchjanus.rewrite.syntax.walk import place
 
 __all__ = ["Found", "adopt", "compile_alone", "find"]
 

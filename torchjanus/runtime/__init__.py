@@ -1,9 +1,9 @@
 """The life of a call: the only place where all parts meet."""
 
-from torchjanus.runtime.budget import Overhead
-from torchjanus.runtime.engine import default_executor
-from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.records import Event, Profile, Statistics
+from torchjanus.runtime.entries.engine import default_executor
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.runs.budget import Overhead
+from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.speculate import (
     Speculated,
     keep_speculated,

@@ -14,22 +14,22 @@ from typing import Any
 
 import torch
 
-from torchjanus.collector import uncollected
-from torchjanus.default_device import foreign_modes
-from torchjanus.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.access_path import RESULTS
+from torchjanus.core.collector import uncollected
+from torchjanus.core.default_device import foreign_modes
+from torchjanus.core.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
-from torchjanus.journal import Journal
-from torchjanus.origin import RESULTS
-from torchjanus.runtime.dispatch import Route
-from torchjanus.runtime.engine import make_ready
-from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.launch import MISS, RAISED, Failure, Violation, failure
-from torchjanus.runtime.learning import Learning
-from torchjanus.runtime.verify import shadow_call
-from torchjanus.semantics.depth import room
-from torchjanus.semantics.torch_state import hindrance
-from torchjanus.semantics.virtualize import underlying
-from torchjanus.semantics.watch import watch_call
+from torchjanus.host.journal import Journal
+from torchjanus.runtime.entries.dispatch import Route
+from torchjanus.runtime.entries.engine import make_ready
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.verify import shadow_call
+from torchjanus.runtime.launch.launch import MISS, RAISED, Failure, Violation, failure
+from torchjanus.runtime.learning.learning import Learning
+from torchjanus.semantics.protocols.depth import room
+from torchjanus.semantics.protocols.virtualize import underlying
+from torchjanus.semantics.torch.torch_state import hindrance
+from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import name_of
 from torchjanus.trace.events import Trace
 

@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchjanus.errors import NOWHERE, Place, Refusal, Unsupported
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.rewrite import Span, cut, spans_of
-from torchjanus.semantics.trusted import is_installed, is_trusted_module
-from torchjanus.semantics.virtualize import underlying
+from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
+from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.terms import TensorRef

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from torchjanus.runtime.engine import Engine
+from torchjanus.runtime.entries.engine import Engine
 
 __all__ = ["Pace"]
 

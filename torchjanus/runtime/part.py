@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.background import busy
+from torchjanus.execute.processes.background import busy
 from torchjanus.hooks import current
-from torchjanus.journal import Journal
+from torchjanus.host.journal import Journal
 from torchjanus.runtime.calls import Calls
-from torchjanus.runtime.launch import MISS, Violation, failure
-from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.launch.launch import MISS, Violation, failure
+from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.pace import Pace
-from torchjanus.runtime.records import Profile
+from torchjanus.runtime.runs.records import Profile
 
 __all__ = ["Part"]
 

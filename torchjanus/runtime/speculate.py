@@ -12,20 +12,20 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
-from torchjanus.dynamo import apart, is_compiling, skipped
-from torchjanus.errors import Refusal, Unsupported
-from torchjanus.graph.program import Assertion
+from torchjanus.core.dynamo import apart, is_compiling, skipped
+from torchjanus.core.errors import Refusal, Unsupported
+from torchjanus.graph.ir.program import Assertion
 from torchjanus.hooks import hide_frames
-from torchjanus.runtime.budget import Overhead
 from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.cutting import Cut
-from torchjanus.runtime.engine import check_executor
-from torchjanus.runtime.entry import Entry
-from torchjanus.runtime.learning import Learning
+from torchjanus.runtime.entries.engine import check_executor
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.part import Part
-from torchjanus.runtime.records import Event, Profile, Statistics
-from torchjanus.semantics.virtualize import home_of
+from torchjanus.runtime.runs.budget import Overhead
+from torchjanus.runtime.runs.records import Event, Profile, Statistics
+from torchjanus.semantics.protocols.virtualize import home_of
 from torchjanus.trace.events import Trace
 
 __all__ = [

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import getattr, isinstance
-from torchjanus.origin import Origin, token_of
+from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.terms import TensorRef, if_chosen, key_token, symbol_token, text_of
 from torchjanus.trace.values import Expr
@@ -203,7 +203,7 @@ def name_of(func: Any) -> str:
     """How a person would write the function: ``random.random``, ``.read``."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
     module = getattr(func, "__module__", None)
-    plain = not isinstance(module, str) or module in ("builtins", "torchjanus.journal") or name.startswith(".")
+    plain = not isinstance(module, str) or module in ("builtins", "torchjanus.host.journal") or name.startswith(".")
     return str(name) if plain else f"{module}.{name}"
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin, Step, token_of
+from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import Absent, Filled, Found, Keys
 from torchjanus.trace.values import Expr, Traced, is_local, plain

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Place, Refusal
-from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin, token_of
+from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef, key_token, text_of
 from torchjanus.trace.values import Expr, where_made
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin, token_of
+from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr
 

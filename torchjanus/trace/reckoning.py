@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.kinds import isinstance
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.rounds import Plain
 
 __all__ = ["BACK", "HOLE", "LEAST", "Form", "Reckoning", "column", "going_back", "kind_of", "name_of", "reckoning"]

@@ -6,9 +6,9 @@ import operator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import isinstance
-from torchjanus.origin import Origin
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["ByTurn", "Frames", "Loop", "Plain", "Rounds", "Turns", "Until"]

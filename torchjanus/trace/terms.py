@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.kinds import isinstance
-from torchjanus.origin import token_of
+from torchjanus.core.access_path import token_of
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Expr, Traced
 
 __all__ = ["TensorRef", "if_chosen", "key_token", "symbol_token", "text_of"]

@@ -13,9 +13,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.errors import NOWHERE, Place
-from torchjanus.kinds import getattr, isinstance
-from torchjanus.origin import Origin, Step, token_of
+from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.kinds import getattr, isinstance
 
 __all__ = [
     "DEEP",

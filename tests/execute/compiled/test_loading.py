@@ -1,0 +1,69 @@
+"""A process that runs what another one has compiled has no use for the compiler, and does not import it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from torchjanus.execute.compiled.store import VARIABLE
+
+PROGRAM = """
+    import sys, torch, torchjanus
+    from torchjanus.execute import loading
+    from torchjanus.execute.compiled.store import Product, store_in_use
+
+    COMPILER = [f"torch._inductor.{name}" for name in ("compile_fx", "graph", "lowering", "select_algorithm")]
+    torch.manual_seed(0)
+    net = torch.nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+
+    @torchjanus.speculate(executor="auto")
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for number in range(4):
+        step(torch.ones(5, 4))
+    step.wait()
+    (entry,) = step.entries
+    entry.engine.wait()
+    for number in range(20):
+        step(torch.ones(5, 4))
+    print([note for note in entry.engine.notes if note.startswith(("inductor", "not"))])
+    print([name for name in COMPILER if name in sys.modules])
+
+    # Where torch keeps its artifacts in another way, it loads them itself.
+    loading._HEADER = b"another"
+    store = store_in_use()
+    kept = [store.get(key) for key in store._cache if store.read(key) != b"passed"]
+    (product,) = [one for one in kept if isinstance(one, Product) and isinstance(one.artifact, bytes)]
+    print(callable(product.load()), COMPILER[0] in sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_what_has_been_compiled_elsewhere_is_loaded_without_the_compiler(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(PROGRAM))
+    kept = tmp_path / "kept"
+    kept.mkdir(mode=0o700)
+    environment = {
+        **os.environ,
+        VARIABLE: str(kept),
+        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor"),
+        "PYTHONPATH": os.pathsep.join(part for part in sys.path if part),
+    }
+    done = subprocess.run([sys.executable, str(script)], env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    notes, imported, fallback = done.stdout.splitlines()
+    assert "agreed with replay on 3 calls" in notes
+    assert imported == "[]"
+    assert fallback == "True True"

@@ -1,0 +1,159 @@
+"""Rounds of loops in which tensors decide, told as one operation: when that can be done, and what it computes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from torchjanus.execute.regions.switch import ReplayChooser
+from torchjanus.graph.operators.switch_op import UNKNOWN
+from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch_gradients import Flows
+from torchjanus.graph.switches.rewrites.fold import Teller
+from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+
+
+def run(step: Any, *args: Any) -> Trace:
+    return watch_call(step, (), args, {})[1]
+
+
+def rows(*signs: int) -> torch.Tensor:
+    """A row for each sign, with a sum of that sign."""
+    return torch.stack([sign * (1.0 + torch.rand(2, 3)) for sign in signs])
+
+
+def choices(trace: Trace) -> list[Op]:
+    return [event for event in trace.events if isinstance(event, Op) and isinstance(event.func, Choice)]
+
+
+def deciding(xs: torch.Tensor) -> torch.Tensor:
+    h = torch.zeros(2, 3)
+    for x in xs:
+        h = torch.tanh(h + x)
+        if x.sum() > 0:
+            h = h * 0.5
+    return h.sum()
+
+
+def test_rounds_that_go_different_ways_are_told_alike() -> None:
+    teller = Teller()
+    first, second = (teller.tell(run(deciding, rows(*signs))) for signs in ((1, -1, 1, -1), (-1, -1, 1, 1)))
+    assert len(choices(first)) == len(choices(second)) == 4
+    assert first.tokens() == second.tokens()
+
+
+def test_a_way_counts_when_it_was_seen_in_two_rounds_and_before_another() -> None:
+    teller = Teller()
+    for signs in ((-1, -1, 1), (-1, 1, -1)):
+        trace = run(deciding, rows(*signs))
+        told = teller.tell(trace)
+        assert (told is trace) == (signs == (-1, -1, 1))
+    trace = run(deciding, rows(1, 1, 1))
+    assert teller.tell(trace) is not trace
+
+
+def flagged(xs: torch.Tensor) -> torch.Tensor:
+    h, seen = torch.zeros(2, 3), False
+    for x in xs:
+        if x.sum() > 0:
+            seen = True
+        h = h - x if seen else h + x
+    return h.sum()
+
+
+def counted(xs: torch.Tensor) -> torch.Tensor:
+    h, count = torch.zeros(2, 3), 0
+    for x in xs:
+        if x.sum() > 0:
+            count += 1
+        h = h + x * count
+    return h.sum()
+
+
+def collected(xs: torch.Tensor) -> torch.Tensor:
+    outs = [torch.zeros(2, 3)]
+    for x in xs:
+        if x.sum() > 0:
+            outs.append(x * 2)
+    return torch.stack(outs).sum()
+
+
+def returned(xs: torch.Tensor) -> torch.Tensor:
+    best = xs[0]
+    for x in xs:
+        if x.sum() > 0:
+            best = x
+    return best
+
+
+@pytest.mark.parametrize("step", [flagged, counted, collected, returned])
+def test_what_is_handed_on_otherwise_is_not_told(step: Any) -> None:
+    teller = Teller()
+    for signs in ((1, -1, 1, -1), (-1, -1, 1, 1), (-1, 1, 1, -1), (-1, 1, -1, 1)):
+        trace = run(step, rows(*signs))
+        assert teller.tell(trace) is trace
+
+
+def made() -> tuple[Choice, list[torch.Tensor]]:
+    told = Teller().tell(run(deciding, rows(1, -1, 1, -1)))
+    return choices(told)[0].func, [torch.randn(2, 3).requires_grad_(), rows(1)[0]]
+
+
+def test_a_choice_is_the_way_that_it_takes() -> None:
+    choice, (h, x) = made()
+    chooser = ReplayChooser(choice.halves([(tuple(t.size()), t.stride(), t.dtype, t.device, False) for t in (h, x)]))
+    for sign in (1, -1):
+        out, way = chooser.choose([h.detach(), sign * x])[:2]
+        expected = torch.tanh(h.detach() + sign * x)
+        assert torch.equal(out, expected * 0.5 if sign > 0 else expected)
+        assert int(way) in (0, 1)
+
+
+def test_gradients_are_those_of_the_way_taken() -> None:
+    choice, (h, x) = made()
+    halves = choice.halves([(tuple(t.size()), t.stride(), t.dtype, t.device, t.requires_grad) for t in (h, x)])
+    chooser = ReplayChooser(halves)
+    for sign in (1, -1):
+        out = torch.tanh(h + sign * x) * (0.5 if sign > 0 else 1.0)
+        (expected,) = torch.autograd.grad(out.sum(), h)
+        results = chooser.choose([h.detach(), sign * x])
+        values = {"output": results[:1], "saved": results[2:], "invariant": [h.detach(), sign * x]}
+        kept = [values[source.kind][source.index] for source in halves.kept]
+        (gradient,) = chooser.choose_backward("1", int(results[1]), [torch.ones(2, 3)], kept)
+        assert torch.equal(gradient, expected)
+
+
+def test_a_way_that_nobody_has_seen_has_no_number() -> None:
+    def three(xs: torch.Tensor) -> torch.Tensor:
+        h = torch.zeros(2, 3)
+        for x in xs:
+            if x.sum() > 20:
+                h = h * 3
+            elif x.sum() > 0:
+                h = h * 0.5
+            else:
+                h = h + x
+        return h.sum()
+
+    choice: Any = choices(Teller().tell(run(three, rows(1, -1, 1, -1))))[0].func
+    kind = ((2, 3), (3, 1), torch.float32, torch.device("cpu"), False)
+    chooser = ReplayChooser(choice.halves([kind, kind]))
+    assert int(chooser.choose([torch.ones(2, 3), torch.full((2, 3), 9.0)])[1]) == UNKNOWN
+
+
+def test_who_gets_a_gradient_depends_on_the_ways() -> None:
+    # One variable, h, and two parameters: the first way makes it of h and the first one, the second of the second only.
+    flows = Flows([[[True, True, False]], [[False, False, True]]], frozenset({0}), frozenset())
+    assert flows.uncertain() == {0, 1, 2}
+    assert flows.reached([0, 0]) == {0, 1}
+    assert flows.reached([0, 1]) == {2}
+    assert flows.reached([1, 0]) == {1, 2}
+
+
+def test_what_every_way_uses_is_certain() -> None:
+    flows = Flows([[[True, True, False]], [[True, True, True]]], frozenset({0}), frozenset())
+    assert flows.uncertain() == {2}

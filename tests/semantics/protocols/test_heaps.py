@@ -1,0 +1,59 @@
+"""What stands for ``heapq`` leaves the same lists, and compares the same elements in the same order."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import Any
+
+import pytest
+
+from torchjanus.semantics.protocols.heaps import HEAPS
+
+
+class Told:
+    """A number that notes with what it is compared."""
+
+    def __init__(self, number: int, told: list[Any]) -> None:
+        self.number, self.told = number, told
+
+    def __lt__(self, other: Told) -> bool:
+        self.told.append((self.number, other.number))
+        return self.number < other.number
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 7, 40])
+def test_lists_and_comparisons_are_the_librarys(size: int) -> None:
+    seen = []
+    for known in (dict.fromkeys(HEAPS), HEAPS):
+        generator, told = random.Random(3), list[Any]()
+
+        def call(fn: Any, *args: Any, known: Any = known) -> Any:
+            return (known[fn] or fn)(*args)
+
+        heap = [Told(generator.randrange(9), told) for _ in range(size)]
+        call(heapq.heapify, heap)
+        taken = []
+        for _ in range(30):
+            item = Told(generator.randrange(9), told)
+            taken.append(call(heapq.heappushpop, heap, item).number)
+            call(heapq.heappush, heap, item)
+            taken.append(call(heapq.heapreplace, heap, item).number)
+        taken += [call(heapq.heappop, heap).number for _ in range(len(heap))]
+        heap = [Told(generator.randrange(9), told) for _ in range(size + 1)]
+        call(heapq._heapify_max, heap)  # type: ignore[attr-defined]
+        for _ in range(30):
+            item = Told(generator.randrange(9), told)
+            taken.append(call(heapq._heapreplace_max, heap, item).number)  # type: ignore[attr-defined]
+        seen.append((taken + [item.number for item in heap], told))
+    assert seen[0] == seen[1]
+
+
+def test_nothing_can_be_taken_of_an_empty_heap() -> None:
+    for fn in (heapq.heappop, lambda heap: heapq.heapreplace(heap, 1)):
+        with pytest.raises(IndexError):
+            fn([])
+    with pytest.raises(IndexError):
+        HEAPS[heapq.heappop]([])
+    with pytest.raises(IndexError):
+        HEAPS[heapq.heapreplace]([], 1)

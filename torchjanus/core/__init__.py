@@ -1,0 +1,4 @@
+"""What every part needs: errors, access paths, versions, and what Python and torch say of objects.
+
+Imports no part.
+"""

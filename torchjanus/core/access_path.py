@@ -1,0 +1,304 @@
+"""Where a value came from: a path from an argument, a global, a cell, a pinned object or an extern call's result.
+
+Knows nothing of torch.
+
+An Origin prints itself as the user would write it, reads itself again from a later call's arguments, and serves as a
+key: two origins are equal when they are the same path, whatever lies at its end.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from torchjanus.core.kinds import getattr, hasattr, isinstance
+
+__all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "read_item", "token_of"]
+
+# Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
+RESULTS: Any = ("results of extern calls",)
+
+_TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
+_PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
+_CONTAINERS: tuple[type, ...] = (
+    collections.OrderedDict,
+    dict,
+    list,
+    tuple,
+    set,
+    frozenset,
+    collections.deque,
+)
+
+
+class Step(Enum):
+    """How one more piece of a path is read from the object before it."""
+
+    ARG = "arg"  # args[key] of the speculated call
+    KWARG = "kwarg"  # kwargs[key]
+    PARAMETER = "parameter"  # what a recursive call is given for the parameter key
+    CONST = "const"  # this very object, held by reference
+    CELL = "cell"  # key.cell_contents
+    EXTERN = "extern"  # the result of the call's extern call number key
+    DICT = "dict"  # base.__dict__
+    ITEM = "item"  # base[key]
+    AT = "at"  # base[key], where the key is an expression
+    FIELD = "field"  # getattr(base, key), for slots and descriptors written in C
+    LEN = "len"  # len(base)
+    NUMBERS = "numbers"  # all elements of base, which are numbers of one type
+    SIZE = "size"  # base.shape[key], of a tensor
+    OF = "of"  # key(base), where key is a function of ours that only reads
+    CONTEXT = "context"  # base.get(None), for context variables
+    OWN = "own"  # a tensor that the step has made before its recursive calls, held by its variable key
+    GROWN = "grown"  # what recursive calls append to the list with the number key; or what call key[1] returns
+
+
+class Ints(tuple[int, ...]):
+    """All elements of a sequence, each exactly an int."""
+
+    __slots__ = ()
+
+
+class Floats(tuple[float, ...]):
+    """All elements of a sequence, each exactly a float."""
+
+    __slots__ = ()
+
+
+def numbers_of(container: Any) -> Ints | Floats:
+    """The elements of a list, tuple or deque. Raises TypeError where they are not all ints or all floats."""
+    elements = tuple(native_class(type(container)).__iter__(container))
+    kinds = set(map(type, elements))
+    if kinds == {float}:
+        return Floats(elements)
+    if kinds == {int}:
+        return Ints(elements)
+    raise TypeError("the elements are not all numbers of one type")
+
+
+def native_class(cls: type) -> Any:
+    """The container class written in C that ``cls`` is or comes from, or None: its methods go below any written in
+    Python. Reads, guards and held-back writes use those, since that is where the program was watched."""
+    return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
+
+
+def read_item(container: Any, key: Any) -> Any:
+    """``container[key]`` without calling a default factory or a method written in Python. Raises TypeError where only
+    such a method could tell."""
+    if isinstance(container, dict) and not dict.__contains__(container, key):
+        raise KeyError(key)
+    native = native_class(type(container))
+    if native is not None:
+        return native.__getitem__(container, key)
+    cls = type(container)
+    if hasattr(cls, "__torch_function__") or isinstance(getattr(cls, "__getitem__", None), types.FunctionType):
+        raise TypeError(f"a {type(container).__qualname__} is not asked for its items")
+    return container[key]
+
+
+def token_of(value: Any) -> Any:
+    """A hashable stand-in: numbers and strings by type and value, all other objects by identity.
+
+    The identity of an object says nothing once it is gone: whoever keeps the token keeps the object alive.
+    """
+    if id(type(value)) in _PLAIN:
+        return (type(value).__name__, repr(value) if type(value) is float else value)
+    if type(value) is tuple:
+        return ("tuple", *(token_of(v) for v in value))
+    if type(value) is slice:
+        return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
+    kind = type(value)
+    if (kind.__module__ == "torch" and kind.__name__ in _TORCH_VALUES) or kind is range:
+        return (kind.__name__, repr(value))
+    return ("id", id(value))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Origin:
+    """One step of a path. Compare and hash by ``token``."""
+
+    step: Step
+    base: Origin | None
+    key: Any
+    token: tuple[Any, ...]
+    label: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.token)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Origin) and self.token == other.token
+
+    @staticmethod
+    def arg(index: int, name: str = "") -> Origin:
+        return Origin(Step.ARG, None, index, ("arg", index), name or f"args[{index}]")
+
+    @staticmethod
+    def kwarg(name: str) -> Origin:
+        return Origin(Step.KWARG, None, name, ("kwarg", name), name)
+
+    @staticmethod
+    def parameter(name: str) -> Origin:
+        return Origin(Step.PARAMETER, None, name, ("parameter", name), name)
+
+    @staticmethod
+    def const(value: Any, label: str = "") -> Origin:
+        return Origin(Step.CONST, None, value, ("const", id(value)), label)
+
+    @staticmethod
+    def cell(cell: Any, name: str) -> Origin:
+        return Origin(Step.CELL, None, cell, ("cell", id(cell)), name)
+
+    @staticmethod
+    def extern(number: int, label: str) -> Origin:
+        return Origin(Step.EXTERN, None, number, ("extern", number), label)
+
+    @staticmethod
+    def grown(number: Any) -> Origin:
+        what = f"list {number}" if type(number) is int else "what a number"
+        return Origin(Step.GROWN, None, number, ("grown", number), f"<{what} of recursive calls>")
+
+    @staticmethod
+    def own(name: str) -> Origin:
+        return Origin(Step.OWN, None, name, ("own", name), name.removeprefix("^"))
+
+    @property
+    def is_grown(self) -> bool:
+        """Whether it is known once the recursive calls of a step have been followed, and not before."""
+        root = self
+        while root.base is not None:
+            root = root.base
+        return root.step is Step.GROWN
+
+    @property
+    def waits_for(self) -> int:
+        """How many extern calls must have been made before this can be read: 0 for the heap before the call."""
+        calls, at = 0, self
+        while at.base is not None:
+            if at.step is Step.AT:
+                calls = max(calls, _calls_before(at.key))
+            at = at.base
+        return max(calls, at.key + 1 if at.step is Step.EXTERN else 0)
+
+    def then(self, step: Step, key: Any = None) -> Origin:
+        """The path one step longer."""
+        return Origin(step, self, key, (step.value, self.token, token_of(key)))
+
+    def item(self, key: Any) -> Origin:
+        return self.then(Step.ITEM, key)
+
+    def at(self, key: Any) -> Origin:
+        """The item whose key or index is the value of an expression, which may be another at each call."""
+        return Origin(Step.AT, self, key, ("at", self.token, key.token))
+
+    def attribute(self, name: str) -> Origin:
+        """The instance attribute ``name``, read from the object's ``__dict__``."""
+        return self.then(Step.DICT).then(Step.ITEM, name)
+
+    def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The value at the path's end now. Raises what Python raises where the path has broken off."""
+        match self.step:
+            case Step.ARG:
+                return args[self.key]
+            case Step.KWARG:
+                return kwargs[self.key]
+            case Step.CONST:
+                return self.key
+            case Step.CELL:
+                return self.key.cell_contents
+            case Step.EXTERN:
+                return kwargs[RESULTS][self.key]
+            case Step.PARAMETER:
+                raise KeyError(f"{self} is known within a recursive call only")
+            case Step.OWN:
+                raise KeyError(f"{self} is known within the graph only")
+            case Step.GROWN:
+                raise KeyError(f"{self} is known once recursive calls have been followed")
+        assert self.base is not None
+        below = self.base.read(args, kwargs)
+        match self.step:
+            case Step.DICT:
+                return below.__dict__
+            case Step.ITEM | Step.AT:
+                key = self.key if self.step is Step.ITEM else self.key.read(args, kwargs)
+                return read_item(below, key)
+            case Step.FIELD:
+                return getattr(below, self.key)
+            case Step.LEN:
+                native = native_class(type(below))
+                return len(below) if native is None else native.__len__(below)
+            case Step.NUMBERS:
+                return numbers_of(below)
+            case Step.SIZE:
+                return below.size(self.key)
+            case Step.OF:
+                return self.key(below)
+            case Step.CONTEXT:
+                return below.get(None)
+        raise AssertionError(self.step)
+
+    def __str__(self) -> str:
+        match self.step:
+            case Step.ARG | Step.KWARG | Step.CELL | Step.EXTERN | Step.PARAMETER | Step.OWN | Step.GROWN:
+                return self.label
+            case Step.CONST:
+                return self.label or _name_of(self.key)
+        base = self.base
+        assert base is not None
+        match self.step:
+            case Step.DICT:
+                return f"{base}.__dict__"
+            case Step.LEN:
+                return f"len({base})"
+            case Step.NUMBERS:
+                return f"{base}[:]"
+            case Step.SIZE:
+                if (text := getattr(base.key, "size_text", None)) is not None and base.step is Step.OF:
+                    return str(text.format(base.base))
+                return f"{base}.shape[{self.key}]"
+            case Step.OF:
+                return f"{_name_of(self.key)}({base})"
+            case Step.CONTEXT:
+                return f"{base}.get()"
+            case Step.FIELD:
+                return f"{base}.{self.key}"
+            case Step.AT:
+                return f"{base}[{self.key}]"
+        if base.step is Step.DICT and isinstance(self.key, str):
+            return f"{base.base}.{self.key}"
+        if (
+            base.step is Step.ITEM
+            and base.key in ("_parameters", "_buffers", "_modules")
+            and base.base is not None
+            and base.base.step is Step.DICT
+        ):
+            # How a user writes what nn.Module keeps in its three dictionaries.
+            digits = isinstance(self.key, str) and self.key.isdigit()
+            return f"{base.base.base}[{self.key}]" if digits else f"{base.base.base}.{self.key}"
+        if base.step is Step.CONST and base.label == "globals" and isinstance(self.key, str):
+            return self.key
+        return f"{base}[{_brief(self.key)}]"
+
+
+def _calls_before(expr: Any) -> int:
+    """How many extern calls must have been made before the value of an expression is known."""
+    origin = getattr(expr, "origin", None)
+    if isinstance(origin, Origin):
+        return origin.waits_for
+    return max(map(_calls_before, getattr(expr, "args", ())), default=0)
+
+
+def _name_of(value: Any) -> str:
+    if isinstance(value, types.ModuleType):
+        return value.__name__  # one may make up whatever else it is asked for
+    name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
+    return name if isinstance(name, str) else f"<{type(value).__name__}>"
+
+
+def _brief(key: Any) -> str:
+    if id(type(key)) in _PLAIN:
+        return repr(key)
+    return f"<{type(key).__name__}>"

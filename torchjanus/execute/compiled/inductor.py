@@ -1,0 +1,149 @@
+"""The Inductor executor: the whole step compiled to native code by torch._inductor.standalone_compile.
+
+An Inductor artifact is not to be believed before it has passed a Trial (see trust). Knows nothing of fx.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+
+import torch
+
+from torchjanus.execute.compiled.compiling import (
+    Compiled,
+    compile_block,
+    compile_step,
+    patches_for,
+    prepared_of,
+    risks_in,
+)
+from torchjanus.execute.compiled.invoke import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
+from torchjanus.execute.compiled.loop import CompiledRounds, compiled_loops, loops_to_compile, writings
+from torchjanus.execute.compiled.shared_parts import compile_part
+from torchjanus.execute.compiled.store import Verdict
+from torchjanus.execute.replay import Replay
+from torchjanus.execute.rollback import Rollback
+from torchjanus.execute.running.base import Numbers, Updating, Violated
+from torchjanus.execute.running.gate import Ambience, failed
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.for_inductor import Prepared
+from torchjanus.graph.lowering.prepared_bytes import Geometry, fitting
+
+__all__ = ["Inductor"]
+
+
+class Inductor:
+    """Runs a lowered graph as one compiled artifact, which updates the mutated inputs in place under its flags."""
+
+    name = "inductor"
+    kept = False  # whether an earlier run has compiled it
+    verdict: Verdict | None = None  # where it can be kept that it agrees with replay
+
+    def __init__(self, lowered: Lowered, *, rewrite_alpha: bool = True) -> None:
+        """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
+        prepared = prepared_of(lowered, rewrite_alpha=rewrite_alpha)
+        patches, loops, wanted = patches_for(lowered), [], loops_to_compile(lowered)
+        with Ambience(lowered):
+            step = compile_step(lowered, prepared, patches)
+            for halves, counts in wanted:
+                made = writings(halves, counts)
+                loops.append(CompiledRounds(halves, made, [compile_block(one, patches) for one in made]))
+            recursions = [compile_calls(one, compile_part) for one in calls_to_compile(lowered)]
+        self._fill(lowered, prepared, step, loops, recursions)
+
+    @classmethod
+    def loaded(
+        cls,
+        lowered: Lowered,
+        prepared: Prepared,
+        step: Compiled,
+        loops: Sequence[CompiledRounds],
+        recursions: Sequence[CompiledCalls],
+        *,
+        kept: bool,
+        verdict: Verdict | None,
+    ) -> Inductor:
+        """An executor around what another process has compiled of ``prepared``, of loops and of recursions. ``kept``:
+        long ago."""
+        made = cls.__new__(cls)
+        made.kept, made.verdict = kept, verdict
+        made._fill(lowered, prepared, step, loops, recursions)
+        return made
+
+    def _fill(
+        self,
+        lowered: Lowered,
+        prepared: Prepared,
+        step: Compiled,
+        loops: Sequence[CompiledRounds],
+        recursions: Sequence[CompiledCalls],
+    ) -> None:
+        self.lowered = lowered
+        self._call = step.call
+        risks = risks_in(lowered)
+        # Where sizes do not keep to what rules out that an operation raises, replay raises what eager does.
+        sizes = risks.sizes if lowered.mutated else ()
+        self._fits = fitting([*map(Geometry.of, _fakes(lowered))], [*step.conditions, *sizes])
+        self._otherwise = None if self._fits is None else Replay(lowered)
+        self._loops = compiled_loops(lowered, loops)
+        self._calls = compiled_calls(lowered, recursions)
+        self._pack = _packer(prepared)
+        self._copies = prepared.copies
+        self._bounds = risks.bounds if lowered.mutated else ()
+        self._undone = lowered.mutated if risks.open else ()
+        self._constants = prepared.constants
+        self._rollback = Rollback(lowered)
+
+    def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
+        """Whether the artifact is right for inputs of these sizes: the compiler may have decided by those it was shown.
+        Others are run by replay."""
+        return self._fits is None or self._fits(inputs)
+
+    def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
+        """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
+        lowered = self.lowered
+        if self._otherwise is not None and not self.fits(inputs):
+            return self._otherwise.run(inputs, slots)
+        if not all(bound.holds(inputs) for bound in self._bounds):
+            # An element is no index, or is one only where an assertion holds: replay tells.
+            return Replay.of(lowered).run(inputs, slots)
+        # An operation may raise after the artifact has updated inputs.
+        saved = self._rollback.save([inputs[index] for index in self._undone])
+        try:
+            with Ambience(lowered):
+                values = self._call(*inputs, *self._pack(slots), *self._constants)
+        except BaseException:
+            self._rollback.restore(saved)
+            raise
+        try:
+            with Ambience(lowered):
+                if self._copies:
+                    values = list(values)
+                    for position, source in self._copies:
+                        values.insert(position, values[source].clone())
+            violated = None if lowered.flags is None else failed(values[lowered.flags])
+        except Exception as error:  # inputs are updated by now
+            raise Updating(error) from None
+        if violated is not None:
+            self._rollback.generators.restore(saved.generators)
+            return violated
+        return list(values[: lowered.fresh])
+
+
+def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
+    """A function from slot values to the packed tensors."""
+    parts = []
+    if prepared.floats:
+        parts.append(f"frombuffer(array('d', ({', '.join(prepared.floats)},)), dtype=float64)")
+    if prepared.ints:
+        parts.append(f"frombuffer(array('q', ({', '.join(prepared.ints)},)), dtype=int64)")
+    names = {"frombuffer": torch.frombuffer, "array": array, "float64": torch.float64, "int64": torch.int64}
+    made: Callable[[Numbers], list[torch.Tensor]] = eval(f"lambda slots: [{', '.join(parts)}]", names)
+    return made
+
+
+def _fakes(lowered: Lowered) -> list[torch.Tensor]:
+    """What the graph takes, in symbols where sizes change."""
+    placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    return [node.meta["val"] for node in placeholders[: len(lowered.program.inputs)]]

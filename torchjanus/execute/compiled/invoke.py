@@ -1,0 +1,259 @@
+"""Runs all calls of a forest by compiled code: each part of a cell one artifact, for any number of calls.
+
+An artifact reads rows where they lie and writes into the rows of its batch. Knows nothing of how artifacts are made or
+loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.compiled.artifacts import bare_call
+from torchjanus.execute.compiled.invoke_trial import disagreement
+from torchjanus.execute.regions.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.invoke_for_inductor import PARTS, Argument, Writing, adds_rows_up, work_of, writing_of
+from torchjanus.graph.operators.loop_op import compiled_key
+from torchjanus.graph.recursion.cells.invoke_op import Calls, is_invoke, known_calls, register
+from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.split import CellParts, Source
+from torchjanus.graph.recursion.variants.plan import Batch
+
+__all__ = [
+    "CompiledCalls",
+    "Part",
+    "PartToCompile",
+    "assembled",
+    "calls_to_compile",
+    "compile_calls",
+    "compiled_calls",
+    "parts_to_compile",
+]
+
+MOST_PARTS = 7  # that are compiled of one recursion
+_MUCH = 4  # operations that are worth fusing where they are called once a run
+
+Call = Callable[..., Any]
+Fits = Callable[[Sequence[torch.Tensor]], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A compiled part. ``fits`` says whether it was made for arguments of such sizes; None: for all."""
+
+    call: Call
+    fits: Fits | None = None
+
+
+Compile = Callable[[Writing], Part]
+
+
+@dataclass(frozen=True, slots=True)
+class PartToCompile:
+    """One of the PARTS of a cell."""
+
+    cell: int
+    name: str
+    writing: Writing
+
+    def bare(self) -> PartToCompile:
+        """See Writing.bare."""
+        return PartToCompile(self.cell, self.name, self.writing.bare())
+
+
+def calls_to_compile(lowered: Lowered) -> list[Halves]:
+    """The recursions that the graph runs."""
+    keys = {node.args[0] for node in lowered.graph.graph.nodes if is_invoke(node.target)}
+    return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
+
+
+def parts_to_compile(halves: Halves, most: int = MOST_PARTS) -> list[PartToCompile]:
+    """What pays, ``most`` at most: it takes seconds for each."""
+    found = []
+    for number, name in _worth_it(halves)[:most]:
+        writing = writing_of(halves.cells[number], halves.recursion, name)
+        if writing is not None:
+            found.append(PartToCompile(number, name, writing))
+    return found
+
+
+def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
+    """Compile what pays. Raises Refused, as ``compile_one`` may."""
+    parts = parts_to_compile(halves, most)
+    return assembled(halves, parts, [compile_one(part.writing) for part in parts])
+
+
+def assembled(halves: Halves, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
+    """Who runs the recursion by what was compiled of its parts. Raises Refused where that disagrees with replay."""
+    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
+    calls: list[dict[str, Part]] = [{} for _ in halves.cells]
+    for part, one in zip(wanted, compiled, strict=True):
+        made[part.cell][part.name], calls[part.cell][part.name] = part.writing, one
+    cells: list[CellCalls] = []
+    for number, parts in enumerate(halves.cells):
+        plain = CellCalls(number, parts)
+        cells.append(_compiled_cell(halves, plain, made[number], calls[number]) if calls[number] else plain)
+    return CompiledCalls(halves, cells)
+
+
+def _compiled_cell(
+    halves: Halves, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
+) -> CellCalls:
+    """The cell by what was compiled of it, past torch's wrappers if that does the same. Raises Refused."""
+    wrong = ""
+    for past in (True, False):
+        cell = _CompiledCell(plain.number, plain.parts, made, calls, past)
+        try:
+            wrong = disagreement(halves, plain, cell)
+        except Exception as error:  # what the trial runs are compiled parts
+            wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
+        if not wrong:
+            return cell
+    what = f"what Inductor compiled of {plain.parts.cell.name} disagrees with replay on made-up rows ({wrong})"
+    raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+
+
+def _worth_it(halves: Halves) -> list[tuple[int, str]]:
+    """The parts that pay, those first that save most launches of kernels: large products take the same time anyhow."""
+    known = known_calls(halves.key)
+    # As long as nothing has run: nodes with many children are rare.
+    takes = (len(cell.takes) for cell in halves.recursion.cells)
+    batches: Sequence[float] = [8.0 / max(1, count - 3) if count else 1.0 for count in takes]
+    if isinstance(known, ForestCalls) and known.runs:
+        batches = [count / known.runs for count in known.batches]
+    found = {}
+    for number, parts in enumerate(halves.cells):
+        for name in PARTS:
+            work = 0 if adds_rows_up(parts, name) else work_of(parts, name)
+            often = bool(parts.cell.takes) and name != "sums"
+            if batches[number] and work and (often or work >= _MUCH):
+                found[number, name] = batches[number] * work if name != "sums" else work
+    return sorted(found, key=lambda part: -found[part])
+
+
+def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:
+    """Who runs the recursions of a compiled graph; whoever keeps them can run it."""
+    for calls in made:
+        register(compiled_key(calls.halves.key), calls)
+    found = (known_calls(compiled_key(halves.key)) for halves in calls_to_compile(lowered))
+    return [calls for calls in found if calls is not None]
+
+
+class CompiledCalls(ForestCalls):
+    """See graph.invoke_op.Calls."""
+
+
+class _CompiledCell(CellCalls):
+    """Runs one cell by what has been compiled of it."""
+
+    def __init__(
+        self,
+        number: int,
+        parts: CellParts,
+        made: Mapping[str, Writing],
+        calls: Mapping[str, Part],
+        past: bool = True,
+    ) -> None:
+        """``past``: call artifacts past torch's wrappers, where they return nothing."""
+        super().__init__(number, parts)
+        found = {name: _Artifact(made[name], call, past and name != "sums") for name, call in calls.items()}
+        self._ahead, self._back, self._over = (found.get(name) for name in PARTS)
+        self.writes = self._ahead is not None
+        # Places at which gradients may go to one row several times in a batch.
+        given = () if self._back is None else self._back.arguments
+        self._shares = [one.index for one in given if one.kind == "share"]
+
+    def begin(self, run: Run, own: CellRun) -> None:
+        super().begin(run, own)
+        if self._ahead is not None:
+            own.forward = iter(self._rows_of_arguments(run, own, self._ahead))
+
+    def forward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._ahead
+        if artifact is None or not artifact.ran(next(own.forward)):
+            super().forward(run, own, batch, position)
+
+    def begin_backward(self, run: Run, own: CellRun) -> None:
+        super().begin_backward(run, own)
+        if self._back is None:
+            return
+        for place in self._shares:
+            buffer = run.buffers[self.parts.cell.takes[place]]
+            own.stack(Source("share", place), buffer.new_empty((own.total, *buffer.size()[1:])))
+        own.backward = reversed(self._rows_of_arguments(run, own, self._back))
+
+    def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
+        artifact = self._back
+        if artifact is None or not artifact.ran(next(own.backward)):
+            super().backward(run, own, batch, position)
+            return
+        for place in self._shares:
+            gradient = own.slices[Source("share", place)][position]
+            run.give(self.parts.cell.takes[place], own.rows[place][position], gradient)
+
+    def sums(self, run: Run, own: CellRun) -> Tensors:
+        artifact = self._over
+        if artifact is None:
+            return super().sums(run, own)
+        given = [self._given_whole(run, own, Source(one.kind, one.index)) for one in artifact.arguments]
+        if not artifact.fits(given):
+            return super().sums(run, own)
+        made = list(artifact.call(*given))
+        for position, source in artifact.copies:
+            made.insert(position, made[source].clone())
+        return made
+
+    def _rows_of_arguments(self, run: Run, own: CellRun, artifact: _Artifact) -> list[tuple[Any, ...]]:
+        """For each batch what the artifact is given. All at once: there are many batches, of little work each."""
+        return list(zip(*(self._arguments(run, own, one) for one in artifact.arguments), strict=True))
+
+    def _arguments(self, run: Run, own: CellRun, one: Argument) -> Sequence[torch.Tensor]:
+        """The argument for each batch."""
+        index, batches = one.index, own.batches
+        match one.kind:
+            case "shared":
+                return (run.shared[index],) * len(batches)
+            case "common":
+                return (own.common[index],) * len(batches)
+            case "buffer":
+                return (run.buffers[index],) * len(batches)
+            case "gradient":
+                return (run.gradients[index],) * len(batches)
+            case "rows":
+                return own.rows[index]
+            case "output":
+                return own.slices_given(index, run.buffers)
+            case "tangent":
+                return own.slices_given(index, run.gradients)
+        return own.slices[Source(one.kind, index)]
+
+
+class _Artifact:
+    """A compiled part, and what it is given. ``past``: it returns nothing, and is to be called past torch's wrappers
+    where these can be told from it."""
+
+    def __init__(self, writing: Writing, part: Part, past: bool) -> None:
+        self.arguments, self.copies = writing.arguments, writing.prepared.copies
+        self._constants, call = writing.prepared.constants, part.call
+        self._fits = part.fits
+        self._call: Callable[[list[Any]], Any] = (bare_call(call) if past else None) or (lambda given: call(*given))
+
+    def call(self, *given: Any) -> Any:
+        """Run it."""
+        return self._call([*given, *self._constants])
+
+    def ran(self, given: Sequence[torch.Tensor]) -> bool:
+        """Run it, unless it was made for arguments of other sizes: these are for replay."""
+        if self._fits is not None and not self._fits(given):
+            return False
+        self._call([*given, *self._constants])
+        return True
+
+    def fits(self, given: Sequence[torch.Tensor]) -> bool:
+        """Whether it was made for arguments of these sizes: others are for replay."""
+        return self._fits is None or self._fits(given)

@@ -1,0 +1,116 @@
+"""Loads what Inductor has compiled, without Inductor's compiler.
+
+As torch does it, an artifact's first load imports the whole compiler: 20 MiB that no call uses again, and seconds in
+which other threads hardly run. Of all that, loading asks for two names: the class of a dict, and a hook of torch's own
+tests. So the same steps are made here without them. Where the compiler is there already, or where this torch does not
+know one of the steps, torch does it. Knows nothing of where artifacts come from.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._functorch import config as functorch_config
+from torch._guards import TracingContext, tracing
+from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[attr-defined]
+from torch._inductor.output_code import CompiledFxGraphConstants
+from torch._inductor.utils import BoxedBool
+
+from torchjanus.graph.lowering.prepared_bytes import without_symbols
+
+__all__ = ["Loaded", "load", "ready_to_load"]
+
+log = logging.getLogger("torchjanus")
+
+Called = Callable[..., Any]
+
+_COMPILER = "torch._inductor.compile_fx"
+_LOADER = (
+    "torch._functorch._aot_autograd.autograd_cache",
+    "torch._inductor.cudagraph_utils",
+    "torch.utils._appending_byte_serializer",
+    "torch._inductor.async_compile",
+    "torch._inductor.debug",  # which each call of an artifact asks whether calls are recorded
+)
+_HEADER = b"CacheCompiledArtifact"
+
+
+def ready_to_load() -> None:
+    """Import what loading an artifact would: that stops all threads for a while, so it is done where a call takes long
+    anyway."""
+    for name in _LOADER:
+        importlib.import_module(name)
+
+
+def load(path: Path) -> Called:
+    """The function that was saved as ``path``, in Inductor's binary format."""
+    if _COMPILER not in sys.modules:
+        try:
+            return _loaded(path.read_bytes())
+        except Exception as error:  # another torch: its own way is slower, but right
+            log.debug("an artifact is loaded with all of Inductor: %s: %s", type(error).__name__, error)
+    return CompiledArtifact.load(path=str(path), format="binary")
+
+
+class Loaded:
+    """What torch's CacheCompiledArtifact would be."""
+
+    def __init__(self, compiled_fn: Callable[[list[Any]], Any]) -> None:
+        self._compiled_fn = compiled_fn
+
+    def __call__(self, *inputs: Any) -> Any:
+        return self._compiled_fn([*inputs])
+
+
+def _loaded(saved: bytes) -> Loaded:
+    """What torch's CacheCompiledArtifact does. Raises where that is not how this torch has saved it."""
+    cache, graphs, serial, *_ = map(importlib.import_module, _LOADER)
+    reader = serial.BytesReader(saved)
+    if reader.read_bytes() != _HEADER or reader.read_bytes() != codecache.torch_key():
+        raise ValueError("it is of another kind")
+    key, parts = reader.read_str(), reader.read_bytes()
+    torch.compiler.load_cache_artifacts(parts)
+    with (
+        tracing(TracingContext(without_symbols())),
+        config.patch(unsafe_skip_cache_dynamic_shape_guards=True),
+        functorch_config.patch(strict_autograd_cache=True),
+    ):
+        entry, _ = cache.AOTAutogradCache._lookup(
+            key, local=True, remote=False, args=[], cache_info={}, aot_config=None
+        )
+        entry.compiled_fw = _without_compiler(entry.compiled_fw)
+        settings = {"cudagraphs": BoxedBool(False), "boxed_forward_device_index": graphs.BoxedDeviceIndex(0)}
+        return Loaded(entry.wrap_post_compile([], entry.sanitized_aot_config, settings))
+
+
+def _without_compiler(forward: Any) -> Any:
+    """The same, made ready without a hook of Inductor's own tests, which lies in the compiler. Where there is more to
+    do than on a processor alone, torch does it."""
+
+    class Ready(type(forward)):  # type: ignore[misc]
+        def load(self, example_inputs: Any) -> Any:
+            key, _ = self.fx_graph_cache_info
+            graph, *_ = codecache.FxGraphCache.find_guarded_entry(key, True, None, lambda *_: True, [])
+            if graph is None or _has_kernels(graph._triton_bundle) or getattr(graph, "extern_libs_key", None):
+                return super().load(example_inputs)
+            constants = CompiledFxGraphConstants()
+            graph.after_deserialization(constants)
+            graph._set_compile_context_for_autotune_cache()
+            self.example_inputs, self.constants = example_inputs, constants
+            return graph
+
+    made = copy.copy(forward)
+    made.__class__ = Ready
+    return made
+
+
+def _has_kernels(bundle: Any) -> bool:
+    """Whether there are kernels of Triton's beside the code."""
+    return bundle is not None and bool(bundle.kernel_artifacts or bundle.static_autotuners)

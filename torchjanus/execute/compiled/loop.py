@@ -1,0 +1,275 @@
+"""Runs the rounds of loops by compiled code: blocks of rounds, each direction one artifact, which writes into buffers.
+
+What the rounds give lies stacked in memory that is made before the first of them; a block writes its rows. Nothing is
+stacked, and nothing allocated, in between. Knows nothing of how artifacts are made or loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.execute.regions.loop import Reading, ReplayRounds, first_rows, loops_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Input, Program
+from torchjanus.graph.lowering.for_inductor import Prepared, prepare
+from torchjanus.graph.operators.loop_op import Rounds, compiled_key, is_loop, register, rounds_of
+from torchjanus.graph.regions.blocks import Block, backward_block, forward_block, width_for
+from torchjanus.graph.regions.partition import Halves, Source
+
+__all__ = [
+    "CompiledRounds",
+    "Writing",
+    "compiled_loops",
+    "loops_to_compile",
+    "writings",
+]
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """A block made ready for Inductor: it takes its tensors, a buffer for each value that it gives, and constants.
+
+    Those in ``added`` are added to what is in the buffer.
+    """
+
+    prepared: Prepared
+    block: Block
+    examples: tuple[torch.Tensor, ...]
+
+    def bare(self) -> Writing:
+        """What whoever runs the block has to know, when it has been compiled."""
+        prepared = self.prepared.bare()
+        return Writing(prepared, replace(self.block, graph=prepared.graph), ())
+
+
+def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
+    """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single rounds
+    if some are left over."""
+    counts = list(counts)
+    width = width_for(halves, counts)
+    widths = [width] if all(count is not None and count % width == 0 for count in counts) else [width, 1]
+    found = []
+    for one in dict.fromkeys(widths):
+        found.append(_writing(forward_block(halves, one), frozenset()))
+        if halves.backward is not None:
+            block, first = backward_block(halves, one, width), halves.carried + halves.stacked
+            added = (number for number, position in enumerate(block.gives) if halves.wanted[position] >= first)
+            found.append(_writing(block, frozenset(added)))
+    return found
+
+
+def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
+    """The loops that the graph runs, and how often."""
+    halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
+    counts: dict[int, set[int | None]] = {}
+    graphs = [lowered.graph, *(half.graph for half in halves_made)]
+    for graph in graphs:
+        for node in graph.graph.nodes:
+            if is_loop(node.target):
+                count = node.args[2]
+                counts.setdefault(node.args[0], set()).add(count if isinstance(count, int) else None)
+    known = (halves for halves in loops_of(lowered.program) if not halves.sizes and _on_processor(halves))
+    return [(halves, counts[halves.key]) for halves in known if halves.key in counts]
+
+
+def _on_processor(halves: Halves) -> bool:
+    """Whether all is there: on other devices ATen runs the rounds."""
+    nodes = (node for half in _both(halves) for node in half.graph.graph.nodes if node.op == "placeholder")
+    return all(node.meta["val"].device.type == "cpu" for node in nodes if "val" in node.meta)
+
+
+def _both(halves: Halves) -> list[Any]:
+    return [half for half in (halves.forward, halves.backward) if half is not None]
+
+
+def compiled_loops(lowered: Lowered, made: Sequence[CompiledRounds]) -> list[Rounds]:
+    """Who runs the loops of a compiled graph; whoever keeps them can run it."""
+    for rounds in made:
+        register(compiled_key(rounds.halves.key), rounds)
+    return [rounds_of(compiled_key(halves.key)) for halves, _ in loops_to_compile(lowered)]
+
+
+def _writing(block: Block, added: frozenset[int]) -> Writing:
+    placeholders = [node for node in block.graph.graph.nodes if node.op == "placeholder"]
+    examples = []
+    for source, rows, node in zip(block.sources, block.rows, placeholders, strict=True):
+        like = node.meta["val"]
+        if rows or source.kind not in ("stacked", "invariant"):
+            examples.append(torch.empty(like.size(), dtype=like.dtype))
+        else:
+            examples.append(torch.empty_strided(like.size(), like.stride(), dtype=like.dtype))
+    program = Program(tuple(Input(e, False, True) for e in examples), (), (), (), (), (), ())
+    count = len(next(node for node in reversed(block.graph.graph.nodes) if node.op == "output").args[0])
+    size = len(block.graph.graph.nodes)
+    lowered = Lowered(program, block.graph, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
+    prepared = prepare(lowered)
+    graph = prepared.graph.graph
+    output = next(node for node in reversed(graph.nodes) if node.op == "output")
+    dropped = dict(prepared.copies)
+    given = iter(output.args[0])
+    found: list[Any] = []
+    for position in range(count):
+        found.append(found[dropped[position]] if position in dropped else next(given))
+    behind = [node for node in graph.nodes if node.op == "placeholder"][len(examples) :]
+    after = behind[0] if behind else next(node for node in graph.nodes if node.op != "placeholder")
+    with graph.inserting_before(after):
+        buffers = [graph.placeholder(f"buffer_{position}") for position in range(count)]
+    with graph.inserting_before(output):
+        for position, (buffer, value) in enumerate(zip(buffers, found, strict=True)):
+            written = graph.call_function(aten.add.Tensor, (buffer, value)) if position in added else value
+            graph.call_function(aten.copy_.default, (buffer, written))
+    output.args = ((),)
+    examples += [torch.empty(v.meta["val"].size(), dtype=v.meta["val"].dtype) for v in found]
+    for node in graph.nodes:
+        node.meta.clear()  # Inductor finds it again from the examples, for buffers too
+    graph.lint()
+    prepared.graph.recompile()
+    return Writing(replace(prepared, copies=()), block, tuple(examples))
+
+
+Call = Callable[..., Any]
+
+
+class CompiledRounds:
+    """See graph.loop_op.Rounds."""
+
+    def __init__(self, halves: Halves, made: Sequence[Writing], calls: Sequence[Call]) -> None:
+        """``calls``: what has been compiled of ``made``."""
+        self.halves = halves
+        parts = [(writing.block, call, writing.prepared.constants) for writing, call in zip(made, calls, strict=True)]
+        step = 1 if halves.backward is None else 2
+        self._forward = parts[::step]
+        self._backward = parts[1::step] if step == 2 else []
+        self._none = ReplayRounds(halves)
+
+    def _phases(self, count: int) -> list[tuple[int, int]]:
+        """Where the rounds of blocks, and then the single ones, begin and end."""
+        width = self._forward[0][0].width
+        end = count // width * width
+        return [(0, end), (end, count)]
+
+    def forward(
+        self,
+        count: int,
+        carried: Sequence[torch.Tensor],
+        stacked: Sequence[torch.Tensor],
+        invariants: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
+    ) -> list[torch.Tensor]:
+        if not count:
+            return self._none.forward(count, carried, stacked, invariants)
+        halves = self.halves
+        first = halves.carried
+        stacks = [given.empty(count) for given in halves.gives[first:]]
+        current = [tensor.contiguous() for tensor in carried]
+        stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
+        stacked += [ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead]  # for single rounds, too
+        hidden = [index for index in range(first) if index not in halves.shown]
+        shown = {index: stacks[_place(halves, index)] for index in halves.shown}
+        for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):
+            width = block.width
+            blocks = (end - begin) // width
+            if not blocks:
+                continue
+            targets: list[Sequence[torch.Tensor]] = []
+            columns: dict[Source, Sequence[torch.Tensor]] = {}
+            for index in hidden:
+                last = torch.empty_like(current[index])
+                other = torch.empty_like(last)
+                targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
+                columns[Source("carried", index)] = (current[index], *targets[-1][:-1])
+                current[index] = last
+            for index, stack in shown.items():
+                ends = stack[begin + width - 1 : end : width].unbind(0)
+                columns[Source("carried", index)] = (current[index], *ends[:-1])
+                current[index] = ends[-1]
+            targets += [_blocks(stack, begin, end, width) for stack in stacks]
+            for source in block.sources:
+                if source.kind == "stacked":
+                    columns[source] = _blocks(stacked[source.index], begin, end, width)
+                elif source.kind == "invariant":
+                    columns[source] = (invariants[source.index],) * blocks
+            for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
+                call(*given, *constants)
+        finals = [tensor.clone() if index in shown else tensor for index, tensor in enumerate(current)]
+        return [*finals, *stacks]
+
+    def backward(
+        self,
+        count: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        kept: Sequence[torch.Tensor],
+        sizes: Sequence[int] = (),
+    ) -> list[torch.Tensor]:
+        if not count:
+            return self._none.backward(count, present, tangents, kept)
+        halves = self.halves
+        reading = Reading(halves, count, present, [tangent.contiguous() for tangent in tangents], kept)
+        flowing = reading.flowing()
+        factored = self._backward[0][0].factored  # the same in blocks and in single rounds
+        factors = [given.empty(count) for given in factored.rows]
+        results = [given.empty(count) if given.stacked else given.zeros() for given in halves.gradients]
+        for (begin, end), (block, call, constants) in reversed(
+            list(zip(self._phases(count), self._backward, strict=False))
+        ):
+            width = block.width
+            blocks = (end - begin) // width
+            if not blocks:
+                continue
+            targets: list[Sequence[torch.Tensor]] = []
+            columns: dict[Source, Sequence[torch.Tensor]] = {}
+            places = {position: number for number, position in enumerate(block.gives)}
+            for position in places:
+                index = halves.wanted[position]
+                if halves.gradients[position].stacked:
+                    targets.append(_blocks(results[position], begin, end, width)[::-1])
+                elif index >= halves.carried:
+                    targets.append((results[position],) * blocks)
+                else:
+                    last = torch.empty_like(results[position])
+                    other = torch.empty_like(last)
+                    targets.append([(last, other)[(blocks - 1 - number) % 2] for number in range(blocks)])
+                    results[position] = last
+            targets += [_blocks(rows, begin, end, width)[::-1] for rows in factors]
+            for index, start in flowing.items():
+                if index in halves.wanted:
+                    following = targets[places[halves.wanted.index(index)]]
+                else:
+                    following = (torch.zeros_like(start),) * blocks
+                columns[Source("tangent", index)] = (start, *following[:-1])
+                flowing[index] = following[-1]
+            for source, rows in zip(block.sources, block.rows, strict=True):
+                if source in columns:
+                    continue
+                if rows:
+                    columns[source] = _blocks(reading.stack(source), begin, end, width)[::-1]
+                elif source.kind == "invariant":
+                    columns[source] = (reading.stack(source),) * blocks
+                else:  # what the first round of each block was given of a carried value
+                    columns[source] = reading.rows(source)[begin:end:width][::-1]
+            for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
+                call(*given, *constants)
+        for product in factored.products:
+            left, right = (
+                factors[factor] if isinstance(factor, int) else reading.all_rows(factor)
+                for factor in (product.left, product.right)
+            )
+            results[product.position] = torch.mm(left.flatten(0, 1).t(), right.flatten(0, 1))
+        return results
+
+
+def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[torch.Tensor]:
+    return torch.split(stack if end - begin == stack.size(0) else stack[begin:end], width)
+
+
+def _place(halves: Halves, index: int) -> int:
+    """Which of what is stacked shows the carried value."""
+    source = halves.shown[index]
+    return source.index + (halves.results - halves.carried if source.kind == "saved" else 0)

@@ -1,0 +1,166 @@
+"""Compiles for Inductor in a process of its own, so that no training step waits and no random state is touched.
+
+(In a thread, compiling slows eager training down sevenfold, and Inductor puts back the global random state that it
+found, under the feet of the training.) The parent's side is Compilation; ``python -m`` this module is the child's.
+Knows nothing of who waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.execute.compiled.after_mutation import options
+from torchjanus.execute.compiled.child import Child, begin, bound
+from torchjanus.execute.compiled.store import Product, fingerprint, put_back
+from torchjanus.graph.lowering.for_inductor import Prepared
+from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Opened, Sizes, pack, text_of, unpack
+from torchjanus.graph.operators.data_sizes import found_sizes
+
+__all__ = ["Compilation", "Request"]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """All that a child needs to compile: the graph, what its inputs are like, and the settings to use."""
+
+    graph: Prepared | bytes  # packed, on the way to the child
+    examples: Sequence[Geometry]
+    patches: dict[str, Any]
+    threads: int
+    default_dtype: torch.dtype
+    sizes: Sizes = field(default_factory=Sizes)
+    text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+
+    @classmethod
+    def of(
+        cls, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any], dtype: torch.dtype
+    ) -> Request:
+        """What there is to compile of a graph; ``examples``: what it takes, fake tensors where sizes change."""
+        geometries = tuple(Geometry.of(tensor) for tensor in examples)
+        sizes, text = Sizes.of(examples, found_sizes(prepared.graph)), text_of(prepared)
+        return cls(prepared, geometries, patches, torch.get_num_threads(), dtype, sizes, text)
+
+    def packed(self) -> Request:
+        """For another process. What is known of the graph's values is gone, then."""
+        return self if isinstance(self.graph, bytes) else replace(self, graph=pack(self.graph))
+
+    def key(self) -> str:
+        """Equal keys, equal products."""
+        return fingerprint((self.text, self.examples, self.sizes, self.patches, self.threads, self.default_dtype))
+
+
+# By which Inductor has found out what the processor can do: it need not do so in each child.
+_PROBES: dict[str, bytes] = {}
+
+
+class Compilation:
+    """Some graphs that are compiled one after the other in another process. ``result()`` waits for them."""
+
+    def __init__(self, requests: Sequence[Request]) -> None:
+        self._count = len(requests)
+        packed = pickle.dumps(tuple(request.packed() for request in requests))
+
+        def fill(folder: Path) -> dict[str, str]:
+            (folder / "requests").write_bytes(packed)
+            put_back(_PROBES, folder / "inductor")
+            return {
+                # What lies in a folder of its own is all that belongs to the artifacts.
+                "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",  # one core is what training can spare
+            }
+
+        self._child = Child("torchjanus.execute.compiled.worker", fill)
+
+    def ready(self) -> bool:
+        """Whether ``result`` would not have to wait."""
+        return self._child.ready()
+
+    def result(self, timeout: float | None = None) -> list[Product]:
+        """What has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
+        failure = self._child.wait(timeout)
+        try:
+            if failure:
+                what = f"Inductor cannot compile the step ({failure})"
+                raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+            return [self._load(number) for number in range(self._count)]
+        finally:
+            self._child.cancel()
+
+    def _load(self, number: int) -> Product:
+        folder = self._child.folder
+        conditions, files, probes, proven = pickle.loads((folder / f"beside-{number}").read_bytes())
+        _PROBES.update(probes)
+        return Product((folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
+
+    def kill(self) -> None:
+        """Give it up: whoever waits for the result is told so."""
+        self._child.kill()
+
+    def cancel(self) -> None:
+        """Give it up, and leave nothing behind."""
+        self._child.cancel()
+
+
+def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
+    """Compile, in this thread. Returns also what must hold of the sizes."""
+    torch.set_default_dtype(request.default_dtype)
+    torch.set_num_threads(request.threads)  # goes into the generated code
+    with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
+        assert isinstance(request.graph, bytes)
+        graph = unpack(request.graph)
+        artifact = standalone_compile(
+            graph, opened.examples, dynamic_shapes=opened.shapes, options=options(request.patches)
+        )
+        return artifact, opened.conditions()
+
+
+def _loaded(libraries: set[Path]) -> set[Path]:
+    """Those that this process runs; all, where that cannot be told."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return libraries
+    mapped = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if line.endswith(".so")}
+    return {path for path in libraries if str(path.resolve()) in mapped}
+
+
+def _proven() -> bool:
+    """Whether all the sets of instructions that the processor is said to have were found to work."""
+    found = cpu_vec_isa.valid_vec_isa_list()
+    with config.patch({"cpp.vec_isa_ok": True}):
+        said = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
+    return [*map(str, found)] == [*map(str, said)]
+
+
+def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(paths)}
+
+
+def main(folder: Path, parent: int) -> None:
+    """The child: compile what is asked for in the folder, and save it there."""
+    begin(folder, parent)
+    requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
+    bound(max((sum(example.bytes for example in request.examples) for request in requests), default=0))
+    cache = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    used: set[Path] = set()
+    for number, request in enumerate(requests):
+        artifact, conditions = compile_request(request)
+        libraries = {path for path in cache.rglob("*.so") if path not in used}
+        loaded = libraries & _loaded(libraries)
+        used |= loaded
+        beside = (conditions, _contents(cache, loaded), _contents(cache, libraries - loaded), _proven())
+        (folder / f"beside-{number}").write_bytes(pickle.dumps(beside))
+        artifact.save(path=str(folder / f"artifact-{number}"), format="binary")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,1 @@
+"""Work beside the training: lowering and compiling elsewhere, and in which order."""

@@ -1,0 +1,151 @@
+"""Lowers programs in a process of its own, so that no call waits for it: a graph of 500 operations takes seconds.
+
+The child makes sure that it lowers the very program under the very settings, by the program's signature. The parent's
+side is Lowering; ``python -m`` this module is the child's. Knows nothing of who waits for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Refusal, Refused
+from torchjanus.execute.compiled.child import Child, begin, bound
+from torchjanus.execute.processes.orders import expect, order_of, pack_order
+from torchjanus.graph.aten.segments import tail_of
+from torchjanus.graph.aten.symbolic_sizes import Fixed
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.graph_bytes import keys_of, pack_lowered, signature, unpack_lowered
+from torchjanus.graph.lowering.lower import lower_rolled
+from torchjanus.graph.lowering.program_bytes import bytes_of, pack_program, unpack_program
+from torchjanus.graph.operators.loop_op import are_own, claim_keys, own_keys, reserve_keys
+from torchjanus.graph.recursion.cells.invoke import Unrolled
+
+__all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
+
+
+class NotLowered(Exception):
+    """The child could not do it; here it may be possible."""
+
+
+class Lowering:
+    """One program that is lowered in another process."""
+
+    @staticmethod
+    def request(program: Program, text: str) -> bytes | None:
+        """All that a child needs. ``text`` is the program's signature. None where the program cannot be sent."""
+        packed = pack_program(program)
+        if packed is None:
+            return None
+        return pickle.dumps((bytes_of(program.inputs), _settings(), reserve_keys(), text, packed))
+
+    def __init__(self, request: bytes) -> None:
+        def fill(folder: Path) -> dict[str, str]:
+            (folder / "program").write_bytes(request)
+            return {}
+
+        self._child = Child("torchjanus.execute.processes.lowering", fill)
+
+    def result(self, timeout: float | None = None) -> bytes:
+        """The lowered graph, see unpack_made. Raises Refused (Unrolled) where no graph is right, Fixed where none is
+        for changing sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
+        failure = self._child.wait(timeout)
+        try:
+            if failure:
+                raise NotLowered(failure)
+            made = (self._child.folder / "graph").read_bytes()
+        finally:
+            self._child.cancel()
+        found = pickle.loads(made)
+        if isinstance(found, Refusal):
+            raise Refused(found)
+        if isinstance(found, tuple) and found[0] == "unrolled":
+            raise Unrolled(found[1])
+        if isinstance(found, dict):
+            raise Fixed(found)
+        return made
+
+    def kill(self) -> None:
+        """Give it up; ``result`` raises then."""
+        self._child.kill()
+
+    def cancel(self) -> None:
+        """Give it up, and leave nothing behind."""
+        self._child.cancel()
+
+
+def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = False) -> bytes | None:
+    """The graph that ``program`` was lowered to, and if so asked what Inductor is to be told of it. ``keys``: the first
+    of those that were reserved for its loops. None where it holds more than can be packed."""
+    order = None
+    if ordered:
+        with contextlib.suppress(Refused):  # whoever asks for it will be told
+            order = pack_order(order_of(tail_of(lowered).lowered if lowered.program.cuts else lowered))
+    graph, named = pack_lowered(lowered, program), keys_of(lowered)
+    if graph is None or not are_own(named, keys):
+        return None
+    return pickle.dumps((keys, named, graph, order))
+
+
+def unpack_made(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
+    """See unpack_lowered. ``reserved``: the keys of its loops are. Otherwise None where others have them already."""
+    first, named, graph, order = pickle.loads(packed)
+    if not reserved and named and not claim_keys(first):
+        return None
+    found = unpack_lowered(graph, program)
+    if found is not None and order is not None and keys_of(found) == named:
+        expect(found, order)
+    return found
+
+
+def _settings() -> dict[str, Any]:
+    """What a new process has otherwise. That nothing else matters, the signature shows."""
+    return {
+        "threads": torch.get_num_threads(),
+        "dtype": torch.get_default_dtype(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "warn_only": torch.is_deterministic_algorithms_warn_only_enabled(),
+        "precision": torch.get_float32_matmul_precision(),
+    }
+
+
+def _set(settings: dict[str, Any]) -> None:
+    torch.set_num_threads(settings["threads"])
+    torch.set_default_dtype(settings["dtype"])
+    torch.use_deterministic_algorithms(settings["deterministic"], warn_only=settings["warn_only"])
+    torch.set_float32_matmul_precision(settings["precision"])
+
+
+def main(folder: Path, parent: int) -> None:
+    """The child: lower the program in the folder."""
+    begin(folder, parent)
+    memory, settings, keys, text, packed = pickle.loads((folder / "program").read_bytes())
+    bound(memory)
+    _set(settings)
+    program = unpack_program(packed)
+    if signature(program) != text:
+        sys.exit("another process would lower it under other settings")
+    made: bytes | None
+    try:
+        with own_keys(keys):
+            lowered = lower_rolled(program)
+        made = pack_made(lowered, program, keys, ordered=True)
+    except Unrolled as unrolled:
+        made = pickle.dumps(("unrolled", unrolled.refusal))
+    except Refused as refused:
+        made = pickle.dumps(refused.refusal)
+    except Fixed as fixed:
+        made = pickle.dumps(fixed.dimensions)
+    if made is None:
+        sys.exit("its graph holds more than can be sent")
+    (folder / "graph").write_bytes(made)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,173 @@
+"""Inductor executors made by another process: what it is told, and what is made here of what it has compiled.
+
+What an earlier run has kept is not compiled again. Knows nothing of who waits for them.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
+
+import torch
+
+from torchjanus.execute.compiled.compiling import Compiled, examples_of, patches_for, prepared_of
+from torchjanus.execute.compiled.inductor import Inductor
+from torchjanus.execute.compiled.invoke import Part, PartToCompile, assembled, calls_to_compile, parts_to_compile
+from torchjanus.execute.compiled.loop import CompiledRounds, Writing, loops_to_compile, writings
+from torchjanus.execute.compiled.shared_parts import kept_part, load_part, part_key, request_part
+from torchjanus.execute.compiled.store import Product, Verdict, fingerprint, store_in_use
+from torchjanus.execute.compiled.worker import Compilation, Request
+from torchjanus.execute.regions.invoke import invocations_of
+from torchjanus.execute.regions.loop import loops_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.for_inductor import Prepared
+from torchjanus.graph.recursion.cells.partition import Halves as CallHalves
+from torchjanus.graph.regions.partition import Halves
+
+__all__ = ["Order", "Pending", "expect", "hand_on", "order_of", "pack_order"]
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An Inductor executor that is to be made in another process: of the step, of ``loops``' blocks of rounds, of parts
+    of ``recursions``' cells (but for those that this process has already)."""
+
+    lowered: Lowered
+    prepared: Prepared
+    requests: tuple[Request, ...]
+    loops: tuple[tuple[Halves, list[Writing]], ...]
+    recursions: tuple[tuple[CallHalves, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
+
+    def start(self) -> Pending:
+        """Look for what an earlier run has kept, and start the process for the rest."""
+        store = store_in_use()
+        found = [None if store is None else store.get(request.key()) for request in self.requests]
+        missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
+        return Pending(self, found, Compilation(missing) if missing else None)
+
+    def verdict(self) -> Verdict | None:
+        """Where it can be kept that what has been compiled agrees with replay."""
+        store = store_in_use()
+        parts = [part_key(part.writing) for _, some in self.recursions for part, _ in some]
+        keys = [request.key() for request in self.requests]
+        return None if store is None else Verdict(store, fingerprint(("agrees with replay", *keys, *parts)))
+
+
+def order_of(lowered: Lowered) -> Order:
+    """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph."""
+    if (packed := _ORDERED.pop(lowered.graph, None)) is not None:
+        return _unpack_order(packed, lowered)
+    prepared, patches, dtype = prepared_of(lowered), patches_for(lowered), lowered.default_dtype
+    requests = [Request.of(prepared, examples_of(lowered, prepared), patches, dtype)]
+    loops = []
+    for halves, counts in loops_to_compile(lowered):
+        made = writings(halves, counts)
+        requests += [Request.of(w.prepared, [*w.examples, *w.prepared.constants], patches, dtype) for w in made]
+        loops.append((halves, made))
+    recursions = []
+    for recursion in calls_to_compile(lowered):
+        parts = tuple((part, kept_part(part.writing)) for part in parts_to_compile(recursion))
+        requests += [request_part(part.writing) for part, kept in parts if kept is None]
+        recursions.append((recursion, parts))
+    return Order(lowered, prepared, tuple(requests), tuple(loops), tuple(recursions))
+
+
+# What another process has prepared of graphs: that is taken instead of preparing them here.
+_ORDERED: WeakKeyDictionary[torch.fx.GraphModule, bytes] = WeakKeyDictionary()
+
+
+def expect(lowered: Lowered, order: bytes) -> None:
+    """``order_of`` need not prepare this graph: another process has, see pack_order."""
+    _ORDERED[lowered.graph] = order
+
+
+def hand_on(whole: Lowered, part: Lowered) -> None:
+    """What is expected of the whole graph is expected of its last part."""
+    if (order := _ORDERED.pop(whole.graph, None)) is not None:
+        _ORDERED[part.graph] = order
+
+
+def pack_order(order: Order) -> bytes | None:
+    """An order, for another process that has the same graph. None where it holds tensors, or what is compiled
+    already."""
+    parts = [pair for _, some in order.recursions for pair in some]
+    writings = [writing for _, made in order.loops for writing in made]
+    prepared = [order.prepared, *(one.prepared for one in writings), *(part.writing.prepared for part, _ in parts)]
+    if any(kept is not None for _, kept in parts) or any(one.constants for one in prepared):
+        return None
+    requests = tuple(request.packed() for request in order.requests)
+    program = order.lowered.program
+    places = [*loops_of(program)]
+    loops = [(_place(halves, places), [writing.bare() for writing in made]) for halves, made in order.loops]
+    calls = [*invocations_of(program)]
+    recursions = [(_place(halves, calls), [part.bare() for part, _ in some]) for halves, some in order.recursions]
+    return pickle.dumps((order.prepared.bare(), requests, loops, recursions))
+
+
+def _place(halves: object, places: Sequence[object]) -> int:
+    return next(place for place, one in enumerate(places) if one is halves)
+
+
+def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
+    """The order, of this graph."""
+    prepared, asked, loops, recursions = pickle.loads(packed)
+    threads, places = torch.get_num_threads(), [*loops_of(lowered.program)]
+    calls = [*invocations_of(lowered.program)]
+    requests = [replace(request, threads=threads) for request in asked]
+    found = [(calls[place], tuple((part, kept_part(part.writing)) for part in some)) for place, some in recursions]
+    # Those of recursions are the last.
+    there = [kept is not None for _, some in found for _, kept in some]
+    first = len(requests) - len(there)
+    left = [request for request, kept in zip(requests[first:], there, strict=True) if not kept]
+    made = tuple((places[place], made) for place, made in loops)
+    return Order(lowered, prepared, (*requests[:first], *left), made, tuple(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """An Inductor executor in the making. ``found``: what there is already."""
+
+    order: Order
+    found: list[Product | None]
+    compilation: Compilation | None
+
+    def ready(self) -> bool:
+        """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
+        return self.compilation is None or self.compilation.ready()
+
+    def result(self, timeout: float | None = None) -> Inductor:
+        """The executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
+        order, kept = self.order, self.compilation is None
+        made = [] if self.compilation is None else self.compilation.result(timeout)
+        store = store_in_use()
+        missing = [request for request, product in zip(order.requests, self.found, strict=True) if product is None]
+        for request, product in zip(missing, made, strict=True):
+            if store is not None:
+                store.put(request.key(), product)
+        new = iter(made)
+        products = iter([product or next(new) for product in self.found])
+        first = next(products)
+        step = Compiled(first.load(), first.conditions)
+        loops = [
+            CompiledRounds(halves, writings, [next(products).load() for _ in writings])
+            for halves, writings in order.loops
+        ]
+        recursions = []
+        for recursion, parts in order.recursions:
+            compiled = [there or load_part(part.writing, next(products)) for part, there in parts]
+            recursions.append(assembled(recursion, [part for part, _ in parts], compiled))
+        return Inductor.loaded(
+            order.lowered, order.prepared, step, loops, recursions, kept=kept, verdict=order.verdict()
+        )
+
+    def kill(self) -> None:
+        """Give the compilation up: whoever waits for the result is told so."""
+        if self.compilation is not None:
+            self.compilation.kill()
+
+    def cancel(self) -> None:
+        """Give the compilation up, and leave nothing behind."""
+        if self.compilation is not None:
+            self.compilation.cancel()

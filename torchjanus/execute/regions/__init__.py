@@ -1,0 +1,1 @@
+"""Runs loops, switches and batched recursive calls by ATen calls."""

@@ -1,0 +1,195 @@
+"""Runs rounds in which tensors decide: what the ways have in common, the question, and the rest of one way.
+
+The ways' halves (see ``graph.choice``) are printed as one Python function with the questions as its branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.execute.running.gate import below_autograd
+from torchjanus.execute.running.partition import apart, printed
+from torchjanus.execute.running.printing import ReplaySource
+from torchjanus.graph.aten import clean_up
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.operators.switch_op import UNKNOWN
+from torchjanus.graph.regions.loop import Loop
+from torchjanus.graph.regions.partition import Half
+from torchjanus.graph.regions.saved_values import returned
+from torchjanus.graph.regions.switch import Choice, ChoiceHalves
+
+__all__ = ["ReplayChooser", "choices_of"]
+
+
+class ReplayChooser:
+    """See graph.choice_op.Chooser. Results are bitwise those of the way taken."""
+
+    def __init__(self, halves: ChoiceHalves) -> None:
+        self.halves = halves
+        self._forward = _Printing(halves).function()
+        self._backward = [None if way.backward is None else printed(way.backward) for way in halves.ways]
+
+    def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        halves = self.halves
+        with below_autograd():
+            made = self._forward(given)
+            if made is None:
+                blank = [one.zeros() for one in halves.gives]
+                return [*blank, torch.tensor(UNKNOWN), *(one.zeros() for one in halves.columns)]
+            way, flat = made
+            one = halves.ways[way]
+            saved: list[Any] = [None] * len(halves.columns)
+            for place, value in zip(halves.places[way], flat[one.results :], strict=True):
+                saved[place] = value.contiguous()
+            columns = [g.zeros() if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
+            return apart([*flat[: halves.results], torch.tensor(way), *columns], given)
+
+    def choose_backward(
+        self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        halves = self.halves
+        with below_autograd():
+            if way == UNKNOWN:
+                return [given.zeros() for given in halves.gradients]
+            one, backward = halves.ways[way], self._backward[way]
+            found: dict[int, torch.Tensor] = {}
+            if backward is not None:
+                assert one.backward is not None
+                flowing = iter(tangents)
+                known = {
+                    index: next(flowing) if flag == "1" else halves.gives[index].zeros()
+                    for index, flag in zip(halves.tangents, present, strict=True)
+                }
+                places = dict(zip(halves.kept, kept, strict=True))
+                arguments = []
+                for source in one.backward.sources:
+                    if source.kind == "tangent":
+                        arguments.append(known[source.index])
+                    elif source.kind == "saved":
+                        where = halves.places[way][source.index]
+                        arguments.append(next(v for s, v in places.items() if s.kind == "saved" and s.index == where))
+                    else:
+                        arguments.append(places[source])
+                found = dict(zip(one.wanted, backward(arguments, ()), strict=True))
+            gradients = [
+                found[index] if index in found else given.zeros()
+                for index, given in zip(halves.wanted, halves.gradients, strict=True)
+            ]
+            return apart(gradients, tangents, kept)
+
+
+class _Numbered(ReplaySource):
+    """Names values by what they are: those of several ways that are the same have one name."""
+
+    def __init__(self, names: dict[Any, str]) -> None:
+        self.names = names
+        self.constants = {}
+        self._names = {}
+
+    def text(self, value: Any) -> str:
+        return self.names[value] if hasattr(value, "all_input_nodes") else super().text(value)
+
+
+class _Printing:
+    """Writes the ways forward as one function: values that several compute in the same way are computed once."""
+
+    def __init__(self, halves: ChoiceHalves) -> None:
+        self.halves = halves
+        self.names: dict[Any, str] = {}
+        self.numbers: dict[Any, str] = {}
+        self.source = _Numbered(self.names)
+        self.lines: list[str] = []
+        self.graphs = [way.forward.graph for way in halves.ways]
+        self.nodes = [list(graph.graph.nodes) for graph in self.graphs]
+        for number, way in enumerate(halves.ways):
+            self._number(number, way.forward)
+        self.flat = [returned(graph) for graph in self.graphs]
+
+    def function(self) -> Any:
+        inputs = {f"i{source.index}" for way in self.halves.ways for source in way.forward.sources}
+        self.lines.append("def choose(given):")
+        self.lines += [f"    {name} = given[{name[1:]}]" for name in sorted(inputs)]
+        self._part(list(range(len(self.graphs))), 0, frozenset(), 1)
+        exec(compile("\n".join(self.lines), "<torchjanus choice>", "exec"), self.source.constants)
+        return self.source.constants["choose"]
+
+    def _number(self, number: int, half: Half) -> None:
+        drawn, sources = 0, iter(half.sources)
+        for node in self.nodes[number]:
+            if node.op == "placeholder":
+                self.names[node] = f"i{next(sources).index}"
+                continue
+            if node.op == "output":
+                continue
+            key: Any
+            if node.op == "get_attr":
+                value = getattr(self.graphs[number], str(node.target))
+                key = ("constant", value.dtype, tuple(value.size()), repr(value.tolist()))
+            else:
+                key = (node.target, self._key(node.args), self._key(node.kwargs))
+                if clean_up.has_effect(node):
+                    key, drawn = (*key, drawn), drawn + 1
+            self.names[node] = self.numbers.setdefault(key, f"v{len(self.numbers)}")
+
+    def _key(self, value: Any) -> Any:
+        if isinstance(value, torch.fx.Node):
+            return ("value", self.names[value])
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(self._key, value))
+        if isinstance(value, dict):
+            return tuple((name, self._key(part)) for name, part in value.items())
+        return (type(value).__name__, repr(value))
+
+    def _part(self, ways: list[int], asked: int, done: frozenset[str], deep: int) -> None:
+        """What these ways do from one question to the next."""
+        halves, first = self.halves, ways[0]
+        indent = "    " * deep
+        answers = halves.answers[first]
+        if asked == len(answers):
+            assert len(ways) == 1
+            self._write(first, self.flat[first], len(self.nodes[first]), done, indent)
+            values = ", ".join(self.names[node] for node in self.flat[first])
+            self.lines.append(f"{indent}return {first}, [{values}]")
+            return
+        flag = self.flat[first][halves.results + asked]
+        if len({self.names[self.flat[way][halves.results + asked]] for way in ways}) > 1:
+            raise AssertionError("ways that ask different questions")
+        done = self._write(first, [flag], self.nodes[first].index(flag) + 1, done, indent)
+        self.lines.append(f"{indent}if {self.names[flag]}:")
+        for answer in (True, False):
+            some = [way for way in ways if halves.answers[way][asked] == answer]
+            if not answer:
+                self.lines.append(f"{indent}else:")
+            if some:
+                self._part(some, asked + 1, done, deep + 1)
+            else:
+                self.lines.append(f"{indent}    return None")
+
+    def _write(self, way: int, wanted: Sequence[Any], end: int, done: frozenset[str], indent: str) -> frozenset[str]:
+        """Compute these, and what of the nodes before ``end`` has an effect; returns what is computed by then."""
+        needed: set[Any] = set()
+        pending = [*wanted, *(node for node in self.nodes[way][:end] if clean_up.has_effect(node))]
+        while pending:
+            node = pending.pop()
+            if node.op not in ("placeholder", "output") and node not in needed and self.names[node] not in done:
+                needed.add(node)
+                pending += node.all_input_nodes
+        self.source.graph = self.graphs[way]
+        made = set(done)
+        for node in self.nodes[way]:
+            if node in needed and self.names[node] not in made:
+                self.lines.append(f"{indent}{self.names[node]} = {self.source.expression(node)}")
+                made.add(self.names[node])
+        return frozenset(made)
+
+
+def choices_of(program: Program) -> Iterator[ChoiceHalves]:
+    """The rounds in which tensors decide that a program runs, those within loops too."""
+    for node in program.nodes:
+        if isinstance(node.func, Choice):
+            yield from node.func.made.values()
+        elif isinstance(node.func, Loop):
+            yield from choices_of(node.func.body)

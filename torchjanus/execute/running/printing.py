@@ -1,0 +1,188 @@
+"""A functional ATen graph as the source of a Python function that calls each operator directly, and frees values early.
+
+Bitwise eager: eager's kernels in eager's order. Knows nothing of fx's interpreter, nor of what the graph is for.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import InternalFault
+from torchjanus.graph.aten.buffer_reuse import Overwriting, of_intermediates
+
+__all__ = ["ReplaySource", "last_uses"]
+
+
+class ReplaySource:
+    """Writes the source of ``compute``, and collects the constants it names."""
+
+    def __init__(
+        self,
+        graph: torch.fx.GraphModule,
+        tensors: int,
+        overwriting: Overwriting | None = None,
+        flags: int | None = None,
+        lent: int | None = None,
+    ) -> None:
+        """``tensors``: how many of the graph's placeholders are tensors; the others are slots. Where ``overwriting``
+        says so, ``compute`` takes a function ``begin`` besides, which is given the flags before the first input is
+        overwritten, or None where there are none; unless that returns true, nothing is overwritten and None returned.
+        ``lent``: tensors behind so many are taken out of the list of inputs, and let go after their last use.
+        """
+        self.graph = graph
+        self.tensors = tensors
+        self.constants: dict[str, Any] = {}
+        self._names: dict[int, str] = {}
+        self._overwriting = of_intermediates(list(graph.graph.nodes)) if overwriting is None else overwriting
+        self._flags_at = flags
+        self._lent = tensors if lent is None else lent
+
+    def generate(self) -> str:
+        nodes = list(self.graph.graph.nodes)
+        count = self.tensors
+        placeholders = [node.name for node in nodes if node.op == "placeholder"]
+        begin = self._overwriting.last
+        lines = [f"def compute(inputs, slots{'' if begin is None else ', begin'}):"]
+        for names, source in ((placeholders[:count], "inputs"), (placeholders[count:], "slots")):
+            if names:
+                lines.append(f"    {', '.join(names)}, = {source}")
+        if self._lent < count:
+            lines.append(f"    del inputs[{self._lent}:]")
+        flags = None if self._flags_at is None else nodes[-1].args[0][self._flags_at]
+        dying, written = last_uses(nodes, placeholders[self._lent : count]), set()
+        for node in nodes:
+            if node.op == "output":
+                lines.append(f"    return {self.text(node.args[0])}")
+            elif node.op != "placeholder" and node not in written:
+                lines += self.lines(node)
+                written.add(node)
+            if gone := dying.get(node):
+                lines.append(f"    del {', '.join(gone)}")
+            if node is begin:
+                if flags is not None and flags not in written and flags.op != "placeholder":
+                    lines += self.lines(flags)
+                    written.add(flags)
+                looked_up = (self._called(_aten.index.Tensor._op, one, {}) for one in self._overwriting.asked)
+                lines += [f"    {call}" for call in looked_up]
+                lines.append(f"    if not begin({self.text(flags)}): return None")
+        return "\n".join(lines) + "\n"
+
+    def lines(self, node: Any) -> list[str]:
+        """What computes a node."""
+        form = self._overwriting.forms.get(node)
+        if form is None:
+            return [f"    {node.name} = {self.expression(node)}"]
+        if not isinstance(node.args[0], list | tuple):
+            return [f"    {node.name} = {self._called(form, node.args, node.kwargs)}"]
+        first = f"    {node.name} = {self.text(node.args[0])}"
+        return [first, f"    {self._called(form, (node, *node.args[1:]), node.kwargs)}"]
+
+    def compute(self, source: str) -> Any:
+        """The function that has been written."""
+        exec(compile(source, "<torchjanus replay>", "exec"), self.constants)
+        return self.constants["compute"]
+
+    def expression(self, node: Any) -> str:
+        if node.op == "get_attr":
+            return self._constant(getattr(self.graph, node.target))
+        if node.target is operator.getitem:
+            return f"{self.text(node.args[0])}[{self.text(node.args[1])}]"
+        if node.target is torch.ops.aten.sym_size.int:
+            return f"{self.text(node.args[0])}.size({node.args[1]})"
+        if isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise InternalFault(f"replay does not know {node.target}")
+        if node.target in _VIEWS:
+            return self._called(_VIEWS[node.target], node.args, node.kwargs)
+        if node.target in _TRAINING:
+            given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
+            return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
+        target = node.target
+        if node.target in _SAMPLERS:
+            target = _SAMPLERS[node.target]._op
+            source = node.args[0]
+            if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
+                blank = f"{self._constant(_blank)}({self.text(source)})"
+                return self._called(target, node.args[1:], node.kwargs, blank)
+        if isinstance(target, torch._ops.OpOverload):
+            target = target._op  # what the overload calls, without its Python frame
+        return self._called(target, node.args, node.kwargs)
+
+    def _called(self, target: Any, args: Any, kwargs: Any, *first: str) -> str:
+        arguments = [*first, *map(self.text, args), *(f"{key}={self.text(value)}" for key, value in kwargs.items())]
+        return f"{self._constant(target)}({', '.join(arguments)})"
+
+    def _constant(self, value: Any) -> str:
+        name = self._names.setdefault(id(value), f"c{len(self._names)}")
+        self.constants[name] = value  # keeps it alive, and so its id taken
+        return name
+
+    def text(self, value: Any) -> str:
+        if hasattr(value, "all_input_nodes"):
+            return str(value.name)
+        if isinstance(value, list | tuple):
+            return f"[{', '.join(map(self.text, value))}]"
+        plain = value is None or type(value) in (bool, int, str) or (type(value) is float and math.isfinite(value))
+        return repr(value) if plain else self._constant(value)
+
+
+def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, list[str]]:
+    """By node, the names of the values that nobody needs after it, if the nodes are run in this order. ``owned``: the
+    names of placeholders that are let go, too."""
+    last = {used: node for node in nodes for used in node.all_input_nodes}
+    dying: dict[Any, list[str]] = {}
+    for used, node in last.items():
+        if (used.op == "call_function" or used.name in owned) and node.op != "output":
+            dying.setdefault(node, []).append(used.name)
+    return dying
+
+
+def _blank(like: torch.Tensor) -> torch.Tensor:
+    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype, device=like.device)
+
+
+def _with_gradients(target: Any, *arguments: Any) -> Any:
+    with torch.enable_grad():
+        return target(*(part.detach() if isinstance(part, torch.Tensor) else part for part in arguments))
+
+
+_aten = torch.ops.aten
+
+
+def _viewing(view: Any) -> Any:
+    """The operation, which copies what a kernel has laid otherwise than tracing took it to: that is no view of so many
+    sizes. Nobody sees the difference, for the graph changes nothing that somebody else reads."""
+
+    def viewing(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
+        try:
+            return view(tensor, size)  # type: ignore[no-any-return]
+        except RuntimeError:
+            return tensor.reshape(size)
+
+    return viewing
+
+
+_VIEWS = {view: _viewing(view._op) for view in (_aten.view.default, _aten._unsafe_view.default)}
+
+# Kernels that ask whether gradients are on, and return no workspace for the backward if not.
+_TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})
+
+# Functional samplers and the in-place ones they came from. The functional bernoulli draws into a contiguous tensor, and
+# numbers are drawn in memory order: on a channels-last tensor it would not give eager's numbers.
+_SAMPLERS: dict[Any, Any] = {
+    _aten.bernoulli.p: _aten.bernoulli_.float,
+    _aten.bernoulli.Tensor: _aten.bernoulli_.Tensor,
+    _aten.uniform.default: _aten.uniform_.default,
+    _aten.normal_functional.default: _aten.normal_.default,
+    _aten.exponential.default: _aten.exponential_.default,
+    _aten.cauchy.default: _aten.cauchy_.default,
+    _aten.log_normal.default: _aten.log_normal_.default,
+    _aten.geometric.default: _aten.geometric_.default,
+    _aten.random.default: _aten.random_.default,
+    _aten.random.to: _aten.random_.to,
+    getattr(_aten.random, "from"): getattr(_aten.random_, "from"),
+}

@@ -1,0 +1,284 @@
+"""Which results may be written over what they are computed from, as eager's in-place operations do.
+
+A functional graph gives every result memory of its own; for an optimizer that means a copy of all parameters for each
+of its operations, and one more for the update. Here a node may be told to overwrite its first argument: an intermediate
+value that nobody reads any more, or an input that the call updates anyway, once all assertions hold and nothing that is
+left to run can raise. Only operations whose in-place form computes the same bits are told so. Knows nothing of who runs
+the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.graph.aten.clean_up import is_random, is_view
+from torchjanus.graph.aten.may_fail import may_fail
+from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.ir.lowered import Lowered
+
+__all__ = ["Overwriting", "of_intermediates", "of_updates"]
+
+aten = torch.ops.aten
+Node = torch.fx.Node
+
+# Element by element, by the same kernel in place and not; or giving all elements other contents.
+_ARITHMETIC = """abs add addcdiv addcmul clamp clamp_max clamp_min copy div exp fill lerp log mul neg reciprocal rsqrt
+sigmoid sign sqrt sub tanh zero""".split()
+_PUTTING = ["index_put"]  # some elements, and the others as they are
+_LOOKING_UP = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default)
+
+# Operations that always give memory of their own, beside those that go element by element.
+_FRESH = frozenset(
+    {
+        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.sum.dim_IntList,
+        aten.sum.default, aten.mean.default, aten.mean.dim, aten.cat.default, aten.stack.default,
+        aten.convolution.default, aten.embedding_dense_backward.default, aten._softmax.default,
+        aten.index_put.default,
+    }
+)  # fmt: skip
+
+
+# In half precision their in-place forms round the number first.
+_ROUNDED_NUMBER = frozenset({aten.mul.Scalar, aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
+_HALF = frozenset({torch.bfloat16, torch.float16})
+
+
+@dataclass(slots=True)
+class Overwriting:
+    """``forms``: the in-place operator of a node that overwrites its first argument, or all tensors of that list.
+
+    ``updated``: which of the mutated inputs (by place in ``Lowered.mutated``) are overwritten with their new contents.
+    That begins after ``last``, when all that decides whether the call is good has been computed. ``asked``: tensors and
+    positions in them that are looked up before, which raises if putting elements there would.
+    """
+
+    forms: dict[Node, Callable[..., Any]] = field(default_factory=dict)
+    updated: frozenset[int] = frozenset()
+    last: Node | None = None
+    asked: tuple[tuple[Node, Any], ...] = ()
+
+
+def of_intermediates(nodes: Sequence[Node]) -> Overwriting:
+    """What may overwrite intermediate values, if the nodes are run in this order."""
+    return Overwriting(_Lives(nodes).intermediates())
+
+
+def of_updates(lowered: Lowered) -> Overwriting:
+    """What may overwrite intermediate values and, where that is safe, the inputs that the call updates."""
+    nodes = list(lowered.graph.graph.nodes)
+    lives = _Lives(nodes)
+    found = Overwriting(lives.intermediates())
+    results = nodes[-1].args[0]
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    asked = lives.of_single_places()
+    while True:
+        # Those that look up or put single elements are asked beforehand whether they would raise.
+        settled = lives.settled(results, lowered.flags, asked)
+        # Which mutated inputs could be overwritten all along the way to their new contents.
+        chains: dict[int, list[Node]] = {}
+        for place, index in enumerate(lowered.mutated):
+            if not lowered.program.inputs[index].example.is_inference():
+                chain = lives.chain(inputs[index], results[lowered.updates + place])
+                if chain and lives.position[_maker(chain[0])] > settled:
+                    chains[place] = chain
+        last = min((lives.position[_maker(chain[0])] for chain in chains.values()), default=0) - 1
+        questions = {node: lives.question(node, last) for node in asked if lives.position[node] > last}
+        if None not in questions.values():
+            break
+        asked = [node for node in asked if questions.get(node, ()) is not None]
+    # An operation on a list overwrites all of its tensors or none.
+    reached = {inputs[lowered.mutated[place]]: place for place in chains}
+    while True:
+        steps = {node: place for place, chain in chains.items() for node in map(_maker, chain)}
+        lost = {
+            steps[node]
+            for node in steps
+            for target in _targets(node)
+            if not (_is_own(target) or reached.get(target) in chains)
+        }
+        if not lost:
+            break
+        for place in lost:
+            del chains[place]
+    for node in {_maker(step) for chain in chains.values() for step in chain}:
+        form = lives.form(node)
+        assert form is not None
+        found.forms[node] = form
+    if chains:
+        found.updated = frozenset(chains)
+        found.last = nodes[min(lives.position[_maker(chain[0])] for chain in chains.values()) - 1]
+        looked_up = lives.looked_up(last)
+        found.asked = tuple(one for node, one in questions.items() if one and not _places(node) <= looked_up)
+    return found
+
+
+class _Lives:
+    """How long memory is looked at, in a sequence of nodes."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.position = {node: number for number, node in enumerate(nodes)}
+        self._nodes = nodes
+        self._root: dict[Node, Node] = {}
+        self._last: dict[Node, int] = {}
+        for number, node in enumerate(nodes):
+            self._root[node] = self._root[node.args[0]] if is_view(node) else node  # type: ignore[index]
+            for used in node.all_input_nodes:
+                self._last[self._root[used]] = number
+
+    def form(self, node: Node) -> Callable[..., Any] | None:
+        """The in-place operator, if nobody looks at what the node would overwrite."""
+        form = _FORMS.get(node.target) if node.op == "call_function" else None
+        if form is None:
+            return None
+        targets, made = _targets(node), _made(node)
+        if node.target in _ROUNDED_NUMBER and any(getattr(one, "dtype", None) in _HALF for one in made):
+            return None
+        if len(made) != len(targets) or not all(isinstance(target, Node) for target in targets):
+            return None
+        roots = [self._root[used] for used in _flat((node.args, node.kwargs))]
+        for target, value in zip(targets, made, strict=True):
+            dies = self._root[target] is target and self._last[target] == self.position[node]
+            if not dies or roots.count(target) != 1 or not _alike(target.meta.get("val"), value):
+                return None
+        return form
+
+    def intermediates(self) -> dict[Node, Callable[..., Any]]:
+        """The nodes that overwrite what the graph has made, and how."""
+        return {node: form for node in self._nodes if (form := self.form(node)) and all(map(_is_own, _targets(node)))}
+
+    def settled(self, results: Sequence[Node], flags: int | None, asked: Sequence[Node]) -> int:
+        """After which position all assertions are computed, and nothing raises any more but what is ``asked``."""
+        stacked = [] if flags is None else [self.position[node] for node in results[flags].all_input_nodes]
+        raising, looked_up = [], set[Any]()
+        for number, node in enumerate(self._nodes):
+            places = _places(node)
+            within = node.target in _LOOKING_UP and places <= looked_up
+            if _may_raise(node) and node not in asked and not within:
+                raising.append(number)
+            looked_up |= places
+        return max([*stacked, *raising], default=0)
+
+    def of_single_places(self) -> list[Node]:
+        """What looks up single elements, or puts them."""
+        return [
+            node
+            for node in self._nodes
+            if node.target in _LOOKING_UP and all(map(_is_single, node.args[1]))  # type: ignore[arg-type]
+        ]
+
+    def question(self, node: Node, last: int) -> tuple[Node, Any] | None:
+        """A tensor of the same sizes, and the same positions, as they are known by then."""
+        tensor: Any
+        positions: Any
+        tensor, positions = node.args[:2]
+        while self.position[tensor] > last:
+            made, tensor = tensor, tensor.args[0] if tensor.target in _FORMS else None
+            if not isinstance(tensor, Node) or not _alike(made.meta.get("val"), tensor.meta.get("val")):
+                return None
+        known = all(one is None or self.position[one] <= last for one in positions)
+        return (tensor, positions) if known else None
+
+    def looked_up(self, last: int) -> set[Any]:
+        """Which positions are known to lie within which sizes by then."""
+        return {place for node in self._nodes[: last + 1] for place in _places(node)}
+
+    def chain(self, given: Node, update: Node) -> list[Node]:
+        """The nodes that make the update of an input from it, each over the one before; none where that is not so."""
+        output = self._nodes[-1]
+        shown = [used for used in _flat(output.args) if self._root[used] is self._root[update]]
+        if shown != [update]:
+            return []  # it is a result, too
+        chain: list[Node] = []
+        node = update
+        while node is not given:
+            maker = _maker(node)
+            if self.form(maker) is None:
+                return []
+            chain.append(node)
+            node = _targets(maker)[0 if maker is node else node.args[1]]  # type: ignore[index]
+            if node is not given and not _is_own(node):
+                return []
+        return chain[::-1]
+
+
+def _targets(node: Node) -> list[Any]:
+    """What the node would overwrite."""
+    first = node.args[0]
+    return list(first) if isinstance(first, list | tuple) else [first]
+
+
+def _made(node: Node) -> list[Any]:
+    value = node.meta.get("val")
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def _maker(node: Node) -> Node:
+    """The operation that made the value, which may be one of a list."""
+    return node.args[0] if node.target is operator.getitem else node  # type: ignore[return-value]
+
+
+def _is_own(node: Node) -> bool:
+    """Whether the graph has made this value, in memory that holds nothing else."""
+    target = _maker(node).target if node.op == "call_function" else None
+    if target in _FRESH or (node.target is operator.getitem and target in _FORMS):
+        return True
+    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
+    return pointwise and node.target is target and not is_random(node)
+
+
+def _may_raise(node: Node) -> bool:
+    if node.op != "call_function" or node.target is operator.getitem:
+        return False
+    plain = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
+    return not plain or may_fail(node)
+
+
+def _places(node: Node) -> set[Any]:
+    """What it takes for granted, if it looks up or puts elements by positions: that each lies within a size."""
+    if node.target not in _LOOKING_UP:
+        return set()
+    sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
+    pairs = zip(node.args[1], sizes, strict=False)  # type: ignore[arg-type]
+    return {(one, str(size)) for one, size in pairs if one is not None and not _is_within(one, size)}
+
+
+def _is_within(position: Node, size: Any) -> bool:
+    """Whether a position is a constant, and within a size that is one."""
+    number = position.args[1] if position.target is aten.full.default else None
+    return type(number) is int and type(size) is int and -size <= number < size
+
+
+def _is_single(position: Node | None) -> bool:
+    return position is None or all(type(size) is int and size == 1 for size in position.meta["val"].shape)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
+    return tensors and one.dtype == other.dtype and geometry(one) == geometry(other)
+
+
+def _flat(value: Any) -> list[Node]:
+    found: list[Node] = []
+    torch.fx.node.map_arg(value, found.append)
+    return found
+
+
+def _pairs(names: Iterable[str]) -> Iterable[tuple[Any, Callable[..., Any]]]:
+    """Each functional operator with the one that does the same in place."""
+    for name in names:
+        functional, in_place = getattr(aten, name, None), getattr(aten, f"{name}_", None)
+        if functional is not None and in_place is not None:
+            for overload in set(functional.overloads()) & set(in_place.overloads()):
+                one = getattr(functional, overload)
+                if str(one._schema.arguments[0].type) in ("Tensor", "List[Tensor]"):
+                    yield one, getattr(in_place, overload)._op
+
+
+_FORMS: dict[Any, Callable[..., Any]] = dict(
+    _pairs([*_ARITHMETIC, *_PUTTING, *(f"_foreach_{name}" for name in _ARITHMETIC)])
+)

@@ -1,0 +1,204 @@
+"""Clean-up of functional ATen graphs. Every pass keeps each value's bits and every random draw, in order."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import InternalFault
+from torchjanus.graph.aten.dead_writes import drop_dead_writes
+from torchjanus.graph.aten.may_fail import may_fail
+from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.aten.written_parts import find_parts
+
+__all__ = ["clean", "has_effect", "is_random", "is_view", "protect_outside"]
+
+aten = torch.ops.aten
+
+# The result is the argument, for a graph that knows neither autograd nor aliasing.
+_SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
+
+
+def is_random(node: torch.fx.Node) -> bool:
+    """Whether running the node moves a generator."""
+    target = node.target
+    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+
+
+def has_effect(node: torch.fx.Node) -> bool:
+    """Whether the node must stay though nobody uses its value: eager would have drawn the numbers, or mutated."""
+    if node.op in ("placeholder", "output"):
+        return True
+    target = node.target
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    # An operation that returns nothing is there to raise: linalg's checks for errors. Others may raise, too.
+    return target._schema.is_mutable or is_random(node) or not target._schema.returns or may_fail(node)
+
+
+def is_view(node: torch.fx.Node) -> bool:
+    """Whether the node's result shares memory with its first argument."""
+    target = node.target
+    if target is operator.getitem:
+        return is_view(node.args[0])  # type: ignore[arg-type]
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    if target is aten._reshape_alias.default or target is aten._unsafe_view.default:
+        return True
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def clean(module: torch.fx.GraphModule) -> None:
+    """All passes, in an order that needs no second round."""
+    graph = module.graph
+    _drop_profiling(graph)
+    _fix_dtypes(graph)
+    for node in list(graph.nodes):
+        _simplify(node)
+    find_parts(graph)
+    graph.eliminate_dead_code(is_impure_node=has_effect)
+    _merge_equal(graph)
+    _drop_clones(graph)
+    drop_dead_writes(graph, _escaping(graph))
+    graph.eliminate_dead_code(is_impure_node=has_effect)
+    protect_outside(graph)
+    graph.lint()
+    module.recompile()
+
+
+def _drop_profiling(graph: torch.fx.Graph) -> None:
+    for node in reversed(list(graph.nodes)):
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "profiler":
+            graph.erase_node(node)
+
+
+def _fix_dtypes(graph: torch.fx.Graph) -> None:
+    """Write out the dtype of factories, which would otherwise follow the default dtype of the moment."""
+    for node in graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or "dtype" in node.kwargs:
+            continue
+        schema = node.target._schema
+        takes_tensor = any("Tensor" in str(argument.type) for argument in schema.arguments)
+        value = node.meta.get("val")
+        names = {argument.name for argument in schema.arguments}
+        if not takes_tensor and "dtype" in names and isinstance(value, torch.Tensor):
+            node.kwargs = {**node.kwargs, "dtype": value.dtype}
+
+
+def _simplify(node: torch.fx.Node) -> None:
+    if node.op != "call_function":
+        return
+    target, arguments = node.target, node.args
+    if target in _SAME_VALUE:
+        _replace(node, arguments[0])
+    elif target is aten.t.default and _called(arguments[0], aten.t.default):
+        _replace(node, arguments[0].args[0])  # type: ignore[union-attr]
+    elif target in (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default):
+        source = arguments[0]
+        if isinstance(source, torch.fx.Node) and _alike(node, source):
+            _replace(node, source)
+
+
+def _called(value: Any, target: object) -> bool:
+    return isinstance(value, torch.fx.Node) and value.op == "call_function" and value.target is target
+
+
+def _alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    """Whether both hold tensors of one geometry and dtype."""
+    first, second = one.meta.get("val"), other.meta.get("val")
+    return (
+        isinstance(first, torch.Tensor)
+        and isinstance(second, torch.Tensor)
+        and first.dtype == second.dtype
+        and geometry(first) == geometry(second)
+    )
+
+
+def _replace(node: torch.fx.Node, value: Any) -> None:
+    if not isinstance(value, torch.fx.Node):
+        raise InternalFault(f"{node.target} is applied to {value!r}")
+    node.replace_all_uses_with(value)
+    node.graph.erase_node(node)
+
+
+def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The nodes whose memory an output may share: each such result must stay a tensor of its own."""
+    output = next(iter(reversed(graph.nodes)))
+    found: set[torch.fx.Node] = set()
+    pending = [value for value in output.args[0] if isinstance(value, torch.fx.Node)]
+    while pending:
+        node = pending.pop()
+        if node not in found:
+            found.add(node)
+            if is_view(node) or node.target is operator.getitem:
+                pending.append(node.args[0])  # type: ignore[arg-type]
+    return found
+
+
+def _drop_clones(graph: torch.fx.Graph) -> None:
+    """A clone of the same geometry is needed only where the copy leaves the graph (nothing in it is mutated)."""
+    escaping = _escaping(graph)
+    for node in list(graph.nodes):
+        if node.target is aten.clone.default and node not in escaping:
+            source = node.args[0]
+            if _alike(node, source) and not _is_read_otherwise(source):
+                _replace(node, source)
+
+
+def _is_read_otherwise(node: Any) -> bool:
+    """Whether it may be a conjugate or a negative view, of which a clone is ordinary memory. (``view_as_real`` wants
+    that.)"""
+    while isinstance(node, torch.fx.Node) and is_view(node):
+        if node.target in (aten._conj.default, aten._neg_view.default):
+            return True
+        node = node.args[0]
+    return False
+
+
+def protect_outside(graph: torch.fx.Graph) -> None:
+    """No result may share memory with an input or a constant: clone where one would."""
+    output = next(iter(reversed(graph.nodes)))
+    results = []
+    for value in output.args[0]:
+        root = value
+        while is_view(root):
+            root = root.args[0]
+        if root.op in ("placeholder", "get_attr"):
+            with graph.inserting_before(output):
+                copied = graph.call_function(aten.clone.default, (value,))
+            copied.meta["val"] = value.meta["val"]
+            results.append(copied)
+        else:
+            results.append(value)
+    output.args = (results,)
+
+
+def _merge_equal(graph: torch.fx.Graph) -> None:
+    """Common subexpressions. Random draws stay apart, and so do results that leave the graph."""
+    escaping = _escaping(graph)
+    seen: dict[Any, torch.fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or has_effect(node) or node in escaping:
+            continue
+        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_bitwise in node.target.tags:
+            continue
+        key = (node.target, _key(node.args), _key(node.kwargs))
+        known = seen.setdefault(key, node)
+        if known is not node and _alike_or_lists(known, node):
+            _replace(node, known)
+
+
+def _alike_or_lists(one: torch.fx.Node, other: torch.fx.Node) -> bool:
+    return _alike(one, other) or not isinstance(one.meta.get("val"), torch.Tensor)
+
+
+def _key(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return (type(value).__name__ == "slice", *(_key(part) for part in value))
+    if isinstance(value, dict):
+        return tuple((name, _key(part)) for name, part in value.items())
+    if isinstance(value, float):
+        return float, value.hex()  # -0.0 and 0.0 are equal, and not the same
+    return type(value), value

@@ -1,0 +1,352 @@
+"""From an ATen graph with in-place operations to a functional one, with the new contents of mutated inputs at the end.
+
+Knows nothing of programs beyond the shapes of their inputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+import torch
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.graph.aten import clean_up, dead_writes, views
+from torchjanus.graph.aten.in_place import write_code, write_out_of_place
+from torchjanus.graph.aten.memory import extent
+from torchjanus.graph.aten.strides import lying_of
+from torchjanus.graph.aten.symbolic_sizes import Symbolic
+from torchjanus.graph.ir.program import Input
+
+__all__ = ["functionalise"]
+
+aten = torch.ops.aten
+
+
+def functionalise(
+    graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic, sizes: Sequence[Any] = ()
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
+    """A cleaned functional graph, which inputs it wants changed, and which others are written to and have their old
+    contents in the end. ``sizes``: what it takes before these.
+
+    The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
+    """
+    _declare_hidden_writes(graph)
+    _refuse_crossed_lists(graph)
+    _refuse_other_kernels(graph)
+    _multiply_exactly(graph)
+    _refuse_resizing(graph.graph)
+    _spread_exactly(graph.graph)
+    write_out_of_place(graph.graph)
+    views.make_exact(graph.graph)
+    graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
+    fakes = [*sizes, *(symbolic.fake(entry) for entry in inputs)]
+
+    def run(*args: torch.Tensor) -> object:
+        # Not the module itself: calling that would run the hooks that the user has put on all modules.
+        return graph.forward(*args)
+
+    _refuse_own_writes(graph)
+    _exchange(graph, _KEPT)
+    write_code(graph)
+    with torch.no_grad():
+        functional = make_fx(torch.func.functionalize(run, remove="mutations"), tracing_mode="fake")
+        try:
+            second = functional(*fakes)
+        except RuntimeError as error:
+            if "SymIntArrayRef" not in str(error):
+                raise
+            # C++ does not find out the sizes of some results, Python does; but it may compute something else, too.
+            with symbolic.dispatcher():
+                second = functional(*fakes)
+            if other := sorted(_names(second) - _names(graph) - _WRITING_BACK):
+                raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
+    _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
+    mutated = _take_commits(second, inputs, len(sizes))
+    clean_up.clean(second)
+    mutated, restored = _drop_restored(second, mutated, len(sizes))
+    return second, mutated, restored
+
+
+# What takes the place of a change through a view.
+_WRITING_BACK = frozenset(
+    """clone copy view slice_scatter select_scatter diagonal_scatter as_strided_scatter as_strided expand slice select
+    squeeze unsqueeze transpose permute t empty_strided empty_like new_empty_strided alias reshape fill full_like
+    _to_copy sym_size sym_numel sym_stride""".split()
+)
+
+
+def _names(graph: torch.fx.GraphModule) -> set[str]:
+    """The operations of a graph, whether they change their arguments or not."""
+    targets = (node.target for node in graph.graph.nodes)
+    names = (t._schema.name.removeprefix("aten::") for t in targets if isinstance(t, torch._ops.OpOverload))
+    return {name.rstrip("_").removesuffix("_functional") for name in names}
+
+
+@torch.library.custom_op("torchjanus::kept_cross_entropy", mutates_args=())
+def _kept_cross_entropy(
+    input: torch.Tensor,
+    target: torch.Tensor,
+    weight: torch.Tensor | None = None,
+    pos_weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:
+    made: torch.Tensor = aten.binary_cross_entropy_with_logits(input, target, weight, pos_weight, reduction)
+    return made
+
+
+_kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
+
+# What functorch, and so functionalisation, takes apart by a formula of its own, that rounds otherwise.
+_KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
+
+
+def _exchange(graph: torch.fx.GraphModule, other: Mapping[Any, Any]) -> None:
+    """Put other operations of equal arguments in the place of some."""
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in other:
+            node.target = other[node.target]
+
+
+def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
+    """native_batch_norm writes its running statistics without saying so in its schema; its _legit form says so."""
+    for node in graph.graph.nodes:
+        if node.target is aten.native_batch_norm.default:
+            running = node.args[3:5]
+            if running[0] is None and running[1] is None:
+                node.target = aten._native_batch_norm_legit.no_stats
+                node.args = (*node.args[:3], *node.args[5:])
+            else:
+                node.target = aten._native_batch_norm_legit.default
+
+
+def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
+    """In half precision on the CPU ``mul_(tensor, number)`` rounds the number first; its functional form does not."""
+    for node in list(graph.graph.nodes):
+        if node.target not in _MULTIPLYING:
+            continue
+        target, number = node.args
+        targets = target if isinstance(target, list | tuple) else [target]
+        values = [one.meta["val"] for one in targets]
+        if not any(value.dtype in (torch.bfloat16, torch.float16) and value.device.type == "cpu" for value in values):
+            continue
+        numbers = number if isinstance(number, list | tuple) else [number] * len(targets)
+        call = graph.graph.call_function
+        with graph.graph.inserting_before(node):
+            made = []
+            for one, value, factor in zip(targets, values, numbers, strict=True):
+                rounded = call(aten.scalar_tensor.default, (factor,), {"dtype": value.dtype})
+                made.append(call(aten.mul_.Tensor, (one, rounded)))
+        if node.target is aten.mul_.Scalar:
+            node.replace_all_uses_with(made[0])
+        graph.graph.erase_node(node)
+
+
+_MULTIPLYING = frozenset({aten.mul_.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul_.ScalarList})
+
+
+def _spread_exactly(graph: torch.fx.Graph) -> None:
+    """The gradient of ``x.max()`` goes to the largest elements. On the CPU autograd fills it in, in memory that lies
+    row by row. For fake tensors it multiplies by a mask, which gives the others negative zeros, or NaN of an infinity.
+    """
+    for node in list(graph.nodes):
+        found = _spread(node)
+        if found is not None and node.meta["val"].device.type == "cpu":
+            given, mask, share = found
+            rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
+            with graph.inserting_before(node):
+                zeros = graph.call_function(aten.zeros_like.default, (given,), rows)
+                made = graph.call_function(aten.masked_fill.Tensor, (zeros, mask, share))
+            zeros.meta["val"] = aten.zeros_like.default(given.meta["val"], **rows)
+            made.meta["val"] = aten.masked_fill.Tensor(zeros.meta["val"], mask.meta["val"], share.meta["val"])
+            node.replace_all_uses_with(made)
+            graph.erase_node(node)
+
+
+def _spread(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node] | None:
+    """What the gradient of an extremum is of, where that is, and each such element's share, where autograd's formula
+    ends in this node: ``mask * (gradient / mask.sum())``."""
+    if node.target is not aten.mul.Tensor or not all(isinstance(arg, torch.fx.Node) for arg in node.args):
+        return None
+    mask, share = node.args
+    if mask.target is not aten.logical_or_.default or share.target is not aten.div.Tensor:  # type: ignore[union-attr]
+        return None
+    equal, count = mask.args[0], share.args[1]  # type: ignore[union-attr]
+    if equal.target is not aten.eq.Tensor or getattr(count, "target", None) is not aten.sum.default:  # type: ignore[union-attr]
+        return None
+    given, extremum = map(_undetached, equal.args)  # type: ignore[union-attr]
+    known = getattr(extremum, "target", None) in (aten.max.default, aten.min.default)
+    if not known or count.args[0] is not mask or _undetached(extremum.args[0]) is not given:  # type: ignore[union-attr]
+        return None
+    return equal.args[0], mask, share  # type: ignore[return-value, union-attr]
+
+
+def _undetached(value: Any) -> Any:
+    while isinstance(value, torch.fx.Node) and value.target is aten.detach.default:
+        value = value.args[0]
+    return value
+
+
+def _refuse_resizing(graph: torch.fx.Graph) -> None:
+    """An input stays the part of its storage that it is: a graph's updates write elements."""
+    for node in graph.nodes:
+        if node.target in _RESIZING and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
+            what = f"{node.target} changes a tensor in a way that cannot be held back"
+            raise Refused(Refusal(NOWHERE, what, "A graph's updates write elements.", "Make a view, and use that."))
+
+
+_RESIZING = frozenset(
+    {aten.as_strided_.default, aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default}
+    | {aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims}
+)
+
+
+def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
+    """Operators that are not torch's own have no functional form that is known."""
+    for node in graph.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
+            if node.target._schema.is_mutable:
+                _refuse_write(node.target)
+
+
+def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
+    what = f"{target} changes a tensor in a way that cannot be held back"
+    raise Refused(Refusal(NOWHERE, what, "A graph's updates are all made at its end.", "Use torch's own operators."))
+
+
+def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
+    """Eager works through the lists one by one, so that an element may read what an earlier one wrote.
+
+    The functional form reads everything first. Only an element's own tensor may appear among its operands.
+    """
+    for node in graph.graph.nodes:
+        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+            continue
+        if not node.target._schema.name.startswith("aten::_foreach_"):
+            continue
+        own = [part.meta["val"].untyped_storage()._cdata for part in node.args[0]]
+        for operands in (argument for argument in node.args[1:] if isinstance(argument, list | tuple)):
+            for position, part in enumerate(operands):
+                if isinstance(part, torch.fx.Node):
+                    storage = part.meta["val"].untyped_storage()._cdata
+                    if storage in own and own[position] != storage:
+                        what = f"{node.target} reads a tensor that it has changed earlier in its list"
+                        why = "A graph would read its old contents."
+                        raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
+
+
+def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
+    """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
+    are rounded otherwise then. Some kernels write into any given tensor as if it lay row by row."""
+    for node in graph.graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+            continue
+        name = target._schema.name.removeprefix("aten::").rstrip("_")
+        given = [argument.name for argument in target._schema.arguments if argument.kwarg_only and argument.is_out]
+        written = [node.kwargs[one] for one in given if isinstance(node.kwargs.get(one), torch.fx.Node)]
+        if name in _PRODUCTS and not any(_lies_otherwise(one) for one in written or [node.args[0]]):
+            continue
+        if name in _PRODUCTS:
+            _refuse_product(target)
+        if name not in _INTO_ANY and not _is_pointwise(target) and any(map(_lies_otherwise, written)):
+            what = f"{target} writes into a given tensor that does not lie row by row"
+            why = "Not all of torch's kernels look at how such a tensor lies, and a graph computes elsewhere first."
+            raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor."))
+
+
+def _lies_otherwise(node: Any) -> bool:
+    return node.meta["val"].dim() > 1 and lying_of(node.meta["val"]) is not True
+
+
+def _is_pointwise(target: torch._ops.OpOverload) -> bool:
+    overloads = (getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads())
+    return any(torch.Tag.pointwise in one.tags for one in overloads)
+
+
+_PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
+# Kernels that were seen to write into a tensor that lies otherwise what they give (``benchmarks.torch_databases ops``).
+_INTO_ANY = frozenset(
+    """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat cholesky clamp
+    clamp_max clamp_min complex cummax cummin cumprod cumsum diag diagonal_copy dot expand_copy frexp gather geqrf
+    isin kthvalue linalg_cross linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linspace logspace
+    lu_unpack max mean min mode nanquantile prod quantile slice_scatter split_with_sizes_copy stack sum topk
+    triangular_solve vdot where""".split()
+)
+
+
+def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
+    what = f"{target} writes a product into a tensor that does not lie row by row"
+    why = "A graph computes it elsewhere first, where its sums are rounded otherwise."
+    raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor to write to."))
+
+
+def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
+    """Turn the closing ``copy_`` into each mutated input into one more returned value."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    mutated, values = [], []
+    for node in list(graph.graph.nodes):
+        if node.op == "call_function" and node.target is aten.copy_.default and node.args[0] in placeholders:
+            mutated.append(placeholders.index(node.args[0]))
+            values.append(node.args[1])
+            if node.users:
+                raise InternalFault("functionalisation left a use of an input after its update")
+            graph.graph.erase_node(node)
+        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            _refuse_write(node.target)
+    _refuse_shared_storage(inputs, mutated)
+    _refuse_inference(inputs, mutated)
+    _refuse_overlapping(inputs, mutated)
+    graph.graph.lint()
+    output.args = ([*output.args[0], *values],)
+    return tuple(mutated)
+
+
+def _drop_restored(
+    graph: torch.fx.GraphModule, mutated: tuple[int, ...], sizes: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Leave out the inputs that have been given back what was in them. Returns which are left, and these."""
+    placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
+    output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    values = list(output.args[0])
+    first = len(values) - len(mutated)
+    same = dead_writes.unchanged([placeholders[index] for index in mutated], values[first:])
+    if same:
+        output.args = ([value for place, value in enumerate(values) if place - first not in same],)
+        graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
+        graph.recompile()
+    kept = tuple(index for place, index in enumerate(mutated) if place not in same)
+    return kept, tuple(mutated[place] for place in same)
+
+
+def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    for index in mutated:
+        storage = inputs[index].example.untyped_storage()._cdata
+        for other, entry in enumerate(inputs):
+            if other != index and entry.example.untyped_storage()._cdata == storage and _overlap(inputs[index], entry):
+                what = f"input {index} is changed, and input {other} shares its memory"
+                raise Refused(Refusal(NOWHERE, what, "The graph would not see the change through the other.", ""))
+
+
+def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    if any(inputs[index].example.is_inference() for index in mutated):
+        what = "a tensor that was made under inference_mode() is changed"
+        why = "Updates are written when the graph has run, outside of that mode, where such tensors stay as they are."
+        raise Refused(Refusal(NOWHERE, what, why, "Make it under torch.no_grad(), or outside of both."))
+
+
+def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
+    """Kernels that write running statistics do not ask whether several elements lie in one place; a commit does."""
+    for index in mutated:
+        example = inputs[index].example
+        if any(size > 1 and step == 0 for size, step in zip(example.size(), example.stride(), strict=True)):
+            what = "the step changes a tensor through an expanded or unfolded view of it"
+            why = "A graph would not write exactly that back."
+            raise Refused(Refusal(NOWHERE, what, why, "Change the tensor itself."))
+
+
+def _overlap(one: Input, other: Input) -> bool:
+    (low, high), (first, last) = extent(one.example), extent(other.example)
+    return bool(low < last and first < high)

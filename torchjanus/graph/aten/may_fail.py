@@ -1,0 +1,164 @@
+"""Operations that raise on some contents of their tensors, and what inputs must keep to so that they do not.
+
+Replay commits after its last operation, so whatever raises comes before any update. A compiled artifact updates inputs
+in whatever order its scheduler found: there an operation that raises must be known not to, before the artifact runs.
+Knows ATen's operations, not who runs them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.graph.aten.index_ranges import SAME_CONTENTS, elements_of, end_of, name_of, named
+
+__all__ = ["Bound", "OfSizes", "bounds_of", "is_lost", "may_fail", "root_of"]
+
+aten = torch.ops.aten
+
+# Schema name -> (the argument that is indexed, the index). What is indexed along ``dim`` has such an argument.
+_INDEXED = {
+    "embedding": ("weight", "indices"),
+    "index_select": ("self", "index"),
+    "index_add": ("self", "index"),
+    "index_copy": ("self", "index"),
+    "index_fill": ("self", "index"),
+    "gather": ("self", "index"),
+    "scatter": ("self", "index"),
+    "scatter_add": ("self", "index"),
+    "scatter_reduce": ("self", "index"),
+    "nll_loss_forward": ("self", "target"),
+    "nll_loss2d_forward": ("self", "target"),
+}
+# Operations that look at contents in other ways.
+_OTHERS = frozenset(
+    """index index_put take put masked_scatter multinomial bernoulli binary_cross_entropy bincount histc poisson
+    embedding_bag _embedding_bag _embedding_bag_forward_only one_hot repeat_interleave max_unpool2d max_unpool3d
+    _ctc_loss cholesky cholesky_inverse cholesky_solve geqrf lu_solve ormqr segment_reduce searchsorted _assert_async
+    _assert_scalar multi_margin_loss multilabel_margin_loss_forward unfold_backward""".split()
+)
+# Of linalg's operations those that look at no contents.
+_PLAIN = frozenset({"linalg_vector_norm", "linalg_cross", "linalg_diagonal", "linalg_vecdot"})
+_DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The elements of input ``index`` are at least 0 and less than ``limit``, or ``exempt``."""
+
+    index: int
+    limit: int
+    exempt: int | None = None
+
+    def holds(self, inputs: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]) -> bool:
+        tensor = inputs[self.index]
+        if not tensor.numel():
+            return True
+        low, high = torch.aminmax(tensor)
+        if low.item() >= 0 and high.item() < self.limit:
+            return True
+        if self.exempt is None:
+            return False
+        return bool(((tensor >= 0) & (tensor < self.limit) | (tensor == self.exempt)).all())
+
+
+@dataclass(frozen=True, slots=True)
+class OfSizes:
+    """What must hold of the sizes that change, as torch's expression of them."""
+
+    condition: Any
+
+
+def may_fail(node: torch.fx.Node) -> bool:
+    """Whether the operation raises on some contents of its tensors."""
+    name = name_of(node)
+    if name in _PLAIN or (name == "bernoulli" and _is_chance(node)):
+        return False
+    if name in _INDEXED or name in _OTHERS or name.startswith(("linalg_", "_linalg_")):
+        return True
+    return _divides(node, name)
+
+
+def _is_chance(node: torch.fx.Node) -> bool:
+    """Whether it draws by a probability that is one: dropout's is a constant as a rule."""
+    chance = node.args[1] if len(node.args) > 1 else node.kwargs.get("p")
+    return isinstance(chance, float | int) and 0 <= chance <= 1
+
+
+def _divides(node: torch.fx.Node, name: str) -> bool:
+    """Whether this divides integers by a tensor's: zero raises, or ends the program in compiled code."""
+    if name not in _DIVISIONS and not (name == "div" and node.kwargs.get("rounding_mode") is not None):
+        return False
+    value = node.meta.get("val")
+    integral = isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
+    return integral and isinstance(node.args[1], torch.fx.Node)
+
+
+def root_of(node: torch.fx.Node) -> torch.fx.Node:
+    """Where the elements of this come from."""
+    while name_of(node) in SAME_CONTENTS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def is_lost(node: torch.fx.Node) -> bool:
+    """Whether a compiler would drop this operation, which may fail, or crash on it."""
+    name = name_of(node)
+    return name == "_linalg_check_errors" or not node.users or _divides(node, name)
+
+
+def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
+    """The bounds of inputs and of sizes under which this operation, which may fail, does not raise; None where that is
+    not known. ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
+    name = name_of(node)
+    if name in ("index", "index_put"):
+        return _subscript(node, inputs)
+    if name not in _INDEXED:
+        return None
+    given = named(node)
+    indexed, index = (given.get(key) for key in _INDEXED[name])
+    if not isinstance(indexed, torch.fx.Node) or not isinstance(index, torch.fx.Node):
+        return None
+    size = indexed.meta["val"].size()
+    exempt = None
+    if name.startswith("nll_loss"):
+        limit = size[1] if len(size) > 1 else size[0]
+        exempt = given.get("ignore_index", -100)
+    elif not size:
+        return None
+    else:
+        dim = 0 if name == "embedding" else given["dim"]
+        limit = size[dim]
+    return _bounds(index, limit, exempt, inputs)
+
+
+def _bounds(
+    index: torch.fx.Node, limit: Any, exempt: int | None, inputs: Mapping[torch.fx.Node, int]
+) -> list[Bound | OfSizes] | None:
+    """Under which elements of inputs the index is at least 0 and less than the limit, or exempt."""
+    known, below = elements_of(index, inputs), end_of(limit)
+    if known is None or below is None or (known.inputs and not isinstance(below, int)):
+        return None
+    conditions = known.within(below, exempt)
+    if conditions is None:
+        return None
+    return [*map(OfSizes, conditions), *(Bound(number, limit, exempt) for number in sorted(known.inputs))]
+
+
+def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
+    """``x[i, :, j]`` with tensors of integers."""
+    indexed, indices = node.args[:2]
+    found: list[Bound | OfSizes] = []
+    for dim, index in enumerate(indices):  # type: ignore[arg-type]
+        if index is None:
+            continue
+        if not isinstance(index, torch.fx.Node) or index.meta["val"].dtype in (torch.bool, torch.uint8):
+            return None
+        bounds = _bounds(index, indexed.meta["val"].size(dim), None, inputs)  # type: ignore[union-attr]
+        if bounds is None:
+            return None
+        found += bounds
+    return found

@@ -1,0 +1,142 @@
+"""Which results of a traced program share memory, with each other or with inputs, and which of them are views of others
+to autograd. Knows nothing of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.aten.symbolic_sizes import hint
+from torchjanus.graph.ir.lowered import Fresh, FromInput, Nothing, Source, ViewOf
+
+__all__ = ["Memory", "base_of", "counted_apart", "extent"]
+
+
+class Memory:
+    """Finds a Source for each result, and collects the values that a graph has to return for them."""
+
+    def __init__(self) -> None:
+        self.values: list[torch.Tensor] = []  # value k of the graph
+        self._inputs: Sequence[torch.Tensor] = ()
+        self._before: Sequence[torch.Tensor] = ()
+        self._known: dict[int, Source] = {}
+
+    @property
+    def fresh(self) -> int:
+        return len(self.values)
+
+    def of_input(self, index: int) -> FromInput:
+        """The source that stands for input ``index``: the first number under which that object was passed."""
+        return FromInput(next(i for i, tensor in enumerate(self._inputs) if tensor is self._inputs[index]))
+
+    def place(
+        self,
+        inputs: Sequence[torch.Tensor],
+        results: Sequence[torch.Tensor | None],
+        before: Sequence[torch.Tensor] | None = None,
+        shown: Collection[int] = (),
+    ) -> list[Source]:
+        """A source for each result. Results that are one object get one source; overlapping ones become views: of one
+        that contains the others, or of what they are all views of. ``before``: tensors that lie where the inputs did
+        when the call began. ``shown``: the positions of results that the program itself may look at: the graph gives
+        what these are views of, too. Raises Refused."""
+        self._inputs = inputs
+        self._before = inputs if before is None else before
+        made = [tensor for tensor in results if tensor is not None]
+        bases = [base for base in map(base_of, (results[k] for k in shown)) if base is not None]
+        try:
+            known = self._placed(inputs, bases, made)
+        except Refused:
+            bases = [tensor._base for tensor in made if tensor._base is not None]
+            if not bases:
+                raise
+            self.values.clear()
+            known = self._placed(inputs, bases, made)
+        self._known = known
+        return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
+
+    def of_base(self, base: torch.Tensor) -> Source | None:
+        """The source of what results are views of; None where the graph does not give it."""
+        return self._known.get(id(base))
+
+    def _placed(
+        self, inputs: Sequence[torch.Tensor], first: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
+    ) -> dict[int, Source]:
+        known: dict[int, Source] = {}
+        bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
+        for index, (tensor, lying) in enumerate(zip(inputs, self._before, strict=True)):
+            if id(tensor) not in known:
+                known[id(tensor)] = FromInput(index)
+                bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
+        # Larger results first, so that one which covers a storage is the base of the views on it.
+        larger = [sorted(some, key=lambda r: -_count(r.numel())) for some in (first, results)]
+        for tensor in (*larger[0], *larger[1]):
+            if id(tensor) in known:
+                continue
+            view = self._view(tensor, bases.get(_storage(tensor), ()))
+            if view is None:
+                known[id(tensor)] = made = Fresh(len(self.values))
+                self.values.append(tensor)
+                bases.setdefault(_storage(tensor), []).append((tensor, made))
+            else:
+                known[id(tensor)] = view
+        return known
+
+    def _view(self, tensor: torch.Tensor, bases: Sequence[tuple[torch.Tensor, Fresh | FromInput]]) -> ViewOf | None:
+        for base, source in bases:
+            start, stop = extent(tensor)
+            base_start, base_stop = extent(base)
+            if stop <= base_start or base_stop <= start:
+                continue  # Disjoint: nobody can tell that they share a storage.
+            if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
+                what = "two results overlap in memory, and neither contains the other"
+                raise Refused(Refusal(NOWHERE, what, "The graph cannot rebuild that aliasing.", "Return a clone."))
+            offset = (start - base_start) // tensor.element_size()
+            bits = tensor.is_conj() != base.is_conj(), tensor.is_neg() != base.is_neg()
+            return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset, *bits)
+        return None
+
+
+def base_of(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """What a result is a view of to autograd. (Of a size that only the graph finds out the host could make no view.)"""
+    if tensor is None or tensor.is_inference() or not tensor._is_view() or not _is_strided(tensor):
+        return None
+    base = tensor._base
+    return base if base is not None and _is_strided(base) and base.dtype == tensor.dtype else None
+
+
+def _is_strided(tensor: torch.Tensor) -> bool:
+    numbers = (*tensor.size(), *tensor.stride(), tensor.storage_offset())
+    return all(not isinstance(number, torch.SymInt) or number.node.has_hint() for number in numbers)
+
+
+def counted_apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether changes of one in place are not counted as changes of the other."""
+    if tensor.is_inference() or other.is_inference():
+        return False
+    version, there = tensor._version, other._version
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version + 1_000_003,))
+    apart = other._version == there
+    torch._C._autograd._unsafe_set_version_counter((tensor,), (version,))
+    return apart
+
+
+def _storage(tensor: torch.Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
+def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The bytes from the first to one past the last element, within the storage."""
+    start = tensor.storage_offset()
+    if tensor.numel() == 0:
+        return start, start
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
+    return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
+
+
+def _count(numel: Any) -> int:
+    """How many elements there are, as far as is known while tracing (of ``a[:-len(b)]`` it is not)."""
+    return 0 if isinstance(numel, torch.SymInt) and not numel.node.has_hint() else hint(numel)

@@ -1,0 +1,82 @@
+"""Which operators a graph may hold: those of namespaces of which it is known that they do what their schema says.
+
+Closed by default. An operator that anybody has registered (a custom operator, a collective, a remote call) may do in
+its kernels what no schema tells: count, communicate, keep what it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.kinds import isinstance
+
+__all__ = ["NAMESPACES", "is_operator", "operator_name", "replaced_operators", "require_fit", "unfit_operator"]
+
+# Torch's own operators, those that it takes them apart into, marks for profilers, and this package's. Torchvision's are
+# pure functions of C++.
+NAMESPACES = frozenset({"aten", "prims", "profiler", "torchjanus", "torchvision"})
+_COMMUNICATING = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"})
+# Of torch's own, what does more than its schema says, or something else each time.
+_ACTING = frozenset(
+    """aten::_print aten::from_file aten::_from_blob aten::record_stream aten::_async_error aten::set_data
+    aten::_cufft_clear_plan_cache aten::_cufft_set_plan_cache_max_size
+    aten::_debug_has_internal_overlap aten::_test_serialization_subcmul aten::_propagate_xla_data
+    aten::_backward""".split()
+)
+# Where torch itself has put functions of Python's in the place of its own kernels: for tensors without data, batching.
+_WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
+_OF_TORCH = frozenset({"aten/_foreach_mm/CUDA"})
+_REMEDY = "Call it before the step or after it; or write it as a function of torch's operations in Python."
+
+
+def is_operator(func: Any) -> bool:
+    """Whether it is an operator of torch's dispatcher, or of those that take functions."""
+    return isinstance(func, torch._ops.OperatorBase | torch._ops.OpOverloadPacket)
+
+
+def operator_name(operator: Any) -> str:
+    """``aten::mul``: without the name of the overload."""
+    if isinstance(operator, torch._ops.OpOverloadPacket):
+        return str(operator._qualified_op_name)
+    if isinstance(operator, torch._ops.OpOverload):
+        return str(operator._schema.name)
+    return f"{getattr(operator, 'namespace', 'higher_order')}::{operator.name()}"
+
+
+def unfit_operator(operator: Any) -> tuple[str, str] | None:
+    """Why a graph must not hold an operator, and what to do instead; None if it may."""
+    name = operator_name(operator)
+    namespace = name.partition("::")[0]
+    if not isinstance(operator, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
+        return "it calls functions that are not watched.", "Write it with Python's own if, for and while."
+    if namespace in _COMMUNICATING:
+        why = "processes communicate there, in an order that all of them keep, and a graph makes no such calls."
+        return why, "Speculate on what comes before it and on what comes after it."
+    if namespace not in NAMESPACES:
+        return "what its kernels do besides computing is known to nobody else.", _REMEDY
+    if name in _ACTING:
+        return "it does more than to compute.", _REMEDY
+    return None
+
+
+def replaced_operators() -> set[str]:
+    """The operators of torch's own in whose place ``torch.library`` has put a function of somebody else's."""
+    keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
+    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in _OF_TORCH}
+
+
+def require_fit(graph: torch.fx.Graph) -> None:
+    """Raise Refused if there is an operator in a graph that no graph may hold, whoever has called it."""
+    replaced = replaced_operators()
+    for node in graph.nodes:
+        if node.op != "call_function" or not is_operator(node.target):
+            continue
+        unfit, name = unfit_operator(node.target), operator_name(node.target)
+        if unfit is None and name in replaced:
+            unfit = "a function of Python's has been registered in its place.", _REMEDY
+        if unfit is not None:
+            why, remedy = unfit
+            raise Refused(Refusal(NOWHERE, f"calls the operator {name}", why, remedy))

@@ -1,0 +1,151 @@
+"""In which part each operation of a graph with cuts runs, and the last part as a graph of its own.
+
+Most of a step comes after its last cut, or as much as backward and optimizer are: as a graph of its own that is run by
+whatever runs graphs. Knows nothing of how graphs are run, nor of what the host does at a cut.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import InternalFault
+from torchjanus.graph.aten.clean_up import is_random, is_view
+from torchjanus.graph.aten.symbolic_sizes import hint
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Input
+from torchjanus.trace.blanks import blank
+
+__all__ = ["Tail", "known_from", "stages_of", "tail_of"]
+
+Node = torch.fx.Node
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last part of a graph with cuts.
+
+    ``lowered`` takes the inputs of the whole and then the values of ``live``, nodes of the whole graph that earlier
+    parts have computed. Of the fresh values of the whole, ``fresh`` says which of its own that is, or, as a node, which
+    of the values of earlier parts.
+    """
+
+    lowered: Lowered
+    live: tuple[Node, ...]
+    fresh: tuple[int | Node, ...]
+
+    @property
+    def wanted(self) -> tuple[Node, ...]:
+        """The values of earlier parts that are needed at the end."""
+        return tuple(dict.fromkeys((*self.live, *(one for one in self.fresh if not isinstance(one, int)))))
+
+
+def known_from(lowered: Lowered) -> list[int]:
+    """From which part on each placeholder has its value."""
+    program = lowered.program
+    return [*(entry.stage for entry in program.inputs), *(slot.stage for slot in program.slots)]
+
+
+def stages_of(lowered: Lowered) -> dict[Node, int]:
+    """In which part each node runs: as soon as it can, and random operations where eager draws."""
+    entries = known_from(lowered)
+    stages: dict[Node, int] = {}
+    position = draws = 0
+    for node in lowered.graph.graph.nodes:
+        if node.op == "placeholder":
+            stages[node] = entries[position]
+            position += 1
+            continue
+        stages[node] = max((stages[used] for used in node.all_input_nodes), default=0)
+        if is_random(node):
+            stages[node] = max(stages[node], sum(before <= draws for before in lowered.drawn))
+            draws += 1
+    return stages
+
+
+def tail_of(lowered: Lowered) -> Tail:
+    """The last part of a graph with cuts."""
+    return _Cutting(lowered).tail()
+
+
+class _Cutting:
+    """Copies the last part node by node."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.lowered = lowered
+        self.stages = stages_of(lowered)
+        self.last = len(lowered.program.cuts)
+        self.graph = torch.fx.Graph()
+        self.copies: dict[Node, Node] = {}
+        self.live: list[Node] = []
+
+    def tail(self) -> Tail:
+        lowered, nodes = self.lowered, list(self.lowered.graph.graph.nodes)
+        given = [node for node in nodes if node.op == "placeholder"]
+        count = len(lowered.program.inputs)
+        results = nodes[-1].args[0]
+        own = [node for node in nodes if self.stages[node] == self.last and node.op not in ("placeholder", "output")]
+        made = set(own)
+        fresh: list[int | Node] = []
+        returned: list[Node] = []
+        for value in results[: lowered.fresh]:
+            fresh.append(len(returned) if value in made else value)
+            returned += [value] if value in made else []
+        rest = results[lowered.fresh :]
+        self._find([*own, *rest], made)
+        for node in (*given[:count], *self.live, *given[count:]):
+            self.copies[node] = self.graph.placeholder(node.name)
+            self.copies[node].meta = dict(node.meta)
+        for node in own:
+            self._copy(node)
+        self.graph.output([self._value(value) for value in (*returned, *rest)])
+        module = torch.fx.GraphModule(lowered.graph, self.graph)
+        self.graph.lint()
+        module.recompile()
+        inputs = [replace(entry, stage=0) for entry in lowered.program.inputs]
+        inputs += [Input(_example(node.meta["val"]), False, True) for node in self.live]
+        slots = tuple(replace(slot, stage=0) for slot in lowered.program.slots)
+        program = replace(lowered.program, inputs=tuple(inputs), slots=slots, cuts=())
+        part = replace(
+            lowered, program=program, graph=module, fresh=len(returned), drawn=(), lent=count,
+            random=any(map(is_random, own)), nodes=sum(node.op == "call_function" for node in module.graph.nodes),
+        )  # fmt: skip
+        return Tail(part, tuple(self.live), tuple(fresh))
+
+    def _find(self, nodes: list[Any], made: set[Node]) -> None:
+        """Which values of earlier parts the nodes need. What is only a view, or no tensor, is made once more."""
+        seen: set[Node] = set()
+        waiting = [used for node in nodes for used in ((node,) if node not in made else node.all_input_nodes)]
+        while waiting:
+            node = waiting.pop(0)
+            if node in seen or node in made or node.op == "placeholder":
+                continue
+            seen.add(node)
+            if _crosses(node):
+                self.live.append(node)
+            else:
+                waiting += node.all_input_nodes
+
+    def _value(self, node: Node) -> Node:
+        if node not in self.copies:
+            self._copy(node)
+        return self.copies[node]
+
+    def _copy(self, node: Node) -> None:
+        for used in node.all_input_nodes:
+            self._value(used)
+        self.copies[node] = self.graph.node_copy(node, lambda part: self.copies[part])
+
+
+def _crosses(node: Node) -> bool:
+    """Whether it is a value that earlier parts hand over."""
+    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and not is_view(node)
+
+
+def _example(value: Any) -> torch.Tensor:
+    if not isinstance(value, torch.Tensor):
+        raise InternalFault("what is handed from part to part is no tensor")
+    size, stride = ([hint(one) for one in numbers] for numbers in (value.size(), value.stride()))
+    return blank(torch.empty_strided(size, stride, dtype=value.dtype, device=value.device))

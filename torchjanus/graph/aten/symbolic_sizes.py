@@ -1,0 +1,246 @@
+"""Symbolic sizes: fake tensors that have them, what tracing found out about them, and how the host computes them.
+
+Tracing asks torch's ShapeEnv whenever it has to decide something by a size; the answers are conditions that must hold
+at each call. Knows nothing of programs' nodes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import operator
+import sys
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from typing import Any
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental import _config
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy import functions
+
+from torchjanus.core.errors import JanusError
+from torchjanus.graph.aten.strides import MeasuredStrides
+from torchjanus.graph.ir.program import Dimension, Formula, Input, Measured, Symbol
+from torchjanus.trace.values import Apply, Expr
+
+__all__ = ["Fixed", "Symbolic", "geometry", "hint", "key", "quiet", "value_of_formula"]
+
+
+class Fixed(JanusError):
+    """Tracing has held these dimensions (by number) at the size they had: they cannot change in one graph."""
+
+    def __init__(self, dimensions: Mapping[int, str]) -> None:
+        super().__init__("; ".join(dimensions.values()))
+        self.dimensions = dict(dimensions)
+
+
+def key(size: Any) -> Hashable:
+    """What tells one size from another without asking anything of it: the number, or its expression as text."""
+    return str(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
+
+
+def hint(size: Any) -> int:
+    """The number that stands for a size while tracing."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
+
+
+def geometry(tensor: torch.Tensor) -> tuple[Hashable, ...]:
+    """Sizes and strides, to be compared."""
+    return (tuple(map(key, tensor.size())), tuple(map(key, tensor.stride())))
+
+
+def value_of_formula(value: Any, sizes: list[Any], measured: Mapping[int, Any]) -> Any:
+    """A Symbol, Measured or Formula in terms of torch's symbolic integers."""
+    if isinstance(value, Symbol):
+        return sizes[value.index]
+    if isinstance(value, Measured):
+        return measured[value.index]
+    if isinstance(value, Formula):
+        args = (value_of_formula(arg, sizes, measured) for arg in value.args)
+        return _TRACEABLE.get(value.func, value.func)(*args)
+    return value
+
+
+_COMPLAINING = ("torch._subclasses.fake_tensor", "torch.fx.experimental.symbolic_shapes")
+
+_TRACEABLE: dict[Callable[..., Any], Callable[..., Any]] = {
+    min: torch.sym_min,
+    max: torch.sym_max,
+    int: torch.sym_int,
+}
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Tracing may fail, and is given up then: torch need not write that to the user's terminal."""
+    loggers = [logging.getLogger(name) for name in _COMPLAINING]
+    before = [logger.disabled for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.disabled = True
+        yield
+    finally:
+        for logger, disabled in zip(loggers, before, strict=True):
+            logger.disabled = disabled
+
+
+class _ByDecomposition(MeasuredStrides):
+    """Finds out sizes by torch's decompositions in Python where C++ would ask for their numbers. What is recorded of
+    the program lies above, and stays as it is."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with enable_python_dispatcher():
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+class Symbolic:
+    """The symbolic sizes of one trace; or numbers in their place, if ``settled``."""
+
+    def __init__(self, dimensions: tuple[Dimension, ...], settled: Sequence[int] | None = None) -> None:
+        self._dimensions = dimensions
+        self.few = tuple(k for k, dimension in enumerate(dimensions) if dimension.few and settled is None)
+        # No two sizes are taken to be one because they are equal in the example: what is equal was told beforehand.
+        self.env = ShapeEnv(duck_shape=False) if dimensions and settled is None else None
+        mode = MeasuredStrides if self.env is None else _ByDecomposition
+        self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
+        self.sizes: list[Any] = [*(settled or ())]
+        self._symbols: dict[sympy.Symbol, int] = {}
+        for number, dimension in enumerate(dimensions if settled is None else ()):
+            assert self.env is not None
+            source = ConstantSource(f"size{number}")
+            size = dimension.hint
+            symbol = self.env.create_symbol(
+                size,
+                source,
+                dynamic_dim=DimDynamic.DYNAMIC,
+                constraint_dim=None,
+                positive=None if dimension.few else True,
+                do_not_specialize_zero_one=dimension.few,
+            )
+            if dimension.few:
+                self.env.constrain_symbol_range(symbol, compiler_min=0, compiler_max=sys.maxsize)
+            self._symbols[symbol] = number
+            self.sizes.append(self.env.create_symintnode(symbol, hint=size, source=source))
+
+    def fake(self, entry: Input) -> torch.Tensor:
+        """A tensor without data that is like an input."""
+        example = entry.example
+        sizes: list[Any] = list(example.size())
+        strides: list[Any] = list(example.stride())
+        if entry.symbols:
+            for dim, symbol in enumerate(entry.symbols):
+                if symbol is not None:
+                    sizes[dim] = self.sizes[symbol]
+            strides = [s if isinstance(s, int) else math.prod(sizes[dim] for dim in s) for s in entry.strides]
+        with self.mode:
+            return torch.empty_strided(sizes, strides, dtype=example.dtype, device=example.device)
+
+    def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
+        """Under which ATen operations, one by one, take symbolic sizes."""
+        return contextlib.nullcontext() if self.env is None else enable_python_dispatcher()
+
+    def sparing(self) -> contextlib.AbstractContextManager[Any]:
+        """Under which torch does not ask whether a size is 0 or 1 where it can go on without. (What it says then need
+        not be so for these: see ``few``.)"""
+        if not self.few:
+            return contextlib.nullcontext()
+        spared: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
+        return spared
+
+    def at(self, number: Any, settled: Sequence[int]) -> sympy.Expr:
+        """What a number is where the changing sizes are these."""
+        if not isinstance(number, torch.SymInt | torch.SymFloat):
+            return sympy.sympify(number)
+        values = {symbol: sympy.Integer(settled[k]) for symbol, k in self._symbols.items()}
+        return number.node.expr.xreplace(values)
+
+    def check(self, who: str = "the step") -> None:
+        """Raises Fixed where tracing has held a dimension. ``who``: what has been traced just now."""
+        if self.env is None:
+            return
+        held = [n for s, n in self._symbols.items() if isinstance(self.env.replacements.get(s), sympy.Integer)]
+        if held:
+            raise Fixed({n: f"{self._dimensions[n].expr} cannot change: {who} needs its value" for n in held})
+
+    def unfit(self, why: str) -> Fixed:
+        """What is raised where all sizes have to stay as they were."""
+        names = ", ".join(str(dimension.expr) for dimension in self._dimensions)
+        return Fixed(dict.fromkeys(range(len(self._dimensions)), f"{names} cannot change: {why}"))
+
+    def conditions(self) -> Iterator[Expr]:
+        """What must hold of the sizes for the graph to be right. Raises Fixed."""
+        self.check()
+        if self.env is None:
+            return
+        met: set[Any] = set()
+        for guard in self.env.guards:
+            if guard.expr not in met and guard.expr is not sympy.true:
+                met.add(guard.expr)
+                yield self._expression(guard.expr)
+
+    def expression(self, size: Any) -> Any:
+        """A size as the host computes it from those of the inputs; a number where it is constant. Raises Fixed."""
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        return self._expression(size.node.expr)
+
+    def _expression(self, expr: sympy.Basic) -> Any:
+        if isinstance(expr, sympy.Integer):
+            return int(expr)
+        if isinstance(expr, sympy.Float):
+            return float(expr)
+        if isinstance(expr, sympy.Symbol) and expr in self._symbols:
+            return self._dimensions[self._symbols[expr]].expr
+        if isinstance(expr, sympy.Add | sympy.Mul):
+            fold = operator.add if isinstance(expr, sympy.Add) else operator.mul
+            total, *others = map(self._expression, expr.args)
+            for other in others:
+                total = Apply(fold, (total, other))
+            return total
+        if isinstance(expr, sympy.Pow) and isinstance(expr.args[1], sympy.Integer) and int(expr.args[1]) > 0:
+            return Apply(operator.pow, (self._expression(expr.args[0]), int(expr.args[1])))
+        func = next((made for kind, made in _HOST if isinstance(expr, kind)), None)
+        if func is None:
+            raise self.unfit(f"the host cannot compute {expr}")
+        return Apply(func, tuple(map(self._expression, expr.args)))
+
+
+def all_of(*parts: Any) -> bool:
+    """``and``."""
+    return all(parts)
+
+
+def any_of(*parts: Any) -> bool:
+    """``or``."""
+    return any(parts)
+
+
+_HOST: tuple[tuple[Any, Callable[..., Any]], ...] = (
+    (sympy.Eq, operator.eq),
+    (sympy.Ne, operator.ne),
+    (sympy.Le, operator.le),
+    (sympy.Lt, operator.lt),
+    (sympy.Ge, operator.ge),
+    (sympy.Gt, operator.gt),
+    (sympy.And, all_of),
+    (sympy.Or, any_of),
+    (sympy.Not, operator.not_),
+    (functions.IntTrueDiv, operator.truediv),
+    (functions.FloatTrueDiv, operator.truediv),
+    (functions.ToFloat, float),
+    (functions.TruncToInt, int),
+    (functions.CeilToInt, math.ceil),
+    (functions.FloorToInt, math.floor),
+    (functions.CleanDiv, operator.floordiv),
+    (functions.FloorDiv, operator.floordiv),
+    (functions.Mod, operator.mod),
+    (functions.PythonMod, operator.mod),
+    (functions.Max, max),
+    (functions.Min, min),
+    (sympy.Max, max),
+    (sympy.Min, min),
+)

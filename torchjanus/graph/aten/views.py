@@ -1,0 +1,91 @@
+"""Views through which functionalisation would not write back exactly what was written.
+
+It takes a change of an expanded tensor for a difference, which it adds to the base, and a change of an unfolded one for
+the whole of the base. So an expansion that repeats nothing becomes a view of another kind, and changes through others
+are refused. Parts by ``unsafe_split`` it takes for tensors of their own, whose new contents lie without gaps; how they
+lie decides which numbers are computed several at a time, and so their last bits (a sigmoid of it, in a GRU's cell).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.aten.clean_up import is_view
+from torchjanus.graph.aten.symbolic_sizes import key
+
+__all__ = ["make_exact"]
+
+aten = torch.ops.aten
+
+
+def make_exact(graph: torch.fx.Graph) -> None:
+    """Rewrite the views of a graph with in-place operations. Raises Refused."""
+    inexact: set[torch.fx.Node] = set()
+    for node in list(graph.nodes):
+        if node.op == "call_function" and node.target in _UNSAFE and _is_changed(node):
+            node.target = _UNSAFE[node.target]
+        target = node.target
+        known = isinstance(target, torch._ops.OpOverload)
+        if known and target._schema.is_mutable:
+            _check(node, target, inexact)
+        elif target is aten.expand.default and _repeats_nothing(node):
+            _unsqueeze_instead(graph, node)
+        elif target in (aten.expand.default, aten.unfold.default):
+            inexact.add(node)
+        elif node.op == "call_function" and is_view(node) and node.args[0] in inexact:
+            inexact.add(node)
+
+
+# To autograd their parts are no views, but in memory they are, and these graphs are free of autograd.
+_UNSAFE = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
+def _is_changed(split: torch.fx.Node) -> bool:
+    """Whether a part of it is changed in place."""
+    for part in split.users:
+        for user in part.users:
+            if isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable:
+                if user.args and user.args[0] is part:
+                    return True
+    return False
+
+
+def _repeats_nothing(node: torch.fx.Node) -> bool:
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    before, after = source.meta["val"].shape, node.meta["val"].shape
+    return (*map(key, after),) == (1,) * (len(after) - len(before)) + (*map(key, before),)
+
+
+def _unsqueeze_instead(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, torch.fx.Node)
+    more = node.meta["val"].dim() - source.meta["val"].dim()
+    with graph.inserting_before(node):
+        made = source if more else graph.call_function(aten.alias.default, (source,))
+        for _ in range(more):
+            made = graph.call_function(aten.unsqueeze.default, (made, 0))
+    made.meta.update(node.meta)
+    node.replace_all_uses_with(made)
+    graph.erase_node(node)
+
+
+def _check(node: torch.fx.Node, target: torch._ops.OpOverload, inexact: set[torch.fx.Node]) -> None:
+    given = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False)) | node.kwargs
+    for argument in target._schema.arguments:
+        if argument.alias_info is None or not argument.alias_info.is_write:
+            continue
+        value = given.get(argument.name)
+        if any(part in inexact for part in (value if isinstance(value, list | tuple) else (value,))):
+            raise Refused(
+                Refusal(
+                    NOWHERE,
+                    f"{target} changes a tensor through an expanded or unfolded view of it",
+                    "a graph would not write exactly that back.",
+                    "Change the tensor itself.",
+                )
+            )

@@ -1,0 +1,1 @@
+"""Traces of one path become one tensor program with assumptions (JANUS 4.2)."""

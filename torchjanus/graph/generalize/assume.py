@@ -1,0 +1,191 @@
+"""What stayed equal over the runs becomes an assumption, if the program relied on it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.generalize.builder import Builder
+from torchjanus.graph.ir.dimensions import is_size
+from torchjanus.graph.ir.hazards import applications, hazard
+from torchjanus.graph.ir.inputs import Inputs
+from torchjanus.graph.ir.numbers import (
+    Numbers,
+    varies,
+)
+from torchjanus.hooks.lookup import is_python_class
+from torchjanus.host.assumption import (
+    Assumption,
+    Condition,
+    ContainerKeys,
+    Emptiness,
+    Identity,
+    InstanceOf,
+    Kept,
+    KeyPresence,
+    SameObject,
+    TensorKind,
+    TypeOf,
+    ValueOf,
+)
+from torchjanus.trace.actions import Mutation, Stored
+from torchjanus.trace.events import Event
+from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, Turn, leaves
+
+__all__ = ["assumptions_of"]
+
+
+def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
+    inputs = builder.inputs
+    taken = {*inputs.origins, *builder.trace.origins.values()}
+    for event in work.traces[-1].events:
+        match event:
+            case Found():
+                yield from _of_read(work, inputs, event, taken, describe)
+            case Absent(base=base, key=key, present=present, place=place):
+                if isinstance(key, Traced):
+                    yield KeyPresence(place, base, key.expr, present)
+                elif not (present and base.item(key) in inputs.found):
+                    yield KeyPresence(place, base, key, present)
+            case Filled(origin=origin, filled=filled, place=place):
+                yield Emptiness(place, origin, filled)
+            case Keys(origin=origin, keys=keys, place=place):
+                yield ContainerKeys(place, origin, keys)
+            case Same(first=first, second=second, same=same, place=place):
+                if not (first in inputs.identical and second in inputs.identical):
+                    yield SameObject(place, first, second, same)
+            case Instance(origin=origin, classes=classes, outcome=outcome, place=place):
+                yield InstanceOf(place, origin, classes, outcome)
+            case Held(expr=expr, outcome=outcome, place=place):
+                if not builder.decided_in_graph(expr) and not _implied(work, expr):
+                    yield Condition(place, expr, outcome)
+            case Pinned(expr=expr, value=value, place=place):
+                if not builder.decided_in_graph(expr) and varies(work, expr):
+                    yield Condition(place, expr, value)
+            case Computed(expr=expr, place=place):
+                yield from _of_operands(work, builder, expr, place)
+    yield from _of_sizes(work, inputs, taken)
+    yield from _apart(inputs, work.traces[-1].events)
+
+
+def _is_free(symbol: int | None) -> bool:
+    return symbol is not None
+
+
+def _of_sizes(work: Numbers, inputs: Inputs, taken: set[Origin]) -> Iterator[Assumption]:
+    """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. (What
+    has to be asked of those that may be fewer, lowering says.) Those that have changed together go on to."""
+    for number, members in enumerate(work.dimensions.symbols):
+        known = [(origin, dim) for origin, dim in members if origin in taken]
+        for position, (origin, dim) in enumerate(known):
+            size, place = Read(origin.then(Step.SIZE, dim)), inputs.found[origin].place
+            if position == 0 and not work.dimensions.may_be_few(number):
+                yield Condition(place, Apply(operator.ge, (size, 2)), True)
+            elif position:
+                yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
+    for read in work.dimensions.counts:
+        yield Condition(inputs.found[read.origin].place, Apply(operator.ge, (read, 2)), True)
+
+
+def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
+    """What the graph's arithmetic must not meet, where the host can tell (the ``n`` of ``loss.item() / n``)."""
+    for part in applications(expr):
+        condition = hazard(part)
+        if condition is None or not builder.decided_in_graph(part) or builder.decided_in_graph(condition):
+            continue
+        if varies(work, condition):
+            yield Condition(place, condition, True)
+
+
+def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
+    """An object that the program changes is none of those of its class that it found on other paths, where that may
+    differ from call to call (a list that is passed in today and is the model's own tomorrow)."""
+    loose: dict[int, list[Found]] = {}  # by the id of their class
+    held: dict[int, list[Found]] = {}
+    for event in events:
+        if isinstance(event, Found) and event.kind == "object":
+            (held if event.origin in inputs.identical else loose).setdefault(id(type(event.value)), []).append(event)
+    if not loose:
+        return
+    asked: set[Origin] = set()
+    for event in events:
+        if not isinstance(event, Stored | Mutation):
+            continue
+        base = event.base.base if event.base.step is Step.DICT and event.base.base is not None else event.base
+        if base in asked:
+            continue
+        asked.add(base)
+        known = inputs.found.get(base)
+        value = known.value if known is not None else base.key
+        others = list(loose.get(id(type(value)), ()))
+        if base not in inputs.identical and base.step is not Step.CONST:
+            others += held.get(id(type(value)), ())
+        for other in others:
+            if other.value is not value and not (other.origin in asked and other.origin != base):
+                yield SameObject(event.place, base, other.origin, False)
+
+
+def _implied(work: Numbers, expr: Expr) -> bool:
+    """Whether other assumptions say so already: of numbers that are held constant, and of sizes."""
+    if varies(work, expr):
+        return False
+    return all(
+        isinstance(leaf, Size | Turn)
+        or (isinstance(leaf, Read) and (leaf.origin in work.needed or is_size(leaf.origin)))
+        for leaf in leaves(expr)
+    )
+
+
+def _owner_stays(inputs: Inputs, origin: Origin) -> bool:
+    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    owner = origin.base.base if origin.base is not None else None
+    return owner is not None and (owner.step is Step.CONST or owner in inputs.identical)
+
+
+def _may_change_class(cls: type) -> bool:
+    """Whether ``x.__class__ = Other`` has to be expected: of the user's own classes."""
+    return is_python_class(cls) and cls.__module__.partition(".")[0] not in ("torch", "collections")
+
+
+def _of_read(
+    work: Numbers, inputs: Inputs, event: Found, taken: set[Origin], describe: Callable[[torch.Tensor], Any]
+) -> Iterator[Assumption]:
+    origin, value, place = event.origin, event.value, event.place
+    is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
+    if is_grad and not inputs.grads_used:
+        return
+    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in taken and not is_grad:
+        return  # a property of a tensor that is guarded as a whole
+    match event.kind:
+        case "number" if is_size(origin):
+            return  # the tensor is guarded as a whole
+        case "number":
+            if origin in work.needed:
+                yield ValueOf(place, origin, value)
+            elif origin.step not in (Step.LEN, Step.SIZE) and origin.key is not id:  # these are always ints
+                # Even if nobody uses it, the program raises where there is none.
+                yield TypeOf(place, origin, type(value))
+        case "constant":
+            yield ValueOf(place, origin, value)
+        case "pinned":
+            yield Identity(place, origin, value)
+        case _:
+            if origin in inputs.identical and event.kept and _owner_stays(inputs, origin):
+                yield Kept(place, origin, value)
+            # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
+            elif origin in inputs.identical and (origin in taken or not is_grad):
+                yield Identity(place, origin, value)
+                if event.kind == "object" and _may_change_class(type(value)):
+                    yield TypeOf(place, origin, type(value))
+            elif event.kind in ("object", "foreign") or origin not in taken:
+                yield TypeOf(place, origin, type(value))
+            if origin in taken:
+                free = work.dimensions.of(origin, len(event.detail[2]))
+                strides = work.dimensions.strides[origin] if free else ()
+                yield TensorKind(place, origin, value, event.detail, describe, tuple(map(_is_free, free)), strides)

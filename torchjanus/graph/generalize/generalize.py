@@ -1,0 +1,248 @@
+"""Traces of one path become one program with assumptions (JANUS 4.2: what stayed equal is assumed).
+
+Where the traces agree there is an assumption; where a number or an object differs there is an input. The traces must
+have taken the same path (equal tokens); which path a call will take is what the assumptions decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import Refused
+from torchjanus.graph.generalize.assume import assumptions_of
+from torchjanus.graph.generalize.builder import Builder
+from torchjanus.graph.generalize.dead_stores import overwritten
+from torchjanus.graph.generalize.known_numbers import with_known_numbers
+from torchjanus.graph.generalize.schedule import Schedule, schedule
+from torchjanus.graph.generalize.selections import made_sizes
+from torchjanus.graph.ir.dimensions import Dimensions, Geometry, dimensions_of, geometries
+from torchjanus.graph.ir.numbers import (
+    HostBatch,
+    Numbers,
+    find_host_fetches,
+    need,
+    split_numbers,
+    used_expressions,
+    value_of,
+    varies,
+)
+from torchjanus.graph.ir.program import Cut, Program
+from torchjanus.graph.ir.repetition import begin_rounds
+from torchjanus.graph.ir.size_formulas import Formulas
+from torchjanus.host.assumption import Assumption, TypeOf
+from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Computed, Pinned
+from torchjanus.trace.recipes import FoundAt, Recipe
+from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
+
+__all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A held-back write or extern call, with the recipes of its values; or what all rounds of a loop write and call,
+    with those of all values of one round. ``parts``: how many values each event of a round has."""
+
+    event: Stored | Mutation | Extern | Each
+    recipes: tuple[Recipe, ...]
+    parts: tuple[int, ...] = ()
+
+    def externs(self) -> Iterator[Extern]:
+        """The extern calls; of those of rounds the first round's."""
+        events = self.event.events if isinstance(self.event, Each) else (self.event,)
+        yield from (event for event in events if isinstance(event, Extern))
+
+
+@dataclass(frozen=True, slots=True)
+class Generalised:
+    """One path, ready to be lowered and guarded."""
+
+    program: Program
+    assumptions: tuple[Assumption, ...]
+    origins: tuple[Origin, ...]  # of the program's inputs
+    pinned: tuple[torch.Tensor | None, ...]  # the very tensor, where the assumptions say that it is
+    slots: tuple[Expr, ...]
+    batches: tuple[HostBatch, ...]
+    outputs: dict[Any, int]  # ("tensor", number) or a fetch's token -> position in the program's outputs
+    effects: tuple[Effect, ...]
+    result: Recipe
+    varying: tuple[Origin, ...] = ()
+    schedule: Schedule = field(default_factory=Schedule)
+    risky: tuple[Expr, ...] = ()  # Python arithmetic on fetched numbers that may raise, with no assertion against it
+    computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
+    dimensions: Dimensions = field(default_factory=Dimensions)
+    sizes: dict[Any, int] = field(default_factory=dict)  # where none changes: of what the program makes, by its token
+    groves: tuple[Any, ...] = ()  # recursive calls of the step (see graph.grove)
+    measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
+
+    @property
+    def is_overtaken(self) -> bool:
+        """Whether an extern call may change memory that the graph has read before."""
+        return any(event.late for effect in self.effects for event in effect.externs())
+
+
+def generalise(
+    traces: Sequence[Trace],
+    relaxed: frozenset[Any] = frozenset(),
+    describe: Callable[[torch.Tensor], Any] | None = None,
+    seen: Sequence[Mapping[Any, Geometry]] = (),
+    numbers: bool = False,
+    counted: bool = False,
+) -> Generalised:
+    """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
+    earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do. ``counted``: those
+    that say how often a loop goes round are sizes, too. Raises Refused where no graph can have them, Split where not
+    for all sizes."""
+    last = traces[-1]
+    if any(trace.refusals for trace in traces):
+        raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
+    if gone := overwritten(last):
+        kept = {number: recipes for number, recipes in last.recipes.items() if number not in gone}
+        last = replace(last, recipes=kept)
+        traces = [*traces[:-1], last]
+    work = Numbers(traces, relaxed)
+    work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
+    split_numbers(work)
+    work.traces = traces = with_known_numbers(work)
+    last = traces[-1]
+    ops = [event for event in last.events if isinstance(event, Op)]
+    if counted:
+        work.dimensions.counts.extend(_counts(work, ops))
+    _select(work, ops)
+    find_host_fetches(work, last, ops)
+    for expr in used_expressions(last):
+        need(work, expr)
+    for event in last.events:
+        if isinstance(event, Pinned) and not varies(work, event.expr):
+            need(work, event.expr)
+        elif isinstance(event, Absent) and isinstance(event.key, Traced):
+            need(work, event.key.expr)
+    builder = Builder(work, last, ops)
+    program = builder.build()
+    assumptions = tuple(assumptions_of(work, builder, describe or (lambda t: None)))
+    plan = schedule(last, _wanted(builder, assumptions))
+    program = _staged(program, builder, plan)
+    made = tuple(a for a in assumptions if all(plan.is_early(origin.waits_for) for origin in a.origins()))
+    return Generalised(
+        program,
+        made,
+        tuple(builder.inputs.origins),
+        builder.inputs.pinned(),
+        tuple(builder.slots),
+        tuple(builder.batches()),
+        builder.outputs,
+        tuple(_effects(last, gone)),
+        last.result,
+        tuple(sorted(work.varying, key=str)),
+        plan,
+        tuple(builder.risky),
+        tuple(_computed(work, builder)),
+        work.dimensions,
+        {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
+        measures=tuple(builder.sizes.measures),
+    )
+
+
+def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
+    """The numbers by which loops go round more or less often, or at most so often, and which are no sizes."""
+    asked = [number for op in ops if op.func is begin_rounds for number in (op.args[0], *op.args[3:4])]
+    reads = [read for number in asked for read in Formulas.numbers_in(number)]
+    met = {read.token: read for read in reads if varies(work, read)}
+    return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
+
+
+def _select(work: Numbers, ops: Sequence[Op]) -> None:
+    """Let the sizes of what the graph selects be symbols; those under one mask one."""
+    met: dict[Any, Size] = {}
+    for key, size in made_sizes(ops):
+        work.dimensions.select(size, met.setdefault(key, size))
+
+
+def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
+    """The extern calls whose results are looked at before the commit: by the graph, or by an assumption.
+
+    The type of a foreign object, or of a number that only the commit works with, is worth knowing but not waiting for.
+    """
+    waiting = {origin.waits_for for origin in builder.inputs.origins}
+    for expr in builder.slots:
+        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    for expr in _computed(builder.work, builder):
+        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    for assumption in assumptions:
+        if isinstance(assumption, TypeOf) and builder.inputs.found[assumption.origin].kind in ("foreign", "number"):
+            continue
+        waiting.update(origin.waits_for for origin in assumption.origins())
+    return {number - 1 for number in waiting if number}
+
+
+def _computed(work: Numbers, builder: Builder) -> Iterator[Expr]:
+    """What may raise and changes from call to call, but needs no result of the graph."""
+    for event in builder.trace.events:
+        if isinstance(event, Computed) and varies(work, event.expr) and not builder.decided_in_graph(event.expr):
+            yield event.expr
+
+
+def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
+    """The program with what is known from which cut on."""
+    if not plan.cuts:
+        return program
+    inputs = tuple(
+        replace(entry, stage=plan.stage_of(origin.waits_for))
+        for entry, origin in zip(program.inputs, builder.inputs.origins, strict=True)
+    )
+    slots = tuple(
+        replace(kind, stage=max((plan.stage_of(waits_for) for waits_for in _waited_for(builder, e)), default=0))
+        for kind, e in zip(program.slots, builder.slots, strict=True)
+    )
+    cuts = []
+    for after, events in zip(plan.cuts, plan.stages[1:], strict=True):
+        outputs = {position for event in events for position in builder.outputs_of(event)}
+        cuts.append(Cut(builder.position(after), tuple(sorted(outputs))))
+    return replace(program, inputs=inputs, slots=slots, cuts=tuple(cuts))
+
+
+def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
+    """For which extern calls a number waits. A size of what the program makes may follow those of what any of them gave
+    before it was read."""
+    read = [leaf.after for leaf in leaves(expr) if isinstance(leaf, Size)]
+    yield from (leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    if not read:
+        return
+    made = {event.number + 1: event.after for event in builder.trace.events if isinstance(event, Extern)}
+    for members in builder.work.dimensions.symbols:
+        for origin, _ in members:
+            if origin.waits_for and made.get(origin.waits_for, 0) <= max(read):
+                yield origin.waits_for
+
+
+def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
+    touched: set[Any] = set()
+    for event in trace.events:
+        if id(event) in gone:
+            continue
+        if isinstance(event, Each):
+            values = [trace.recipes.get(id(part), ()) for part in event.events]
+            touched.update(part.base for part in event.events if not isinstance(part, Extern))
+            yield Effect(event, tuple(r for some in values for r in some), tuple(map(len, values)))
+        if not isinstance(event, Stored | Mutation | Extern):
+            continue
+        recipes = trace.recipes.get(id(event), ())
+        if isinstance(event, Stored) and event.how == "item":
+            place = event.base.item(event.key.expr if isinstance(event.key, Traced) else event.key)
+            same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].origin == place
+            if same and place not in touched and event.base not in touched:
+                continue  # what was found there is put back
+            touched.add(place)
+        elif not isinstance(event, Extern):
+            touched.add(
+                event.base.item(event.key)
+                if isinstance(event, Stored) and not isinstance(event.key, Traced)
+                else event.base
+            )
+        yield Effect(event, recipes)

@@ -1,0 +1,143 @@
+"""Numbers fetched from tensors that the step itself has made of constants, and that only count: they are constants.
+
+An optimizer that is made in the step begins to count its steps anew in each call; what it computes in Python by their
+number is then the same whenever the step takes this path. A rewriting of traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchjanus.graph.ir.numbers import Numbers, expressions_in, need, refs_in, varies
+from torchjanus.graph.ir.repetition import begin_rounds, end_rounds
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Held, Pinned
+from torchjanus.trace.values import Apply, Expr, Fetch
+
+__all__ = ["with_known_numbers"]
+
+_MAKING = frozenset(("torch.tensor", "torch.zeros", "torch.ones", "torch.full"))
+# What gives a tensor of its own, or the one that it changes.
+_COMPUTING = frozenset(
+    """Tensor.add_ Tensor.__iadd__ Tensor.sub_ Tensor.__isub__ Tensor.mul_ Tensor.__imul__ Tensor.div_
+    Tensor.__itruediv__ torch._foreach_add_ torch._foreach_mul_ add_anew sub_anew mul_anew div_anew""".split()
+)
+
+
+def with_known_numbers(work: Numbers) -> list[Trace]:
+    """The runs with such numbers in the place of what was fetched, in operations and in what was decided."""
+    traces = list(work.traces)
+    ops = [event for event in traces[-1].events if isinstance(event, Op)]
+    if not any(token[0] == "fetch" for token in traces[-1].fetched) or not any(op.name in _MAKING for op in ops):
+        return traces
+    if any(isinstance(event, Invoked) for event in traces[-1].events):
+        return traces  # what recursive calls do with tensors of the step is not told here
+    known = _known(work, ops)
+    return [_Telling(trace, known).trace() for trace in traces] if known.until else traces
+
+
+@dataclass(slots=True)
+class _Known:
+    """``until``: of each tensor that is known, between which numbers of operations it is."""
+
+    fetched: Mapping[Any, Any]
+    until: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def number(self, expr: Any) -> Any:
+        """What was fetched, where it is a constant; else the expression."""
+        if not isinstance(expr, Fetch) or expr.type not in (int, float) or expr.index is not None or expr.each:
+            return expr
+        first, last = self.until.get(expr.ref, (1, 0))
+        return self.fetched[expr.token] if first <= expr.after <= last else expr
+
+
+def _known(work: Numbers, ops: list[Op]) -> _Known:
+    known = _Known(work.traces[-1].fetched)
+    telling = _Telling(work.traces[-1], known)
+    open_: set[int] = set()  # the tensors that are known up to here
+    ending = dict(_ends(ops))
+    for at, op in enumerate(ops):
+        open_ -= ending.get(at, set())
+        used = {ref.number for ref in refs_in((op.args, op.kwargs))}
+        if used <= open_ and op.name in (_COMPUTING if used else _MAKING) and _is_constant(work, telling, op):
+            for ref in op.outs:
+                if ref.number not in open_:
+                    open_.add(ref.number)
+                    known.until[ref.number] = (at + 1, at)
+        else:
+            open_ -= used  # it may be another name of the tensor, too, by which that is changed later
+        for number in open_:
+            known.until[number] = (known.until[number][0], at + 1)
+    return known
+
+
+def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
+    """Whether all that the operation is given beside tensors is the same in each call."""
+    told = telling.operation(op, 0)
+    found = list(expressions_in((told.args, told.kwargs)))
+    if any(varies(work, expr) for expr in found):
+        return False
+    for expr in found:
+        need(work, expr)
+    return True
+
+
+def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
+    """Before which operations tensors are known no longer: those that rounds of a loop change where it begins, for how
+    often they do is not told by the rounds that are kept; those that rounds make where the next one begins."""
+    begins: list[int] = []
+    ends: dict[int, set[int]] = {}
+    for at, op in enumerate(ops):
+        if op.func is begin_rounds:
+            begins.append(at)
+        elif op.func is end_rounds:
+            begin = begins.pop()
+            within = ops[begin + 1 : at]
+            ends.setdefault(begin, set()).update(ref.number for op in within for ref in refs_in((op.args, op.kwargs)))
+            length, left = divmod(len(within), ops[begin].args[1])
+            made = {ref.number for op in within for ref in op.outs}
+            for boundary in range(begin + 1, at + 1, 1 if left else length):
+                ends.setdefault(boundary, set()).update(made)
+    yield from ends.items()
+
+
+class _Telling(Rewriting):
+    """A run with those numbers in the place of what was fetched."""
+
+    def __init__(self, old: Trace, known: _Known) -> None:
+        super().__init__(old)
+        self.known = known
+
+    def expr(self, expr: Any) -> Any:
+        if not isinstance(expr, Apply):
+            return self.known.number(expr)
+        args = tuple(map(self.expr, expr.args))
+        if all(new is old for new, old in zip(args, expr.args, strict=True)):
+            return expr
+        if not any(isinstance(arg, Expr) for arg in args):
+            return expr.func(*args)
+        return self.applied(expr, args)
+
+    def trace(self) -> Trace:
+        """The run; what leaves it is as it was."""
+        events: list[Any] = []
+        done = 0
+        begins = []
+        for event in self.old.events:
+            begins.append(len(events))
+            told = event
+            if isinstance(event, Op):
+                told = self.operation(event, done)
+            elif isinstance(event, Held | Pinned | Computed):
+                told = self.event(event, done)
+                if not isinstance(told.expr, Expr):
+                    continue  # it is so in each call
+            done += isinstance(event, Op)
+            events.append(told)
+        begins.append(len(events))
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        return replace(self.old, events=events, alive=[*self.old.alive, self.old], **moved)

@@ -1,0 +1,180 @@
+"""When each extern call of a path is made: before the graph, at a cut in the midst of it, or at commit.
+
+A call that nothing waits for is made at commit, when all assumptions have been validated. One whose result is needed is
+made as early as nobody can tell: before the graph, if it depends on nothing that the graph computes, and if the program
+is certain to come to it. Otherwise the graph is cut in two at its place. Calls whose order can be noticed keep it.
+One whose error the program might handle is made early, too: if it raises, the program itself is run, and meets the
+error where it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from torchjanus.core.errors import Refusal, Refused
+from torchjanus.graph.ir.numbers import expressions_in
+from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.values import Fetch, Read, leaves
+
+__all__ = ["Schedule", "schedule"]
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """``stages[0]``: the calls before the graph; ``stages[k]``: those at cut k - 1, which comes before framework call
+    number ``cuts[k - 1]``. All others are made at commit."""
+
+    stages: tuple[tuple[Extern, ...], ...] = ((),)
+    cuts: tuple[int, ...] = ()
+
+    def stage_of(self, waits_for: int) -> int:
+        """From which stage on something is known that waits for this many extern calls. See ``Origin.waits_for``."""
+        if not waits_for:
+            return 0
+        for stage, events in enumerate(self.stages):
+            if any(event.number == waits_for - 1 for event in events):
+                return stage
+        return len(self.stages)
+
+    def is_early(self, waits_for: int) -> bool:
+        """Whether it is known before the commit."""
+        return self.stage_of(waits_for) < len(self.stages)
+
+    def last(self, waiting: Iterable[int]) -> int:
+        """Of some ``Origin.waits_for``, all early, the one that is known last."""
+        order = {event.number + 1: place for place, event in enumerate(e for stage in self.stages for e in stage)}
+        return max(waiting, key=lambda waits_for: order.get(waits_for, -1), default=0)
+
+    @property
+    def early(self) -> frozenset[int]:
+        """The numbers of the calls that are made before the commit."""
+        return frozenset(event.number for events in self.stages for event in events)
+
+
+def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
+    """The schedule of a run's extern calls. ``wanted``: the numbers of those with results needed before the commit.
+
+    Raises Refused where a call cannot be made as early as it must.
+    """
+    externs = [event for event in trace.events if isinstance(event, Extern)]
+    if not externs:
+        return Schedule()
+    ops = [event for event in trace.events if isinstance(event, Op)]
+    last_draw = max((index for index, op in enumerate(ops) if op.draws), default=-1)
+    needed = set(wanted)
+    early: list[Extern] = []
+    for event in reversed(externs):
+        first = any(event.effects.conflicts(later.effects) for later in early)
+        drawing = event.draws and event.after <= last_draw
+        if event.number in needed or first or event.handled or drawing or _is_first_clock(event):
+            early.append(event)
+            needed.update(_waits_for(trace, event))
+    early.reverse()
+    _check_rounds(trace, early)
+    stages: list[list[Extern]] = [[]]
+    cuts: list[int] = []
+    placed: list[tuple[Extern, int]] = []
+    for event in early:
+        after_cut = any(
+            stage and (event.effects.conflicts(earlier.effects) or earlier.number in _waits_for(trace, event))
+            for earlier, stage in placed
+        )
+        if not after_cut and _is_certain(trace, ops, event):
+            stage = 0
+        else:
+            if not cuts or cuts[-1] != event.after:
+                cuts.append(event.after)
+                stages.append([])
+            stage = len(cuts)
+        _check(trace, event)
+        stages[stage].append(event)
+        placed.append((event, stage))
+    return Schedule(tuple(tuple(sorted(s, key=lambda e: e.number)) for s in stages), tuple(cuts))
+
+
+def _check_rounds(trace: Trace, early: Sequence[Extern]) -> None:
+    """Raises Refused where a call would have to be made before those of a loop's rounds, which are made at commit."""
+    loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
+    if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
+        what = f"{name_of(early[-1].func)} is called after a loop whose rounds call native code, and its result is used"
+        raise Refused(Refusal(early[-1].place, what, "Those are made when the graph has run.", ""))
+
+
+def _is_first_clock(event: Extern) -> bool:
+    """Whether a clock is read before any work is done: at commit, it would tell another time."""
+    return event.after == 0 and event.effects.reads == frozenset({"clock"}) and not event.effects.writes
+
+
+def _waits_for(trace: Trace, event: Extern) -> set[int]:
+    """The extern calls whose results this one is given."""
+    numbers: set[int] = set()
+    for recipe in trace.recipes.get(id(event), ()):
+        for part in parts_of(recipe):
+            if isinstance(part, FoundAt):
+                numbers.add(part.origin.waits_for - 1)
+        for expr in expressions_in(recipe):
+            numbers.update(leaf.origin.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
+    return numbers - {-1}
+
+
+def _takes_from_graph(trace: Trace, event: Extern) -> bool:
+    for recipe in trace.recipes.get(id(event), ()):
+        if any(isinstance(part, TensorOf | TensorAt) for part in parts_of(recipe)):
+            return True
+        if any(isinstance(leaf, Fetch) for expr in expressions_in(recipe) for leaf in leaves(expr)):
+            return True
+    return False
+
+
+def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
+    """Whether the call may be made before the graph runs."""
+    if event.late or _takes_from_graph(trace, event):
+        return False
+    if event.draws and any(op.draws for op in ops[: event.after]):
+        return False
+    if event.after and "clock" in event.effects.reads:
+        return False  # it tells how long the work before it took
+    if event.effects.harmless and not event.draws:
+        return True
+    if any(op.checks for op in ops[: event.after]):
+        return False
+    for earlier in trace.events:
+        if earlier is event:
+            return True
+        if isinstance(earlier, Asserted):
+            return False
+        if isinstance(earlier, Held | Pinned | Computed) and any(
+            isinstance(leaf, Fetch) for leaf in leaves(earlier.expr)
+        ):
+            return False
+    return True
+
+
+def _check(trace: Trace, event: Extern) -> None:
+    """Raises Refused where native code would see less than the program has written by then, or the program, when it
+    makes the call itself, more than it had."""
+    if event.changes:
+        what = f"{name_of(event.func)} is called in the midst of the step, and may change {event.changes}"
+        why = "should an assumption fail after that, the program would read it as the call has left it."
+        raise Refused(Refusal(event.place, what, why, "Call it before the step, or after it."))
+    why = event.stale
+    if not why and event.effects.user_code:
+        for earlier in trace.events:
+            if earlier is event:
+                break
+            if isinstance(earlier, Stored | Mutation):
+                why = "what the step has written before it"
+                break
+    if why:
+        raise Refused(
+            Refusal(
+                event.place,
+                f"{name_of(event.func)} is called in the midst of the step, and may read {why}",
+                "writes are held back until the whole step has been validated.",
+                "Call it before the step writes anything, or after the step.",
+            )
+        )

@@ -1,0 +1,282 @@
+"""Selections that the host makes between parts of a graph, told as operations of the graph: a rewriting of traces.
+
+That can be done where nobody in Python needs to know how many elements were selected: then the graph is one. Knows
+nothing of how a graph is made for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.generalize.schedule import Schedule
+from torchjanus.graph.ir.numbers import expressions_in, refs_in
+from torchjanus.graph.ir.repetition import begin_rounds
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.graph.operators.data_sizes import FINDING, count, found
+from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Computed, Found, Held, Pinned
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef, symbol_token
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
+
+_RESIZING = ("resize_", "set_", "data.__set__")
+
+__all__ = ["as_read", "finds", "made_sizes", "with_selections"]
+
+
+def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
+    """The runs with selections in the graph, where ``plan`` cuts it for them; None where there are no such."""
+    last = traces[-1]
+    # What rounds and recursive calls select is not told here.
+    if any(isinstance(e, Each | Several | Invoked) or _begins_rounds(e) for e in last.events):
+        return None
+    cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
+    chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
+    late = _late(last, plan)
+    for number in _known_to_python(last, late):
+        chosen.pop(number, None)
+    return [_Telling(trace, chosen, _late(trace, plan)).trace() for trace in traces] if chosen else None
+
+
+def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
+    """The ids of what takes values that nobody needs before the graph has run: of some events, and of the run itself
+    for what it returns. There are none where tensors may change their sizes."""
+    if any(event.name.endswith(_RESIZING) for event in trace.events if isinstance(event, Op)):
+        return frozenset()
+    externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
+    return frozenset(
+        map(id, (trace, *(e for e in trace.events if isinstance(e, Stored | Mutation | Computed)), *externs))
+    )
+
+
+def finds(op: Op) -> bool:
+    """Whether it is such a selection."""
+    return op.func is found
+
+
+def as_read(expr: Any, trace: Trace) -> Any:
+    """An expression with sizes of what is selected as the host would read them, had it made the selections. ``trace``:
+    the run as it was."""
+    if isinstance(expr, Size) and (origin := trace.origins.get(expr.ref)) is not None:
+        return Read(origin.then(Step.SIZE, expr.dim))
+    if isinstance(expr, Apply):
+        return Apply(expr.func, tuple(as_read(arg, trace) for arg in expr.args))
+    return expr
+
+
+def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
+    """The sizes that selections find out, each with what tells equal ones: those under masks that are computed alike.
+    (That nobody has changed one in between by another name is found out in the graph.)"""
+    known: dict[int, int] = {}  # by tensor's number: equal where tensors are computed alike
+    numbers: dict[Any, int] = {}
+
+    def told(value: Any) -> Any:
+        return ("computed", known.get(value.number, -1 - value.number)) if isinstance(value, TensorRef) else value
+
+    for after, op in enumerate(ops, 1):
+        if not all(map(_is_plainly_given, op.args)) or op.kwargs or op.draws or len(op.outs) != 1:
+            known.update((ref.number, numbers.setdefault((after, ref), len(numbers))) for ref in op.outs)
+            continue
+        what = (op.name, *(symbol_token(part) if part is told(part) else told(part) for part in op.args))
+        known[op.outs[0].number] = numbers.setdefault(what, len(numbers))
+        if finds(op):
+            yield what, Size(op.outs[0].number, 0, after)
+
+
+def _is_plainly_given(value: Any) -> bool:
+    """Whether it is a tensor, or holds none."""
+    return isinstance(value, TensorRef) or not any(True for _ in refs_in(value))
+
+
+@dataclass(frozen=True, slots=True)
+class _Selection:
+    """Extern call ``number``, the operation before it that makes what it is given, and the tensor that it gives."""
+
+    number: int
+    how: str
+    marked: int  # which of the run's operations
+    least: int
+    result: int
+
+
+def _begins_rounds(event: Any) -> bool:
+    return isinstance(event, Op) and event.func is begin_rounds
+
+
+def _selection(trace: Trace, event: Extern) -> _Selection | None:
+    origin = Origin.extern(event.number, "")
+    results = [number for number, where in trace.origins.items() if where == origin]
+    ops = [one for one in trace.events if isinstance(one, Op)]
+    recipes = trace.recipes.get(id(event), ())
+    least = event.kwargs.get("minlength", 0)
+    plain = event.kwargs.keys() <= {"minlength"} and type(least) is int and len(event.args) == 1
+    if not plain or not event.after or len(results) != 1 or not recipes or not isinstance(recipes[0], TensorAt):
+        return None
+    marked, given = ops[event.after - 1], recipes[0].ref
+    used = sum(ref == given for op in ops for ref in refs_in((op.args, op.kwargs)))
+    if marked.func is not torch.Tensor.detach or given not in marked.outs or used:
+        return None
+    return _Selection(event.number, FINDING[event.func], event.after - 1, least, results[0])
+
+
+def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
+    """The extern calls of whose results something is asked other than by operations. How many there are may be known
+    to what is ``late``."""
+    for event in trace.events:
+        match event:
+            case Held() | Pinned() | Computed():
+                yield from _read_by(event.expr, id(event) in late)
+            case Absent() | Stored() if isinstance(event.key, Traced):
+                yield from _read_by(event.key.expr)
+            case Found(origin=origin):
+                if not _is_plain(event):
+                    yield origin.waits_for - 1
+                continue
+        for name in ("base", "origin", "first", "second"):
+            if isinstance(path := getattr(event, name, None), Origin):
+                yield path.waits_for - 1
+    yield from _known_to(trace.result, id(trace) in late, False)
+    for event in trace.events:
+        for recipe in trace.recipes.get(id(event), ()):
+            yield from _known_to(recipe, id(event) in late, isinstance(event, Extern))
+
+
+def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
+    """What a recipe knows of results of extern calls. ``native``: it is what native code is given."""
+    for expr in expressions_in(recipe):
+        yield from _read_by(expr, late)
+    for part in parts_of(recipe):
+        if isinstance(part, FoundAt) and (part.origin.step is not Step.EXTERN or (native and part is not recipe)):
+            yield part.origin.waits_for - 1
+
+
+def _is_count(origin: Origin) -> bool:
+    """Whether it says how many elements an extern call has selected."""
+    return origin.step is Step.SIZE and origin.key == 0 and origin.base is not None and origin.base.step is Step.EXTERN
+
+
+def _is_plain(event: Found) -> bool:
+    """Whether it is what a call gave, or a size of that, or what is so of all that it gives."""
+    step, base = event.origin.step, event.origin.base
+    if step is Step.EXTERN:
+        return event.kind == "tensor"
+    return base is not None and base.step is Step.EXTERN and step is Step.SIZE
+
+
+def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
+    read = (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
+    yield from (origin.waits_for - 1 for origin in read if not (late and _is_count(origin)))
+
+
+class _Telling(Adding):
+    """A run with these selections in the place of the host's. What is ``late`` to know their number fetches it: it is
+    counted in the end."""
+
+    def __init__(self, old: Trace, chosen: Mapping[int, _Selection], late: Container[int]) -> None:
+        super().__init__(old)
+        self._late = late
+        self._leaving = False  # it is spoken of what leaves the call
+        self._ops = [event for event in old.events if isinstance(event, Op)]
+        self._counts: dict[tuple[int, int], Fetch] = {}
+        self._fetched: dict[Any, int] = {}
+        self._selected = {one.result for one in chosen.values()}
+        for op in self._ops:  # and what is computed of it
+            if any(ref.number in self._selected for ref in refs_in((op.args, op.kwargs))):
+                self._selected.update(ref.number for ref in op.outs)
+        self._marked = {one.marked: one for one in chosen.values()}
+        self._origins = {Origin.extern(number, ""): one for number, one in chosen.items()}
+
+    def _selection(self, origin: Origin) -> _Selection | None:
+        return self._origins.get(origin)
+
+    def operation(self, op: Op, after: int) -> Op:
+        one = self._marked.get(after)
+        if one is None:
+            return super().operation(op, after)
+        args = (one.how, *self.values(op.args[:1], after), one.least)
+        return replace(op, func=found, name=found.__name__, args=args, kwargs={}, outs=(TensorRef(one.result),))
+
+    def expr(self, expr: Any) -> Any:
+        if isinstance(expr, Read) and expr.origin.step is Step.SIZE and expr.origin.base is not None:
+            one = self._selection(expr.origin.base)
+            if one is not None:
+                dim = expr.origin.key
+                if self._leaving:
+                    return self._count(one.result, dim, self._sizes_of(one)[dim])
+                return Size(one.result, 0, one.marked + 1) if dim == 0 else self._sizes_of(one)[dim]
+        if self._leaving and isinstance(expr, Size) and expr.ref in self._selected:
+            return self._count(expr.ref, expr.dim, self.old.fetched[expr.token])
+        if isinstance(expr, Apply):
+            args = tuple(map(self.expr, expr.args))
+            if not any(isinstance(arg, Expr) for arg in args):
+                return expr.func(*args)
+            if self._leaving:  # where it does not leave it is said otherwise
+                return Apply(expr.func, args)
+        return super().expr(expr)
+
+    def _count(self, ref: int, dim: int, value: int) -> Fetch:
+        """A size, counted in the end."""
+        known = self._counts.get((ref, dim))
+        if known is None:
+            known = Fetch(self.new((), torch.int64), len(self._ops) + len(self._counts) + 1, int)
+            self._counts[ref, dim], self._fetched[known.token] = known, value
+        return known
+
+    def _sizes_of(self, one: _Selection) -> tuple[int, ...]:
+        origin = self.old.origins[one.result]
+        found_here = (event for event in self.old.events if isinstance(event, Found) and event.origin == origin)
+        return tuple(next(found_here).detail[2])
+
+    def recipe(self, recipe: Any) -> Any:
+        one = self._selection(recipe.origin) if isinstance(recipe, FoundAt) else None
+        return super().recipe(recipe) if one is None else TensorOf(TensorRef(one.result))
+
+    def event(self, event: Any, after: int) -> Any:
+        self._leaving = id(event) in self._late
+        made = super().event(event, after)
+        self._leaving = False
+        if isinstance(event, Extern) and id(made) in self.recipes:
+            self.recipes[id(made)] = tuple(self._handed(r, event.after) for r in self.recipes[id(made)])
+        return made
+
+    def _handed(self, recipe: Any, after: int) -> Any:
+        """What native code is given: a tensor that the graph selects, as it is by then."""
+        results = {one.result for one in self._origins.values()}
+        if isinstance(recipe, TensorOf) and recipe.ref.number in results:
+            return TensorAt(recipe.ref, after)
+        return recipe
+
+    def trace(self) -> Trace:
+        """The run."""
+        events: list[Any] = []
+        begins: list[int] = []
+        done = 0
+        numbers = {origin.key for origin in self._origins}
+        for event in self.old.events:
+            begins.append(len(events))
+            if isinstance(event, Extern) and event.number in numbers:
+                continue
+            if isinstance(event, Found) and event.origin.waits_for - 1 in numbers:
+                continue
+            events.append(self.event(event, done))
+            done += isinstance(event, Op)
+        begins.append(len(events))
+        self._leaving = id(self.old) in self._late
+        result = None if self.old.result is None else self.recipe(self.old.result)
+        modes = self._ops[-1].modes
+        for (ref, dim), fetch in self._counts.items():
+            events.append(Op(count, count.__name__, (TensorRef(ref), dim), {}, (TensorRef(fetch.ref),), modes))
+        gone = {one.result for one in self._origins.values()}
+        origins = {number: where for number, where in self.old.origins.items() if number not in gone}
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        made = replace(self.made(events, origins=origins, **moved), result=result)
+        made.fetched.update(self._fetched)
+        for one in self._origins.values():
+            made.fetched[Size(one.result, 0, one.marked + 1).token] = self._sizes_of(one)[0]
+        return made

@@ -1,0 +1,264 @@
+"""Which dimensions of the inputs change from call to call, and which of them change together (JANUS figure 4).
+
+A dimension that was equal in all watched runs is constant. Those that had equal sizes in every run, and not always the
+same, are one symbol. Knows nothing of how a graph is made for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import JanusError
+from torchjanus.graph.ir.number_sizes import carried, carrier_of, carries, wanted
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.values import Apply, Read, Size
+
+__all__ = [
+    "FEW",
+    "Dimensions",
+    "Geometry",
+    "Split",
+    "dimensions_of",
+    "geometries",
+    "goes_alike",
+    "holds_for",
+    "in_inputs",
+    "is_size",
+    "key_of",
+]
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
+Strides = tuple[int | tuple[int, ...], ...]
+STRIDES = "strides"
+FEW = "few"  # and a dimension: what tells sizes 0 and 1 from others
+
+
+class Split(JanusError):
+    """These dimensions cannot change in one graph: each size needs an entry of its own. By (origin's token, dimension,
+    ``STRIDES``, or ``FEW`` and a dimension), with the reason."""
+
+    def __init__(self, parts: Mapping[tuple[Any, Any], str]) -> None:
+        super().__init__("; ".join(parts.values()))
+        self.parts = dict(parts)
+
+
+@dataclass(slots=True)
+class Dimensions:
+    """``symbols[k]``: the dimensions that have one size. ``strides``: of the tensors that have such dimensions."""
+
+    symbols: list[tuple[tuple[Origin, int], ...]] = field(default_factory=list)
+    seen: list[tuple[int, ...]] = field(default_factory=list)
+    strides: dict[Origin, Strides] = field(default_factory=dict)
+    counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many rounds make
+    made: list[Size] = field(default_factory=list)  # sizes that the graph finds out: how many elements it selects
+    _made: dict[int, int] = field(default_factory=dict)  # of the tensors that it selects
+    _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.symbols or self.counts or self.made)
+
+    def number(self, origin: Origin, dim: int) -> int | None:
+        """The symbol of a dimension, or None where it is constant."""
+        return self._numbers.get((origin.token, dim))
+
+    def counted(self, expr: Read) -> int | None:
+        """The symbol of a number that counts rounds."""
+        return next((n for n, one in enumerate(self.counts, len(self.symbols)) if one.token == expr.token), None)
+
+    def select(self, size: Size, like: Size) -> None:
+        """The graph finds out a size, which is taken to equal another one, or itself."""
+        if like not in self.made:
+            self.made.append(like)
+        self._made[size.ref] = self.made.index(like)
+
+    def selected(self, ref: int) -> int:
+        """The symbol of the number of elements of a tensor that the graph selects."""
+        return len(self.symbols) + len(self.counts) + self._made[ref]
+
+    def of(self, origin: Origin, count: int) -> tuple[int | None, ...]:
+        """The symbols of a tensor's dimensions; empty where all are constant."""
+        found = tuple(self.number(origin, dim) for dim in range(count))
+        return found if any(number is not None for number in found) else ()
+
+    def examples(self) -> tuple[int, ...]:
+        """Sizes that were met together, the largest: small ones are more often special to what is computed of them."""
+        met = max(zip(*self.seen, strict=False), key=lambda row: (sum(size > 1 for size in row), sum(row)), default=())
+        return tuple(
+            max(2, *sizes) if size < 2 and self.may_be_few(k) else size
+            for k, (size, sizes) in enumerate(zip(met, self.seen, strict=True))
+        )
+
+    def may_be_few(self, number: int) -> bool:
+        """Whether a symbol may be 0 or 1: of what the host makes in the midst of the step; all, where one was."""
+        if number >= len(self.symbols):
+            return False
+        given = all(origin.step is Step.EXTERN for origin, _ in self.symbols[number])
+        return given or any(min(sizes) < 2 for sizes in self.seen)
+
+    def told_by_few(self) -> Iterator[tuple[Any, Any]]:
+        """The parts of tensors' geometries that tell runs with such sizes from others."""
+        for number, members in enumerate(self.symbols):
+            if self.may_be_few(number):
+                yield from ((origin.token, (FEW, dim)) for origin, dim in members)
+
+    def carriers(self) -> tuple[Origin, ...]:
+        """What carries numbers into the graph that are sizes there."""
+        return tuple(members[0][0] for members in self.symbols if carries(members[0][0]))
+
+    def read(self, number: int) -> Read:
+        """Where the host reads a symbol."""
+        origin, dim = self.symbols[number][0]
+        return Read(origin.then(Step.SIZE, dim))
+
+    def add(self, members: Sequence[tuple[Origin, int]], sizes: tuple[int, ...]) -> None:
+        for origin, dim in members:
+            self._numbers[origin.token, dim] = len(self.symbols)
+        self.symbols.append(tuple(members))
+        self.seen.append(sizes)
+
+
+def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
+    """The expression with the sizes of what the program makes in terms of those of its inputs."""
+    if isinstance(expr, Size):
+        return measured[expr.token]
+    if isinstance(expr, Apply):
+        args = tuple(in_inputs(arg, measured) for arg in expr.args)
+        return Apply(expr.func, args)
+    return expr
+
+
+def is_size(origin: Origin) -> bool:
+    """Whether the path is that of a tensor's size."""
+    return origin.step is Step.SIZE
+
+
+def geometries(trace: Trace) -> dict[Any, Geometry]:
+    """The sizes and strides of all tensors that a run found, by their origins' tokens."""
+    found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
+    known: dict[Any, Geometry] = {event.origin.token: (event.detail[2], event.detail[3]) for event in found}
+    for event in _numbers_wanted(trace):
+        carrier = carried(event)
+        if len(carrier.value):
+            known[carrier.origin.token] = (carrier.detail[2], carrier.detail[3])
+    return known
+
+
+def _numbers_wanted(trace: Trace) -> Iterator[Found]:
+    numbers = wanted(event for event in trace.events if isinstance(event, Op))
+    return (e for e in trace.events if numbers and isinstance(e, Found) and e.kind == "number" and e.origin in numbers)
+
+
+def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
+    """What tells a run from others of its path where these parts of tensors' geometries cannot change."""
+    known = geometries(trace)
+    found: list[Any] = []
+    for token, part in parts:
+        sizes, strides = known[token]
+        if part == STRIDES:
+            found.append(strides)
+        elif isinstance(part, tuple):
+            found.append(sizes[part[1]] if sizes[part[1]] < 2 else None)
+        else:
+            found.append(sizes[part])
+    return tuple(found)
+
+
+def dimensions_of(
+    traces: Sequence[Trace], seen: Sequence[Mapping[Any, Geometry]], relaxed: frozenset[Any], numbers: bool = False
+) -> Dimensions:
+    """The dimensions that change. ``seen``: the geometries met in all runs of this path. ``numbers``: and the numbers
+    that are sizes of what the graph makes. Raises Split."""
+    made = Dimensions()
+    last = traces[-1]
+    moving: list[Origin] = []
+    first = {origin.token for origin in last.origins.values()}
+    rows = [row for row in zip(*(t.events for t in traces), strict=True) if _is_tensor(row[-1])]
+    # An input of the graph stands for others that have its size.
+    rows.sort(key=lambda row: row[-1].origin.token not in first)
+    for row in rows:
+        origin = row[-1].origin
+        same = len({id(event.value) for event in row}) == 1 and origin.token not in relaxed
+        if origin not in moving and not same and len({g[origin.token] for g in seen if origin.token in g}) > 1:
+            moving.append(origin)
+    classes: dict[tuple[int, ...], list[tuple[Origin, int]]] = {}
+    for origin in moving:
+        met = [geometry[origin.token] for geometry in seen if origin.token in geometry]
+        for dim, sizes in enumerate(zip(*(sizes for sizes, _ in met), strict=True)):
+            if len(set(sizes)) > 1:
+                classes.setdefault(sizes, []).append((origin, dim))
+    for sizes, members in classes.items():
+        made.add(members, sizes)
+    for number in _numbers_wanted(last) if numbers else ():  # each is a symbol of its own, equal to others or not
+        origin = carrier_of(number.origin)
+        held = [geometry.get(origin.token) for geometry in seen]
+        if None not in held and (len(set(held)) > 1 or number.origin.token in relaxed):
+            made.add([(origin, 0)], tuple(sizes[0] for sizes, _ in filter(None, held)))
+            made.strides[origin] = (1, 1)
+    unordered = {}
+    for origin in moving:
+        strides = _strides([g[origin.token] for g in seen if origin.token in g])
+        if strides is None:
+            unordered[origin.token, STRIDES] = f"{origin} has other strides at each call"
+        else:
+            made.strides[origin] = strides
+    if unordered:
+        raise Split(unordered)
+    return made
+
+
+def holds_for(expr: Any, trace: Trace) -> bool:
+    """Whether a condition on sizes of inputs held in a run."""
+    numbers = {e.origin.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    try:
+        return bool(_value(expr, geometries(trace), numbers))
+    except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
+        return False
+
+
+def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
+    """Whether a run would have decided the same with tensors of these sizes, as far as sizes alone decide."""
+    for event in trace.events:
+        if isinstance(event, Held):
+            try:
+                if bool(_value(event.expr, known, {})) is not event.outcome:
+                    return False
+            except (ArithmeticError, KeyError, TypeError):  # something else decides, too
+                continue
+    return True
+
+
+def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any]) -> Any:
+    if isinstance(expr, Read) and not is_size(expr.origin):
+        return numbers[expr.origin.token]
+    if isinstance(expr, Read):
+        assert expr.origin.base is not None
+        return known[expr.origin.base.token][0][expr.origin.key]
+    return expr.func(*(_value(arg, known, numbers) for arg in expr.args)) if isinstance(expr, Apply) else expr
+
+
+def _is_tensor(event: Any) -> bool:
+    return isinstance(event, Found) and event.kind == "tensor" and isinstance(event.detail[3], tuple)
+
+
+def _strides(met: Sequence[Geometry]) -> Strides | None:
+    """For each dimension its stride, or the dimensions whose sizes multiply to it, as in a tensor without gaps. None
+    where some stride is neither. (Those of a tensor without elements say nothing.)"""
+    met = [one for one in met if 0 not in one[0]] or met
+    sizes, strides = max(reversed(met), key=lambda one: sum(size > 1 for size in one[0]))
+    order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
+    found: list[int | tuple[int, ...]] = []
+    for dim in range(len(sizes)):
+        inner = tuple(sorted(order[: order.index(dim)]))
+        if len({strides[dim] for _, strides in met}) == 1:
+            found.append(strides[dim])
+        elif all(math.prod(sizes[i] for i in inner) == strides[dim] for sizes, strides in met):
+            found.append(inner)
+        else:
+            return None
+    return tuple(found)

@@ -1,0 +1,105 @@
+"""Python numbers that end up as sizes or as places of a window: ``x[i : i + 28]``, ``zeros(n)``, ``x.view(n, -1)``.
+
+Where such a number changes from call to call it is a symbol of the graph, as a changing dimension of an input is. What
+carries it into the graph is a tensor without elements that has that many rows, and two more: a symbol is never 0 or 1.
+Knows nothing of how a graph is made.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.program import Formula, Symbol
+from torchjanus.trace.actions import Op
+from torchjanus.trace.facts import Found
+from torchjanus.trace.values import Expr, Read, leaves
+
+__all__ = ["carried", "carrier_of", "carries", "is_shaping", "number_of", "sized", "wanted"]
+
+_MORE = 2
+_MOST = 1 << 40
+
+# Functions of torch that take sizes, places or widths. A number that reaches them otherwise (what ``full`` fills with)
+# may be symbolic just as well.
+_SHAPING = frozenset(
+    """view reshape expand broadcast_to repeat tile unflatten zeros ones empty full rand randn randint randperm arange
+    linspace eye new_zeros new_ones new_full new_empty narrow narrow_copy split_with_sizes unfold roll tril triu pad
+    interpolate one_hot topk""".split()
+)
+_SUBSCRIPTS = frozenset({"__getitem__", "__setitem__"})
+
+
+@lru_cache(4096)
+def sized(number: Any) -> torch.Tensor:
+    """What carries a number into a graph; without rows where it is none that can be carried."""
+    fits = type(number) is int and 0 <= number < _MOST
+    return torch.empty((number + _MORE if fits else 0, 0), dtype=torch.bool)
+
+
+sized.size_text = f"({{}} + {_MORE})"  # type: ignore[attr-defined]
+
+
+def carrier_of(number: Origin) -> Origin:
+    """Where the host finds what carries this number."""
+    return number.then(Step.OF, sized)
+
+
+def carried(number: Found) -> Found:
+    """The same for a number that a run has found: as if the run had found what carries it."""
+    value = sized(number.value)
+    detail = ("Tensor", "bool", tuple(value.shape), value.stride(), "cpu", False, True)
+    return Found(carrier_of(number.origin), value, "tensor", detail, place=number.place)
+
+
+def carries(origin: Origin) -> bool:
+    """Whether a number is carried there."""
+    return origin.step is Step.OF and origin.key is sized
+
+
+def number_of(symbol: int) -> Formula:
+    """The number that a symbol carries."""
+    return Formula(operator.sub, (Symbol(symbol), _MORE))
+
+
+def shaping(op: Op) -> Iterator[Any]:
+    """The arguments of a call that are sizes or places."""
+    name = getattr(op.func, "__name__", "")
+    if name in _SUBSCRIPTS and len(op.args) > 1:
+        key = op.args[1]
+        parts = key if isinstance(key, tuple) else (key,)
+        yield from (part for part in parts if isinstance(part, slice))  # single places are looked up
+    elif name in _SHAPING:
+        yield from (op.args, op.kwargs)
+
+
+def is_shaping(op: Op) -> bool:
+    """Whether some arguments of a call are sizes or places."""
+    return any(True for _ in shaping(op))
+
+
+def wanted(ops: Iterable[Op]) -> dict[Origin, None]:
+    """The numbers found on the heap, or given by extern calls, that reach sizes or places."""
+    found: dict[Origin, None] = {}
+    for op in ops:
+        for part in shaping(op):
+            for expr in _expressions(part):
+                for leaf in leaves(expr):
+                    if isinstance(leaf, Read) and leaf.origin.step is not Step.SIZE and not leaf.origin.is_grown:
+                        found[leaf.origin] = None
+    return found
+
+
+def _expressions(value: Any) -> Iterator[Any]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, slice):
+        yield from _expressions((value.start, value.stop, value.step))
+    elif isinstance(value, tuple | list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _expressions(part)

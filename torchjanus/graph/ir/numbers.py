@@ -1,0 +1,304 @@
+"""What the runs' numbers are: constants that stayed equal, inputs that changed, counters that the host can read.
+
+One Numbers holds what is known of all traces of one path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.dimensions import Dimensions, is_size
+from torchjanus.graph.ir.repetition import begin_rounds, end_rounds
+from torchjanus.trace.actions import Each, Op, Several
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.recipes import Build, Number, Perhaps, Recipe, Repeat, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+
+__all__ = [
+    "HostBatch",
+    "Numbers",
+    "counting_step",
+    "expressions_in",
+    "find_host_fetches",
+    "need",
+    "refs_in",
+    "split_numbers",
+    "taken_by",
+    "takes",
+    "tensors_in",
+    "used_expressions",
+    "value_of",
+    "varies",
+]
+
+# In-place arithmetic on a one-element counter that the host can carry out beside the graph (an optimizer's step).
+_COUNTING: dict[str, Callable[..., Any]] = {
+    "Tensor.add_": torch.add,
+    "Tensor.__iadd__": torch.add,
+    "Tensor.sub_": torch.sub,
+    "Tensor.__isub__": torch.sub,
+    "Tensor.mul_": torch.mul,
+    "Tensor.__imul__": torch.mul,
+    "torch._foreach_add_": torch.add,
+}
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The traces of one path, and which of their numbers vary."""
+
+    traces: Sequence[Trace]
+    relaxed: frozenset[Any]
+    constants: dict[Origin, Any] = field(default_factory=dict)
+    varying: set[Origin] = field(default_factory=set)
+    needed: dict[Origin, None] = field(default_factory=dict)  # constants that something was computed from
+    host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
+    dimensions: Dimensions = field(default_factory=Dimensions)
+    made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
+    _found: dict[int, tuple[Trace, dict[Origin, Any]]] = field(default_factory=dict)
+
+    def found(self, run: int) -> Mapping[Origin, Any]:
+        """What was found where in a run."""
+        trace = self.traces[run]
+        known = self._found.get(run)
+        if known is None or known[0] is not trace:
+            events = [event for event in trace.events if isinstance(event, Found)]
+            known = self._found[run] = trace, {event.origin: event.value for event in reversed(events)}
+        return known[1]
+
+
+@dataclass(frozen=True, slots=True)
+class HostBatch:
+    """Numbers that are read from small input tensors before the graph runs, all in one go.
+
+    ``inputs``: positions in the program's inputs of 0-d tensors of one dtype; ``steps``: what the program does to each
+    before it is fetched; ``fetches[k]`` is what becomes of ``inputs[k]``.
+    """
+
+    inputs: tuple[int, ...]
+    steps: tuple[tuple[Callable[..., Any], float | int], ...]
+    fetches: tuple[Fetch, ...]
+
+
+def _same_number(values: Sequence[Any]) -> bool:
+    return len({(type(v).__name__, repr(v)) for v in values}) == 1
+
+
+def split_numbers(work: Numbers) -> None:
+    """Which numbers stayed equal over the runs, and which are inputs."""
+    for row in zip(*(trace.events for trace in work.traces), strict=True):
+        first = row[-1]
+        if isinstance(first, Found) and first.kind == "number":
+            values = [event.value for event in row]
+            if first.origin.step is Step.NUMBERS:
+                work.varying.add(first.origin)  # it is there to grow
+            elif is_size(first.origin):
+                base = first.origin.base
+                assert base is not None
+                if work.dimensions.number(base, first.origin.key) is not None:
+                    work.varying.add(first.origin)
+                else:
+                    work.constants[first.origin] = first.value
+            elif _same_number(values) and first.origin.token not in work.relaxed:
+                work.constants[first.origin] = first.value
+            else:
+                work.varying.add(first.origin)
+    _relax_alike(work)
+
+
+def _relax_alike(work: Numbers) -> None:
+    """Numbers at the same place of other elements of one list (the labels of a batch) vary where one of them does: that
+    the rest have not is chance."""
+    kinds = {kind for origin in work.varying if (kind := _any_element(origin)) is not None}
+    for origin in [origin for origin in work.constants if kinds and _any_element(origin) in kinds]:
+        if origin.step not in (Step.LEN, Step.SIZE):
+            del work.constants[origin]
+            work.varying.add(origin)
+
+
+def _any_element(origin: Origin) -> Any:
+    """The path without its indices; None where there are none."""
+    steps: list[Any] = []
+    indexed = False
+    at: Origin | None = origin
+    while at is not None:
+        free = at.step is Step.ITEM and type(at.key) is int
+        indexed |= free
+        steps.append(at.step if free else (at.step, at.token[-1]))
+        at = at.base
+    return tuple(steps) if indexed else None
+
+
+def varies(work: Numbers, expr: Any) -> bool:
+    return isinstance(expr, Expr) and any(_leaf_varies(work, leaf) for leaf in leaves(expr))
+
+
+def _leaf_varies(work: Numbers, leaf: Expr) -> bool:
+    if isinstance(leaf, Read):
+        return leaf.origin in work.varying
+    if isinstance(leaf, Turn):
+        return bool(leaf.step)
+    # Which of the sizes in the graph follow those of its inputs is known when it has been traced.
+    return isinstance(leaf, Fetch) or bool(work.dimensions)
+
+
+def need(work: Numbers, expr: Expr) -> None:
+    for leaf in leaves(expr):
+        if isinstance(leaf, Read) and leaf.origin in work.constants:
+            work.needed[leaf.origin] = None
+
+
+def expressions_in(value: Any) -> Iterator[Expr]:
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from expressions_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from expressions_in(part)
+    elif isinstance(value, slice):
+        yield from expressions_in((value.start, value.stop, value.step))
+    elif isinstance(value, Number):
+        yield value.expr
+    elif isinstance(value, Perhaps):
+        yield from expressions_in((value.item, value.when))
+    elif isinstance(value, Repeat):
+        yield value.count
+        yield from expressions_in(value.item)
+    elif isinstance(value, Build):
+        yield from expressions_in(value.items)
+        yield from expressions_in(tuple(recipe for _, recipe in (*value.attributes, *value.fields)))
+
+
+def used_expressions(trace: Trace) -> Iterator[Expr]:
+    for event in trace.events:
+        if isinstance(event, Op):
+            yield from expressions_in(event.args)
+            yield from expressions_in(event.kwargs)
+        elif isinstance(event, Computed):
+            yield event.expr
+        elif isinstance(event, Each):
+            yield event.count
+        elif isinstance(event, Several) and event.count is not None:
+            yield event.count
+    yield from expressions_in(trace.result)
+    for recipes in trace.recipes.values():
+        yield from expressions_in(recipes)
+
+
+def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
+    """What the expression was in a run."""
+    if isinstance(expr, Read):
+        if expr.origin in work.constants:
+            return work.constants[expr.origin]
+        return work.found(run)[expr.origin]
+    if isinstance(expr, Fetch | Size):
+        return work.traces[run].fetched[expr.token]
+    if isinstance(expr, Turn):
+        return expr.first
+    if isinstance(expr, Apply):
+        return expr.func(*(value_of(work, a, run) for a in expr.args))
+    return expr
+
+
+def takes(value: Any, number: int) -> bool:
+    if isinstance(value, TensorRef):
+        return value.number == number
+    if isinstance(value, list | tuple):
+        return any(takes(v, number) for v in value)
+    return isinstance(value, dict) and any(takes(v, number) for v in value.values())
+
+
+def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
+    """Of each tensor the operations that take it, in their order, each with its number."""
+    takers: dict[int, list[tuple[int, Op]]] = {}
+    for index, op in enumerate(ops):
+        for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
+            takers.setdefault(number, []).append((index, op))
+    return takers
+
+
+def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
+    wanted: dict[Any, Fetch] = {}
+    for expr in used_expressions(trace):
+        wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
+    for event in trace.events:
+        if isinstance(event, Held | Pinned):
+            wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
+    if not wanted:
+        return
+    takers = taken_by(ops)
+    work.made_of_constants = dict(_amounts(ops, takers))
+    loops = list(_marked(ops))
+    for token, fetch in wanted.items():
+        if fetch.type not in (int, float):
+            continue
+        tensor = trace.tensors[fetch.ref] if fetch.ref in trace.origins else None
+        if tensor is not None and trace.origins[fetch.ref].waits_for:
+            continue
+        if tensor is None or tensor.dim() != 0 or tensor.is_meta or tensor.requires_grad:
+            continue
+        before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
+        if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
+            continue  # how often the rounds have changed it is not told by those that are kept
+        if all(counting_step(work, op) is not None for _, op in before):
+            work.host[token] = fetch
+
+
+def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
+    """Between which operations the rounds stand that are kept of loops."""
+    begins: list[int] = []
+    for index, op in enumerate(ops):
+        if op.func is begin_rounds:
+            begins.append(index)
+        elif op.func is end_rounds:
+            yield begins.pop(), index
+
+
+def refs_in(value: Any) -> Iterator[TensorRef]:
+    if isinstance(value, TensorRef):
+        yield value
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from refs_in(part)
+    elif isinstance(value, dict):
+        for part in value.values():
+            yield from refs_in(part)
+    elif isinstance(value, slice):
+        yield from refs_in((value.start, value.stop, value.step))
+
+
+def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:
+    """Tensors made of one constant number that do nothing but tell a counter how far to go."""
+    for op in ops:
+        if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
+            number = op.outs[0].number
+            own = (taker for _, taker in takers.get(number, ()))
+            if all(t.name in _COUNTING and len(t.args) == 2 and t.args[1] == op.outs[0] for t in own):
+                yield number, op.args[0]
+
+
+def counting_step(work: Numbers, op: Op) -> tuple[Callable[..., Any], float | int] | None:
+    func = _COUNTING.get(op.name)
+    if func is None or len(op.args) != 2 or (op.kwargs and op.kwargs != {"alpha": 1}):
+        return None
+    amount = op.args[1]
+    if isinstance(amount, TensorRef):
+        amount = work.made_of_constants.get(amount.number)
+    if isinstance(amount, Read | Apply) and not varies(work, amount):
+        need(work, amount)
+        amount = value_of(work, amount)
+    return (func, amount) if type(amount) in (int, float) else None
+
+
+def tensors_in(recipe: Recipe) -> Iterator[TensorRef]:
+    """The tensors that a recipe needs."""
+    return (part.ref for part in parts_of(recipe) if isinstance(part, TensorOf))

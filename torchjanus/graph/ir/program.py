@@ -1,0 +1,213 @@
+"""The tensor program of one path, at the level of the torch API, ready to be lowered. Knows nothing of Python heaps.
+
+A Program is what generalising the traces leaves of the tensor work: straight-line calls of torch functions on numbered
+tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.trace.values import Expr
+
+__all__ = [
+    "Assertion",
+    "Cut",
+    "Dimension",
+    "Formula",
+    "Input",
+    "Measure",
+    "Measured",
+    "Modes",
+    "Node",
+    "Program",
+    "Ref",
+    "Slot",
+    "SlotKind",
+    "Symbol",
+    "with_copies",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """The tensor with this number: an input (numbers 0 .. len(inputs) - 1) or a leaf of some node's result."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"%{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A Python number that the host supplies anew at each call, by its position in ``Program.slots``."""
+
+    index: int
+
+    def __repr__(self) -> str:
+        return f"${self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Symbol:
+    """The size that some dimensions of inputs have at each call, by its position in ``Program.dimensions``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A size of a tensor that the program makes, by its position in ``Program.measures``."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Formula:
+    """An integer computed of sizes. ``args``: Symbols, Measureds, Formulas and constants."""
+
+    func: Callable[..., Any]
+    args: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """A size that changes from call to call: where the host reads it, and what it was in the last watched run."""
+
+    expr: Expr
+    hint: int
+    slot: int | None = None  # a number that is no size of an input: the slot in which the graph is given it
+    few: bool = False  # whether it may be 0 or 1
+    made: bool = False  # the graph finds it out: how many elements it selects. Nobody else knows
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """``tensor.size(dim)`` at position ``after`` in the node list."""
+
+    ref: Ref
+    dim: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotKind:
+    """A slot's type, and the values it was seen to take (in the watched runs, in order)."""
+
+    type: type  # float or int
+    seen: tuple[float | int, ...]
+    name: str = ""  # where it comes from, for people
+    stage: int = 0  # after how many cuts it is known
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """The ambient state of torch under which a node ran. It must be in force again when the node is replayed."""
+
+    grad: bool = True
+    inference: bool = False
+    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()  # (device type, dtype, cache enabled) where enabled
+    default_dtype: torch.dtype = torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A tensor the graph reads from outside, with all that a guard will hold constant about it.
+
+    ``example`` is the live tensor of the last watched run: use it for its metadata, never for its contents. ``grad``:
+    the number of the input that is this leaf's ``.grad`` at entry, or None where that is None or never looked at.
+    """
+
+    example: torch.Tensor
+    requires_grad: bool
+    is_leaf: bool
+    grad: Ref | None = None
+    name: str = ""
+    stage: int = 0  # after how many cuts it is there
+    # Where dimensions change from call to call: for each its position in ``Program.dimensions``, or None where it does
+    # not; and for each its stride, or the dimensions whose sizes multiply to it.
+    symbols: tuple[int | None, ...] = ()
+    strides: tuple[int | tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call ``func(*args, **kwargs)`` of the torch API.
+
+    args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
+    whose leaves are Refs, Slots, sizes (Symbol, Measured, Formula) and constants. ``outs`` numbers the tensor leaves of
+    the result in pytree order; a number that exists already means that the call returned that very tensor (an in-place
+    operation). ``lying``: how these lay in memory when the call was watched, if that is known.
+    """
+
+    func: Any  # a function of torch, or a mark of where code that autograd calls begins or ends
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outs: tuple[Ref, ...]
+    modes: Modes = field(default_factory=Modes)
+    place: Place = NOWHERE
+    lying: tuple[Any, ...] = field(default=(), compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Assertion:
+    """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run.
+
+    ``event``: the number of the event of the trace that asks for it; -1 where the program itself does not ask."""
+
+    ref: Ref
+    expected: bool
+    after: int
+    place: Place = NOWHERE
+    event: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A point at which the host must do something before the graph can go on: make an extern call, in program order.
+
+    It comes before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
+    """
+
+    after: int
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Straight-line tensor work of one whole call.
+
+    ``outputs``: tensors wanted after the call (returned, stored, or fetched as numbers), each as it is at position
+    ``output_after[k]`` in the node list (a fetch of ``x.item()`` before an in-place change of ``x`` sees the old value;
+    len(nodes) for tensors that escape as objects). ``leaves``: inputs whose ``.grad`` may differ after the call.
+    ``fetched``: the positions of outputs of which only numbers are wanted.
+    """
+
+    inputs: tuple[Input, ...]
+    slots: tuple[SlotKind, ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Ref, ...]
+    output_after: tuple[int, ...]
+    assertions: tuple[Assertion, ...]
+    leaves: tuple[Ref, ...]
+    cuts: tuple[Cut, ...] = ()
+    dimensions: tuple[Dimension, ...] = ()
+    measures: tuple[Measure, ...] = ()
+    fetched: tuple[int, ...] = ()
+
+
+def with_copies(program: Program, places: Container[int]) -> Program:
+    """The program with copies, made in the end, in place of these of its outputs."""
+    last = 1 + max([len(program.inputs), *(ref.index for node in program.nodes for ref in node.outs)])
+    nodes, outputs = list(program.nodes), list(program.outputs)
+    for place, ref in enumerate(program.outputs):
+        if place in places:
+            outputs[place] = Ref(last + place)
+            nodes.append(Node(torch.clone, (ref,), {}, (outputs[place],), program.nodes[0].modes))
+    return replace(program, nodes=tuple(nodes), outputs=tuple(outputs), output_after=(len(nodes),) * len(outputs))

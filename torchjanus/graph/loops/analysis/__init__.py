@@ -1,0 +1,1 @@
+"""What the iterations of a traced loop did: alignment, recurrences, termination, effects."""

@@ -1,0 +1,192 @@
+"""What loops within rounds pick by numbers that are not theirs, picked before them: of ``x[i, t]`` the row ``x[i]``.
+
+Then the number of the outer round is an argument of what that round does, and of nothing in the rounds within. A
+rewriting of traces.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["hoisted"]
+
+_PICK = "Tensor.__getitem__"
+
+
+@dataclass(slots=True)
+class _Pick:
+    """``source[key]`` in all rounds of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of
+    that in each: None where it is all."""
+
+    column: tuple[int, ...]
+    whole: Any
+    rest: list[Any] | None
+
+
+@dataclass(slots=True)
+class _Before:
+    """What is picked before an event."""
+
+    added: dict[int, list[_Pick]] = field(default_factory=dict)
+    picks: dict[int, tuple[_Pick, int]] = field(default_factory=dict)  # by event: the pick, and of which round
+    ends: set[int] = field(default_factory=set)  # of the loops that pick
+
+
+def hoisted(trace: Trace, nests: Sequence[tuple[Rounds, Sequence[Rounds]]]) -> tuple[Trace, dict[int, int]]:
+    """The run, and where each loop ends in it. ``nests``: loops, and those within their rounds."""
+    found = _Before()
+    for _, inner in nests:
+        for one in inner:
+            for pick in _picks(trace, one):
+                found.ends.add(one.end)
+                found.added.setdefault(one.starts[0], []).append(pick)
+                found.picks.update((at, (pick, number)) for number, at in enumerate(pick.column))
+    if not found.picks:
+        return trace, {one.end: one.end for one in trace.rounds}
+    return _Hoisting(trace, found).written()
+
+
+def _picks(trace: Trace, loop: Rounds) -> Iterator[_Pick]:
+    limits = [*loop.starts, loop.end]
+    rows = [
+        [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
+        for begin, end in itertools.pairwise(limits)
+    ]
+    if len({len(row) for row in rows}) > 1:
+        return
+    made = {ref.number for row in rows for at in row for ref in _op(trace, at).outs}
+    known = set(trace.origins) | {
+        ref.number for event in trace.events[: loop.starts[0]] if isinstance(event, Op) for ref in event.outs
+    }
+    if made & known:
+        return  # something is changed in place
+    for column in zip(*rows, strict=True):
+        ops = [_op(trace, at) for at in column]
+        source = ops[0].args[0] if ops[0].args else None
+        if (
+            any(op.name != _PICK or op.kwargs or len(op.args) != 2 or op.args[0] != source for op in ops)
+            or type(source) is not TensorRef
+            or source.number in made
+        ):
+            continue
+        keys = [op.args[1] if type(op.args[1]) is tuple else (op.args[1],) for op in ops]
+        parts = list(zip(*keys, strict=False))
+        if len({len(key) for key in keys}) > 1 or not all(type(part) in (int, slice) for key in keys for part in key):
+            continue
+        if not all(map(_is_plain, (part for key in keys for part in key))):
+            continue
+        held = [place for place, row in enumerate(parts) if type(row[0]) is int and all(n == row[0] for n in row)]
+        same = all(all(part == row[0] for part in row) for row in parts)
+        if not held:
+            continue
+        if same:
+            yield _Pick(column, ops[0].args[1], None)
+            continue
+        whole = tuple(parts[place][0] if place in held else slice(None) for place in range(held[-1] + 1))
+        rest = [tuple(part for place, part in enumerate(key) if place not in held) for key in keys]
+        yield _Pick(column, whole, [key[0] if len(key) == 1 else key for key in rest])
+
+
+def _is_plain(part: Any) -> bool:
+    ends = (part.start, part.stop, part.step) if type(part) is slice else (part,)
+    return all(end is None or type(end) is int for end in ends)
+
+
+def _op(trace: Trace, at: int) -> Op:
+    event = trace.events[at]
+    assert isinstance(event, Op)
+    return event
+
+
+class _Hoisting(Rewriting):
+    """Writes the run anew."""
+
+    def __init__(self, old: Trace, found: _Before) -> None:
+        super().__init__(old)
+        self.found = found
+        self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
+        self.memory = list(old.memory)
+        self.names: dict[int, int] = {}  # what is picked once, by what rounds called it
+        self.after = [0]  # old operations before a point -> new ones
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.names.get(number, number)
+
+    def final(self, number: int) -> int:
+        return self.names.get(number, number)
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def written(self) -> tuple[Trace, dict[int, int]]:
+        """The run, and where each loop ends in it."""
+        old, found = self.old, self.found
+        where: dict[int, int] = {}  # a pick, by its id -> what it gives
+        operations = 0
+        for at, event in enumerate(old.events):
+            for one in found.added.get(at, ()):
+                where[id(one)] = self._new(one)
+                operations += 1
+                self.after[-1] = operations
+            if isinstance(event, Op):
+                gone = at in found.picks and found.picks[at][0].rest is None
+                if gone:
+                    self.names[event.outs[0].number] = where[id(found.picks[at][0])]
+                operations += not gone
+                self.after.append(operations)
+        events: list[Any] = []
+        places: list[int] = []
+        begins: list[int] = []
+        done = 0
+        for at, event in enumerate(old.events):
+            places.append(len(events))
+            for one in found.added.get(at, ()):
+                op = _op(old, one.column[0])
+                source = self.values(op.args[0], done)
+                outs = (TensorRef(where[id(one)]),)
+                events.append(replace(op, args=(source, one.whole), outs=outs))
+            begins.append(len(events))
+            if at not in found.picks:
+                events.append(self.event(event, done))
+            else:
+                pick, number = found.picks[at]
+                if pick.rest is not None:
+                    args = (TensorRef(where[id(pick)]), pick.rest[number])
+                    events.append(replace(self.event(event, done), args=args))
+            done += isinstance(event, Op)
+        places.append(len(events))
+        begins.append(len(events))
+
+        def begin(at: int, end: int) -> int:
+            return begins[at] if end in found.ends else places[at]
+
+        moved = self.moved(begin, places.__getitem__)
+        new = self.made(
+            events, tensors=self.tensors, kinds=self.kinds, memory=self.memory if old.memory else [], **moved
+        )
+        return new, {one.end: places[one.end] for one in old.rounds}
+
+    def _new(self, pick: _Pick) -> int:
+        """The number of what is picked before the rounds."""
+        op = _op(self.old, pick.column[0])
+        source = op.args[0].number
+        number = len(self.tensors)
+        self.tensors.append(None)
+        if self.memory:
+            self.memory.append(self.memory[source])
+        kind = self.kinds.get(source)
+        if kind is not None:
+            blank = torch.empty_strided(kind[0], kind[1], dtype=kind[2], device="meta")[pick.whole]
+            self.kinds[number] = (tuple(blank.shape), blank.stride(), kind[2], kind[3], kind[4] and op.modes.grad)
+        return number

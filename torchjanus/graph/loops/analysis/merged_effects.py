@@ -1,0 +1,201 @@
+"""What a cut run has in the place of its loops' writes and calls: operations that make columns, and one event for all
+rounds of a loop.
+
+Works in the tensor numbers of the run as it was, with free ones for what is added. Knows nothing of how a run is cut.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+
+from torchjanus.graph.loops.analysis.alignment import KEPT
+from torchjanus.graph.loops.analysis.effects import Telling
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.trace.actions import Each, Extern, Op
+from torchjanus.trace.events import Effectful, Trace
+from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch
+
+__all__ = ["RoundsTold", "Told"]
+
+
+class RoundsTold(Protocol):
+    """A loop: its ``events``, round by round; ``made``: tensor -> round, how-manieth of the round; ``end``: before
+    which event its last round ended; ``trains``: whether gradients are computed in its rounds."""
+
+    events: list[list[Any]]
+    made: dict[int, tuple[int, int]]
+    count: int
+    trains: bool
+    modes: Any
+
+    @property
+    def telling(self) -> Telling | None: ...
+
+    @property
+    def end(self) -> int: ...
+
+
+class Told:
+    """The recipes of a run with the rounds of its loops told once, and what has to be added. Raises UnlikeRounds."""
+
+    def __init__(self, trace: Trace, loops: Sequence[RoundsTold]) -> None:
+        self.trace = trace
+        self.loops = [loop for loop in loops if loop.telling is not None]
+        self.omitted: set[int] = set()  # events that rounds have in common, by id
+        self.recipes: dict[int, tuple[Recipe, ...]] = {}
+        for loop in self.loops:
+            assert loop.telling is not None
+            self.omitted.update(id(e) for events in loop.events for e in events if isinstance(e, Effectful))
+            self.recipes.update(loop.telling.recipes)
+        outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
+        for event in outside:
+            self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
+        self.computed: dict[int, Computed] = {}  # what may raise behind the rounds, by the id of the event
+        ends = max((loop.end for loop in self.loops), default=0)
+        for later in trace.events[ends:]:
+            if isinstance(later, Computed):
+                self.computed[id(later)] = replace(later, expr=self._after(later.expr))
+        self.result = None if trace.result is None else self._recipe(trace.result)
+        told = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
+        self._check([*told, *([] if self.result is None else [self.result])])
+
+    def _check(self, outside: Sequence[Recipe]) -> None:
+        """What is made in rounds is spoken of nowhere else, and no later call waits for one of theirs."""
+        built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
+        for recipe in outside:
+            if any(isinstance(part, Again) and part.number in built for part in _without_rounds(recipe)):
+                raise UnlikeRounds
+        recipes = (self.trace.result, *(r for some in self.trace.recipes.values() for r in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        leaving = frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
+        for loop in self.loops:
+            assert loop.telling is not None
+            loop.telling.check_memory(leaving)
+            if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
+                raise UnlikeRounds  # what leaves a loop that trains has no backward graph
+        calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
+        given = (e.origin.waits_for for e in self.trace.events if isinstance(e, Found))
+        if calls and any(number > min(calls) for number in given):
+            raise UnlikeRounds
+
+    def _has_graph(self, number: int) -> bool:
+        kind = self.trace.kinds.get(number)
+        return kind is None or kind[4]
+
+    # -- recipes --------------------------------------------------------------------------------------------------
+
+    def _recipe(self, recipe: Any) -> Any:
+        """A recipe of what leaves the call outside of rounds."""
+        if isinstance(recipe, Number):
+            expr = self._after(recipe.expr)
+            return recipe if expr is recipe.expr else Number(expr)
+        if isinstance(recipe, Perhaps):
+            return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
+        if not isinstance(recipe, Build):
+            return recipe
+        items = recipe.items
+        if recipe.cls in (list, tuple) and recipe.make is None:
+            items = tuple(self._items(items))
+        parts = tuple(
+            tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item) for item in items
+        )
+        attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
+        fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
+        return replace(recipe, items=parts, attributes=attributes, fields=fields)
+
+    def _after(self, expr: Any) -> Any:
+        for loop in self.loops:
+            assert loop.telling is not None
+            expr = loop.telling.exprs.after(expr)
+        return expr
+
+    def _items(self, items: Sequence[Any]) -> Sequence[Any]:
+        for loop in self.loops:
+            assert loop.telling is not None
+            if len(items) >= loop.count:
+                items = loop.telling.items(items)
+        return items
+
+    def row_of(self, tensor: int) -> RowOf | None:
+        """The tensor of the last round as the row that leaves the call, if it does."""
+        for loop in self.loops:
+            assert loop.telling is not None
+            number, order = loop.made.get(tensor, (-1, -1))
+            for column, stack in loop.telling.exprs.columns.items():
+                if (column.order, column.taken, number) == (order, -1, loop.count - 1):
+                    return RowOf(TensorRef(stack), True)
+        return None
+
+    # -- what is added --------------------------------------------------------------------------------------------
+
+    def numbers(self) -> list[int]:
+        """The numbers of the tensors that are added."""
+        stacks = [stack for loop in self.loops for stack in self._columns(loop).values()]
+        return [number for stack in sorted(stacks) for number in range(stack, stack + 1 + KEPT)]
+
+    @staticmethod
+    def _columns(loop: RoundsTold) -> dict[Any, int]:
+        assert loop.telling is not None
+        return loop.telling.exprs.columns
+
+    @functools.cached_property
+    def inserted(self) -> dict[int, list[Op]]:
+        """Copies of what rounds show or hand out, as it is then, by the number of operations before each."""
+        found: dict[int, list[Op]] = {}
+        for loop in self.loops:
+            assert loop.telling is not None
+            by_place = {place: tensor for tensor, place in loop.made.items()}
+            ends = loop.telling.exprs.positions
+            for column, stack in self._columns(loop).items():
+                own = column.taken < 0
+                for number in range(KEPT):
+                    after = ends[number + 1] if own else ends[number] + column.taken
+                    given, made = TensorRef(by_place[number, column.order]), TensorRef(stack + 1 + number)
+                    modes = replace(loop.modes, grad=own)
+                    place = loop.events[0][0].place
+                    found.setdefault(after, []).append(
+                        Op(torch.clone, "torch.clone", (given,), {}, (made,), modes, place)
+                    )
+        return found
+
+    def after(self, loop: RoundsTold) -> Iterator[Op | Computed | Each]:
+        """What comes behind the rounds of a loop."""
+        if loop.telling is None:
+            return
+        place = loop.events[0][0].place
+        for column, stack in self._columns(loop).items():
+            rows = [TensorRef(stack + 1 + number) for number in range(KEPT)]
+            modes = replace(loop.modes, grad=column.taken < 0)
+            yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, place)
+        yield from (Computed(expr, place) for expr in loop.telling.exprs.risky)
+        if loop.telling.each is not None:
+            yield loop.telling.each
+
+    def fetched(self) -> Iterator[tuple[Fetch, list[Any]]]:
+        """What the rounds of this run fetched, column by column."""
+        for loop in self.loops:
+            assert loop.telling is not None
+            exprs = loop.telling.exprs
+            for fetch in exprs.listed:
+                yield fetch, exprs.values(fetch, self.trace.fetched)
+
+
+def _without_rounds(recipe: Recipe) -> Iterator[Recipe]:
+    """The parts of a recipe but for those that are told once for all rounds."""
+    if isinstance(recipe, Repeat):
+        return
+    yield recipe
+    if isinstance(recipe, Build):
+        for item in recipe.items:
+            for part in item if isinstance(item, tuple) else (item,):
+                yield from _without_rounds(part)
+        for _, part in (*recipe.attributes, *recipe.fields):
+            yield from _without_rounds(part)

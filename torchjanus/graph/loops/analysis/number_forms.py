@@ -1,0 +1,170 @@
+"""By which forms the rounds of a loop come by their numbers: plain ones, those of the call, and those that they fetch
+from tensors with which they count.
+
+Knows traces; what is made of the forms is ``loop_reckoned``'s and ``loop_effects``'.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from torchjanus.core.access_path import Origin
+from torchjanus.graph.loops.analysis.host_recurrences import expr_token
+from torchjanus.graph.loops.analysis.tensor_counters import Counters
+from torchjanus.trace.events import Trace
+from torchjanus.trace.reckoning import HOLE, Form, going_back, kind_of, name_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
+
+__all__ = ["form_of", "plain_form"]
+
+
+def form_of(
+    counters: Counters, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
+) -> tuple[Form, tuple[Expr | TensorRef, ...]] | None:
+    """How the numbers are made, and of which numbers of the call and tensors."""
+    if any(isinstance(value, Expr) for value in values):
+        made = _Told(rounds, read, counters, ops)
+        form = made.form(values)
+        given = tuple(made.given.values())
+    else:
+        form, given = plain_form(counters.trace, rounds, ops, values), ()
+    return None if form is None or kind_of(form) is None else (form, given)
+
+
+def plain_form(trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
+    """How the rounds have made plain numbers, which they use at these events; None where that cannot be told."""
+    if rounds.reckoned is None:
+        return _counted(rounds, values)
+    known = rounds.reckoned
+    before = {
+        sum(plain.position <= at for plain in trace.plain[first : first + known.width])
+        for first, at in zip(itertools.count(known.first, known.width), ops)  # counts for ever
+    }
+    found: Form | None = known.form(values, before.pop()) if len(before) == 1 else None
+    return None if found is None or found[0] == "const" else found
+
+
+def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
+    """The form of integers that count rounds."""
+    if any(type(value) is not int for value in values):
+        return None
+    count = len(values)
+    more = values[-1] if values else 0
+    if (
+        rounds.back
+        and not isinstance(rounds.count, Until)
+        and list(values) == list(range(count - 1 + more, more - 1, -1))
+    ):
+        return going_back(more)
+    for first, step in rounds.counters:
+        if list(values) == [first + step * turn for turn in range(count)]:
+            return ("turn", first, step)
+    return None
+
+
+class _Told:
+    """Traced numbers of all rounds as a form."""
+
+    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any], counters: Counters, ops: Sequence[int]) -> None:
+        self.rounds, self.read, self.counters, self.ops = rounds, read, counters, ops
+        self.given: dict[Any, Expr | TensorRef] = {}  # by token: the numbers of the call, and tensors that hold one
+
+    def form(self, row: Sequence[Any]) -> Form | None:
+        if _holds(row[0]):
+            return self._each(row)
+        if len({expr_token(value) for value in row}) == 1:
+            return self._same(row[0])
+        return self._scan(row) or self._each(row)
+
+    def _same(self, value: Any) -> Form | None:
+        if not isinstance(value, Expr):
+            return ("const", value) if type(value) in (int, float) else None
+        if not all(isinstance(leaf, Read) for leaf in leaves(value)):
+            return None  # not known before the loop
+        kind = type(_value_of(value, self.read)).__name__
+        return self._given(value.token, value, kind) if kind in ("int", "float") else None
+
+    def _given(self, token: Any, value: Expr | TensorRef, kind: str) -> Form:
+        number = list(self.given).index(token) if token in self.given else len(self.given)
+        self.given.setdefault(token, value)
+        return ("given", number, kind)
+
+    def _fetched(self, row: Sequence[Any]) -> Form | None:
+        """What rounds have fetched from a tensor with which they count."""
+        tensor = self.counters.tensor(row)
+        if tensor is None:
+            return None
+        return self.counters.form(row, self._given(("tensor", tensor.number), tensor, row[0].type.__name__))
+
+    def _scan(self, row: Sequence[Any]) -> Form | None:
+        """Where each round makes its number of the one before."""
+        bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
+        if not bodies or any(not _holds(body) for body in bodies):
+            return None
+        first = _like(bodies[0], row[1], expr_token(row[0]))  # what stands in it may stand elsewhere, too
+        start = self.form([row[0]] * len(row))
+        body = None if first is None or start is None else self.form([first, *bodies])
+        return None if body is None or start is None else ("entering", start, body)
+
+    def _each(self, row: Sequence[Any]) -> Form | None:
+        if any(value is _HOLE for value in row):
+            return HOLE if all(value is _HOLE for value in row) else None
+        turns = [value.first if isinstance(value, Turn) else value for value in row]
+        if all(type(value) is int for value in turns):
+            return _counted(self.rounds, turns)
+        if isinstance(row[0], Fetch):
+            return self._fetched(row)
+        if all(type(value) is float for value in row):
+            return plain_form(self.counters.trace, self.rounds, self.ops, row)
+        if any(not isinstance(value, Apply) for value in row):
+            return None
+        names = {name_of(value.func) for value in row}
+        if len(names) > 1 or None in names or len({len(value.args) for value in row}) > 1:
+            return None
+        parts = [self.form(column) for column in zip(*(value.args for value in row), strict=True)]
+        return None if None in parts else (names.pop(), *parts)
+
+
+def _value_of(value: Any, read: Mapping[Origin, Any]) -> Any:
+    """What a number of the call was."""
+    if isinstance(value, Apply):
+        return value.func(*(_value_of(arg, read) for arg in value.args))
+    return read.get(value.origin) if isinstance(value, Read) else value
+
+
+class _Hole:
+    token = ("hole",)
+
+
+_HOLE: Any = _Hole()
+
+
+def _holed(value: Any, token: Any) -> Any:
+    """The expression with a hole where a number is."""
+    if expr_token(value) == token:
+        return _HOLE
+    if not isinstance(value, Apply):
+        return value
+    args = tuple(_holed(arg, token) for arg in value.args)
+    same = all(new is old for new, old in zip(args, value.args, strict=True))
+    return value if same else Apply(value.func, args)
+
+
+def _like(body: Any, expr: Any, token: Any) -> Any:
+    """The first round's expression, with the holes of another's body where this number is; None where it is not."""
+    if body is _HOLE:
+        return _HOLE if expr_token(expr) == token else None
+    if not _holds(body):
+        return expr
+    if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
+        return None
+    args = tuple(_like(inner, arg, token) for inner, arg in zip(body.args, expr.args, strict=True))
+    return None if any(arg is None for arg in args) else Apply(expr.func, args)
+
+
+def _holds(value: Any) -> bool:
+    return value is _HOLE or (isinstance(value, Apply) and any(map(_holds, value.args)))

@@ -1,0 +1,279 @@
+"""Numbers that the rounds of a loop reckon with, told as the rows of a tensor that is made before the loop.
+
+``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each round
+gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows nothing of what
+is made of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.graph.loops.analysis.host_recurrences import expr_token
+from torchjanus.graph.loops.analysis.number_forms import form_of
+from torchjanus.graph.loops.analysis.tensor_counters import Counters
+from torchjanus.graph.loops.analysis.tensor_termination import is_question, untils
+from torchjanus.graph.loops.roll.reversal import value_of
+from torchjanus.graph.loops.roll.uses import is_counting
+from torchjanus.graph.operators.host_column import reckoned
+from torchjanus.graph.operators.number_operands import is_arithmetic, taking
+from torchjanus.graph.operators.tensor_numbers import beside
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.recipes import Constant, parts_of
+from torchjanus.trace.reckoning import LEAST, Form, kind_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Size, leaves
+
+__all__ = ["passes_on", "reckoned_rounds"]
+
+MOST = 256  # rounds of a loop that only a tensor ends; after more of them Python makes the call
+_INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
+
+
+@dataclass(slots=True)
+class _Row:
+    """One number of an operation of each round. ``ops``: the positions of the operations, ``path``: where it stands in
+    their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one, ``values``:
+    what it was."""
+
+    ops: tuple[int, ...]
+    path: tuple[Any, ...]
+    form: Form
+    given: tuple[Expr | TensorRef, ...]
+    values: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Loop:
+    rounds: Rounds
+    rows: list[_Row] = field(default_factory=list)
+
+
+def reckoned_rounds(trace: Trace) -> Trace:
+    """The run with such numbers as rows; itself where there are none."""
+    loops: list[_Loop] = []
+    read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    for some in _loops(trace):
+        inside = any(one.rounds.starts[0] < some.end and some.starts[0] < one.rounds.end for one in loops)
+        if inside or not LEAST <= len(some.starts) <= _most(trace, some):
+            continue
+        if rows := list(_rows(trace, some, read)):
+            loops.append(_Loop(some, rows))
+    return _Reckoned(trace, loops).trace() if loops else trace
+
+
+def _loops(trace: Trace) -> Iterator[Rounds]:
+    """Those of which it is known beforehand how many rounds they have, or may have; each with and without its first."""
+    for rounds in trace.rounds:
+        if rounds.starts:
+            yield from (rounds, rounds.without_first())
+    yield from untils(trace)
+
+
+def passes_on(trace: Trace, rounds: Rounds) -> bool:
+    """Whether a number that rounds have reckoned with, and that may be the same in rounds that are left out by chance,
+    may be used when they are over; or that of the last round, where only a tensor says which one that is."""
+    if rounds.reckoned is None:
+        return False
+    passing = {(type(value), value) for value in rounds.reckoned.passing()}
+    if isinstance(rounds.count, Until):
+        passing |= {(type(made[-1]), made[-1]) for _, made, _ in rounds.reckoned.columns}
+    if not passing:
+        return False
+    used: list[Any] = []
+    for event in trace.events[rounds.end :]:
+        if isinstance(event, Op):
+            used += (value for _, value in _leaves((event.args, event.kwargs)))
+    used += (value for one in trace.plain if one.position >= rounds.end for value in (*one.operands, *one.reals))
+    used += (value for some in trace.recipes.values() for recipe in some for value in _constants(recipe))
+    used += () if trace.result is None else _constants(trace.result)
+    return any((type(value), value) in passing for value in used if type(value) in (int, float))
+
+
+def _constants(recipe: Any) -> Iterator[Any]:
+    return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
+
+
+def _most(trace: Trace, rounds: Rounds) -> int:
+    """How many rounds there might have been."""
+    if not isinstance(rounds.count, Until):
+        return len(rounds.starts)
+    limit = rounds.count.limit
+    most: int = value_of(trace, limit) if isinstance(limit, Expr) else MOST if limit is None else limit
+    return most
+
+
+def _ahead(trace: Trace, rounds: Rounds) -> int:
+    """Before which event the numbers of all rounds are made: rounds that a tensor ends begin behind its answer."""
+    start = rounds.starts[0]
+    return start - 1 if isinstance(rounds.count, Until) and start and is_question(trace.events[start - 1]) else start
+
+
+def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
+    """``read``: the numbers of the call."""
+    limits = [*rounds.starts, rounds.end]
+    counters = Counters(trace, rounds)
+    ops = [
+        [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
+        for begin, end in itertools.pairwise(limits)
+    ]
+    if len({len(row) for row in ops}) > 1:
+        return
+    for column in zip(*ops, strict=True):
+        events: list[Any] = [trace.events[at] for at in column]
+        if len({event.name for event in events}) > 1:
+            continue
+        found = [dict(_leaves((event.args, event.kwargs))) for event in events]
+        for path, first in found[0].items():
+            values = [row.get(path) for row in found]
+            if not _is_number(first) or not all(map(_is_number, values)):
+                continue
+            if not _may_be_row(events[0], path, values):
+                continue
+            form = form_of(counters, rounds, column, values, read)
+            if form is not None:
+                yield _Row(column, path, *form, tuple(values))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) or isinstance(value, Expr)
+
+
+def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
+    """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
+    anyway."""
+    if op.name in _INDEXED or len(path) != 2 or len({expr_token(value) for value in values}) == 1:
+        return False
+    if any(isinstance(leaf, Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
+        return False
+    if taking(op.name, path) is not None:
+        return True
+    return is_arithmetic(op.name) and path[0] == 0 and not op.kwargs and not is_counting(values)
+
+
+def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """What stands where among arguments, but for what stands in slices."""
+    if isinstance(value, list | tuple):
+        for number, part in enumerate(value):
+            yield from _leaves(part, (*path, number))
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _leaves(part, (*path, key))
+    else:
+        yield path, value
+
+
+def _parts(value: Any) -> Iterator[Apply]:
+    """What it is computed by."""
+    if isinstance(value, Apply):
+        yield value
+        for arg in value.args:
+            yield from _parts(arg)
+
+
+class _Reckoned(Adding):
+    """Writes the run anew with the numbers as rows."""
+
+    def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
+        super().__init__(old)
+        self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
+        self.ahead = {_ahead(old, one.rounds): one for one in loops}
+        self.changed: dict[int, list[tuple[_Row, int]]] = {}  # of operations, their numbers and which round they are of
+        for loop in loops:
+            for row in loop.rows:
+                for turn, at in enumerate(row.ops):
+                    self.changed.setdefault(at, []).append((row, turn))
+        self.computed = {
+            part.token for loop in loops for row in loop.rows for value in row.values for part in _parts(value)
+        } - {part.token for loop in loops for row in loop.rows for value in row.given for part in _parts(value)}
+        self.rows: dict[int, list[TensorRef]] = {}  # of each row of numbers, by id, those of its rounds
+        self.after = self._positions()
+
+    def _positions(self) -> list[int]:
+        """How many operations come before each of the old ones, and after the last."""
+        found, made = [], 0
+        for at, event in enumerate(self.old.events):
+            made += 2 * len(self.ahead[at].rows) if at in self.ahead else 0
+            if isinstance(event, Op):
+                found.append(made)
+                made += 1 + sum(_is_beside(event, row) for row, _ in self.changed.get(at, ()))
+        return [*found, made]
+
+    def _is_within(self, at: int) -> bool:
+        return any(one.rounds.starts[0] <= at < one.rounds.end for one in self.ahead.values())
+
+    def position(self, after: int) -> int:
+        return self.after[after] if after else 0
+
+    def trace(self) -> Trace:
+        old = self.old
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for at, event in enumerate(old.events):
+            if at in self.ahead:
+                events += self._columns(self.ahead[at])
+            begins.append(len(events))
+            if isinstance(event, Computed) and event.expr.token in self.computed and self._is_within(at):
+                continue  # with the numbers of all rounds, which may raise as well
+            if isinstance(event, Op) and at in self.changed:
+                events += self._taking(event, self.changed[at], operations)
+            else:
+                events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        begins.append(len(events))
+        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+
+    def _columns(self, loop: _Loop) -> Iterator[Op]:
+        """What makes the numbers of all rounds."""
+        rounds, place = loop.rounds, self.old.events[loop.rows[0].ops[0]].place
+        for row in loop.rows:
+            dtype = torch.float64 if kind_of(row.form) is float else torch.int64
+            length = rounds.first + _most(self.old, rounds)
+            whole = TensorRef(self.new((length,), dtype))
+            count: Any = rounds.count
+            if isinstance(count, Until):
+                count = MOST if count.limit is None else count.limit
+            args = (repr(row.form), count, rounds.first, *row.given)
+            yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
+            parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
+            yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
+            self.rows[id(row)] = list(parts[rounds.first :])
+
+    def _taking(self, op: Op, numbers: Sequence[tuple[_Row, int]], after: int) -> Iterator[Op]:
+        """The operation with tensors in the places of its numbers."""
+        others = [
+            TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
+        ]
+        made = self.operation(op, after)
+        for row, turn in numbers:
+            number = self.rows[id(row)][turn]
+            if _is_beside(op, row):
+                kind = self.kinds[number.number]
+                operand = TensorRef(self.new((), kind[2]))
+                args = (number, kind[2] is torch.float64, *others)
+                yield Op(beside, "beside", args, {}, (operand,), self.modes, op.place)
+                number = operand
+            elif (func := taking(op.name, row.path)) is not None:
+                made = replace(made, func=func, name=func.__name__)
+            where, key = row.path
+            if where:
+                made = replace(made, kwargs={**made.kwargs, key: number})
+            else:
+                made = replace(made, args=(*made.args[:key], number, *made.args[key + 1 :]))
+        yield made
+
+
+def _is_beside(op: Op, row: _Row) -> bool:
+    """Whether the number stands beside tensors, and is made one that promotes their types as little."""
+    return taking(op.name, row.path) is None

@@ -1,0 +1,132 @@
+"""Sizes of rows of a tensor, told as sizes of that tensor: all rows have the same.
+
+A loop over the elements of a row turns as often in each round of the loop over the rows then. A rewriting of traces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from torchjanus.core.access_path import Step
+from torchjanus.graph.ir.dimensions import geometries
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Expr, Read, Size, leaves
+
+__all__ = ["with_sizes_of_whole"]
+
+_UNBINDING = frozenset({"Tensor.unbind", "torch.unbind"})
+
+
+def with_sizes_of_whole(trace: Trace, counts: Iterable[Any]) -> Trace:
+    """The run with sizes told like that, if one of these expressions speaks of a size of what the run has made; else
+    itself."""
+    asked = {
+        leaf.ref for count in counts if isinstance(count, Expr) for leaf in leaves(count) if isinstance(leaf, Size)
+    }
+    if not asked:
+        return trace
+    rows = _rows(trace)
+    whole = {rows.get(number, (number, 0))[0] for number in asked}
+    made = _Whole(trace, {number: known for number, known in rows.items() if known[0] in whole})
+    return made.written() if made.asked else trace
+
+
+def _rows(trace: Trace) -> dict[int, tuple[int, int]]:
+    """The tensors: the rows of what they are, and how many dimensions of that they lack, the first ones."""
+    found: dict[int, tuple[int, int]] = {number: (number, 0) for number in trace.origins}
+    for event in trace.events:
+        if not isinstance(event, Op):
+            continue
+        known = found.get(event.args[0].number) if event.args and isinstance(event.args[0], TensorRef) else None
+        lacking = _lacking(event)
+        for ref in event.outs:
+            if known is not None and lacking:
+                found.setdefault(ref.number, (known[0], known[1] + lacking))
+            else:
+                found.setdefault(ref.number, (ref.number, 0))
+    return found
+
+
+def _lacking(op: Op) -> int:
+    """How many of the first dimensions what it gives lacks; 0 where it does something else than to take rows."""
+    key = op.args[1] if len(op.args) > 1 else 0
+    if op.kwargs or len(op.args) > 2:
+        return 0
+    if op.name in _UNBINDING:
+        return int(key == 0)
+    if op.name != "Tensor.__getitem__":
+        return 0
+    keys = key if type(key) is tuple else (key,)
+    return len(keys) if all(type(part) is int for part in keys) else 0
+
+
+class _Whole(Rewriting):
+    """Writes the run anew. What is said of sizes of many rows is said once."""
+
+    def __init__(self, old: Trace, rows: dict[int, tuple[int, int]]) -> None:
+        super().__init__(old)
+        self.rows = rows
+        self.made_after: dict[int, int] = {}  # a tensor -> how many operations there were when it was made
+        for number, event in enumerate(e for e in old.events if isinstance(e, Op)):
+            for ref in event.outs:
+                self.made_after.setdefault(ref.number, number + 1)
+        self.said = {e.origin.token for e in old.events if isinstance(e, Found)}
+        self.geometries = geometries(old)
+        sizes = [leaf for loop in old.rounds if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
+        sizes += [leaf for event in old.events if isinstance(event, Held | Pinned) for leaf in leaves(event.expr)]
+        self.asked = {leaf.token: (leaf, self.expr(leaf)) for leaf in sizes if self._is_told(leaf)}
+        self.reads = {new.token for _, new in self.asked.values() if isinstance(new, Read)}
+
+    def _is_told(self, expr: Any) -> bool:
+        return isinstance(expr, Size) and expr.ref in self.rows and expr.dim >= 0
+
+    def expr(self, expr: Any) -> Any:
+        if not self._is_told(expr):
+            return super().expr(expr)
+        whole, lacking = self.rows[expr.ref]
+        origin = self.old.origins.get(whole)
+        if origin is not None:
+            return Read(origin.then(Step.SIZE, expr.dim + lacking))
+        return Size(whole, expr.dim + lacking, self.made_after[whole])
+
+    def written(self) -> Trace:
+        """The run."""
+        old = self.old
+        events: list[Any] = []
+        places: list[int] = []
+        facts: set[Any] = set()
+        for event in old.events:
+            places.append(len(events))
+            made = self.event(event, 0)
+            if isinstance(event, Held | Pinned):
+                if made.expr is not event.expr and made.token in facts:
+                    continue
+                facts.add(made.token)
+            events.append(made)
+            if isinstance(event, Found) and event.kind == "tensor":
+                events += self._found(event)
+        places.append(len(events))
+        facts_ = (event.expr for event in old.events if isinstance(event, Held | Pinned))
+        tokens = {expr.token: self.expr(expr).token for expr in facts_}
+        pins: dict[Any, int] = {}
+        for token, times in old.pins.items():
+            new = tokens.get(token, token)
+            pins[new] = pins.get(new, 0) + times
+        trace = self.made(events, pins=pins, **self.moved(lambda at, _: places[at], places.__getitem__))
+        sizes = ((leaf, new) for leaf, new in self.asked.values() if isinstance(new, Size))
+        trace.fetched |= {new.token: old.fetched[leaf.token] for leaf, new in sizes if leaf.token in old.fetched}
+        return trace
+
+    def _found(self, tensor: Found) -> Iterator[Found]:
+        """The sizes of this tensor that its rows were asked for, where the run has not looked at these."""
+        known = self.geometries.get(tensor.origin.token)
+        for dim, size in enumerate(() if known is None else known[0]):
+            origin = tensor.origin.then(Step.SIZE, dim)
+            if Read(origin).token in self.reads and origin.token not in self.said:
+                self.said.add(origin.token)
+                yield Found(origin, size, "number", place=tensor.place)

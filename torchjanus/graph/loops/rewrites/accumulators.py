@@ -1,0 +1,191 @@
+"""Sums that loops add up in place (``total += loss``), as if each round made a tensor of its own.
+
+A tensor of the call that nothing else shares memory with has a new number after each such change: whoever speaks of it
+later speaks of what it is by then. A pure rewriting of traces; knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.rewrites.gradient_flow import writes
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.rounds import Frames
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]
+
+# What knows a tensor as the object that it is, and not only its value.
+_KNOWING = frozenset(
+    """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
+    untyped_storage storage share_memory_ grad __get__ __set__""".split()
+)
+
+_RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and third argument
+_TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
+
+
+def add_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.add(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+def sub_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.sub(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+def mul_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.mul(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+def div_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+    return torch.div(tensor, *args, **kwargs).to(tensor.dtype)
+
+
+# Functions of this module: another process finds them by their names.
+CHANGES: dict[str, Callable[..., torch.Tensor]] = {
+    "Tensor.add_": add_anew,
+    "Tensor.__iadd__": add_anew,
+    "Tensor.sub_": sub_anew,
+    "Tensor.__isub__": sub_anew,
+    "Tensor.mul_": mul_anew,
+    "Tensor.__imul__": mul_anew,
+    "Tensor.div_": div_anew,
+    "Tensor.__itruediv__": div_anew,
+}
+
+
+def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
+    """The run with the sums of its loops apart; itself where there are none. ``ranges``: where the rounds of loops
+    begin and end, if not only those count whose number may change."""
+    if ranges is None:
+        ranges = [(rounds.starts[0], rounds.end) for rounds in trace.rounds if rounds.starts]
+    found = _sums(trace, ranges) if ranges else frozenset()
+    return _Apart(trace, found).trace() if found else trace
+
+
+def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
+    """The tensors that are only ever added to, in rounds of loops, and lie in memory of their own."""
+    makers: dict[int, Op] = {}
+    begun: dict[int, int] = {}  # where each tensor was made
+    found: dict[int, int] = {}  # where each was last added to
+    unfit: set[int] = set()
+    for position, event in enumerate(trace.events):
+        if not isinstance(event, Op):
+            continue
+        kept = [ref.number for ref in event.outs if ref.number in makers or ref.number in trace.origins]
+        taken = [value.number for value in event.args if isinstance(value, TensorRef)]
+        for ref in event.outs:
+            makers.setdefault(ref.number, event)
+            begun.setdefault(ref.number, position)
+        if knows(event):
+            unfit.update(taken)
+            unfit.update(ref.number for ref in event.outs)  # ``p.grad`` is seen by the parameter
+        if not kept:
+            continue
+        number = kept[0]
+        inside = any(first <= position < end for first, end in ranges)
+        own = number in makers and number not in trace.origins
+        graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
+        adding = event.name in CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
+        if inside and own and graded and adding and trace.memory[number]:
+            found[number] = position
+        else:
+            unfit.add(number)
+    for number, last in found.items():
+        others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
+        if any(other in trace.origins or begun.get(other, -1) < last for other in others):
+            unfit.add(number)  # what it was before is seen by another
+    return frozenset(found.keys() - unfit)
+
+
+def knows(op: Op) -> bool:
+    """Whether the operation knows a tensor as the object that it is."""
+    owner, _, name = op.name.rpartition(".")
+    return name in _KNOWING and owner.rpartition(".")[2] not in _TURNED
+
+
+def changed_memory(trace: Trace) -> frozenset[int]:
+    """The memory in which operations of the run have changed what was there."""
+    there, found = set(trace.origins), set[int]()
+    for event in trace.events:
+        if isinstance(event, Op):
+            given = [ref for ref in event.outs if ref.number in there]
+            if writes(event):  # some give nothing back: ``x[0] = y``, what works on lists
+                given += refs_in((event.args[:1], event.kwargs.get("out")))
+            elif event.name.rpartition(".")[2] in _RUNNING:
+                given += refs_in((event.args[1:3], event.kwargs))
+            found.update(trace.memory[ref.number] for ref in given)
+            there.update(ref.number for ref in event.outs)
+    return frozenset(found)
+
+
+class _Apart(Rewriting):
+    """Writes the run anew."""
+
+    def __init__(self, old: Trace, sums: frozenset[int]) -> None:
+        super().__init__(old)
+        self.sums = sums
+        self.versions: dict[int, list[tuple[int, int]]] = {number: [(0, number)] for number in sums}
+        self.memory = list(old.memory)
+        self.kinds = dict(old.kinds)
+
+    def trace(self) -> Trace:
+        self._number()
+        events, operations = [], 0
+        for event in self.old.events:
+            events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        tensors = [*self.old.tensors, *[None] * (len(self.memory) - len(self.old.tensors))]
+        frames = [self._framed(one) for one in self.old.frames]
+        return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)
+
+    def _framed(self, frames: Frames) -> Frames:
+        """The loop with the versions that variables hold before each of its rounds and after the last."""
+        states = []
+        for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
+            after = sum(isinstance(event, Op) for event in self.old.events[:position])
+            held = {n: ("tensor", self.tensor(v[1], after)) for n, v in state.items() if v[0] == "tensor"}
+            states.append({**{name: self.held(value) for name, value in state.items()}, **held})
+        return replace(frames, states=tuple(states))
+
+    def _number(self) -> None:
+        operations = 0
+        for event in self.old.events:
+            if isinstance(event, Op):
+                operations += 1
+                if self._changed(event) is not None:
+                    number = event.outs[0].number
+                    before = self.versions[number][-1][1]
+                    self.versions[number].append((operations, len(self.memory)))
+                    if before in self.kinds:
+                        self.kinds[len(self.memory)] = self.kinds[before]
+                    self.memory.append(self.memory[before])  # the last one stays where it was
+                    self.memory[before] = -1 - before
+
+    def _changed(self, op: Op) -> Callable[..., torch.Tensor] | None:
+        first = op.args[0] if op.args else None
+        is_sum = isinstance(first, TensorRef) and first.number in self.sums and op.outs == (first,)
+        return CHANGES.get(op.name) if is_sum else None
+
+    def tensor(self, number: int, after: int) -> int:
+        versions = self.versions.get(number)
+        return number if versions is None else [name for begun, name in versions if begun <= after][-1]
+
+    def final(self, number: int) -> int:
+        versions = self.versions.get(number)
+        return number if versions is None else versions[-1][1]
+
+    def operation(self, op: Op, after: int) -> Op:
+        func, made = self._changed(op), super().operation(op, after)
+        if func is None:
+            return made
+        return replace(
+            made, func=func, name=func.__name__, outs=(TensorRef(self.tensor(op.outs[0].number, after + 1)),)
+        )

@@ -1,0 +1,94 @@
+"""Attributes that each round of a loop sets to a tensor anew (``self.h = self.cell(x, self.h)``), as if they were set
+behind it.
+
+A commit makes all writes at once, so that of the last round is enough; told behind the loop it is a write of what the
+rounds hand on, not a list of what each of them had made. (Numbers are told by what each round makes of the last one's.)
+A rewriting of traces; knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any
+
+from torchjanus.graph.generalize.dead_stores import overwritten
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.trace.actions import Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.recipes import FoundAt, TensorOf
+from torchjanus.trace.rounds import Rounds, Until
+
+__all__ = ["stored_behind"]
+
+
+def stored_behind(trace: Trace) -> Trace:
+    """The run with such writes behind its loops; itself where there are none."""
+    loops = [*_outermost(trace), *untils(trace)]
+    if not any(isinstance(event, Stored) for one in loops for event in trace.events[one.starts[0] : one.end]):
+        return trace
+    dead = overwritten(trace)
+    gone: set[int] = set()
+    behind: dict[int, list[int]] = {}
+    for rounds in loops:
+        for positions in _rows(trace, rounds):
+            *earlier, last = positions
+            if gone.isdisjoint(positions) and all(id(trace.events[position]) in dead for position in earlier):
+                gone.update(positions)
+                if id(trace.events[last]) not in dead:
+                    behind.setdefault(rounds.end, []).append(last)
+    return _Behind(trace).trace(gone, behind) if gone else trace
+
+
+def _outermost(trace: Trace) -> Iterator[Rounds]:
+    """The loops within no other in which no tensor decides anything: else what a round writes may depend on that. (What
+    ends a loop decides in all rounds alike.)"""
+    end = -1
+    for rounds in sorted(trace.rounds, key=lambda one: one.starts[:1]):
+        if len(rounds.starts) < 2 or isinstance(rounds.count, Until) or rounds.starts[0] < end:
+            continue
+        end = rounds.end
+        if not any(rounds.starts[0] <= position < end for position in trace.changed):
+            yield rounds
+
+
+def _rows(trace: Trace, rounds: Rounds) -> Iterator[list[int]]:
+    """The positions of writes of tensors to one place, of which each round makes one."""
+    places: dict[Any, list[int]] = {}
+    for position in range(rounds.starts[0], rounds.end):
+        event = trace.events[position]
+        if isinstance(event, Stored) and _may_wait(trace.recipes.get(id(event), ())):
+            places.setdefault(event.token, []).append(position)
+    limits = [*rounds.starts, rounds.end]
+    for positions in places.values():
+        counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
+        given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]
+        found = {recipe.token for recipe in given if isinstance(recipe, FoundAt)}  # the same in all rounds
+        if set(counts) == {1} and (not found or (len(found) == 1 and all(isinstance(r, FoundAt) for r in given))):
+            yield positions
+
+
+def _may_wait(recipes: tuple[Any, ...]) -> bool:
+    """Whether a tensor is written: one of the run's, or what was there before it (a buffer of an optimizer's)."""
+    return bool(recipes) and all(isinstance(recipe, TensorOf | FoundAt) for recipe in recipes)
+
+
+class _Behind(Rewriting):
+    """Writes the run anew."""
+
+    def trace(self, gone: set[int], behind: dict[int, list[int]]) -> Trace:
+        """``gone``: the positions of writes that are left out; ``behind``: those that follow the end of a loop."""
+        old = self.old
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            begins.append(len(events))
+            if position not in gone:
+                events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+            events += (self.event(old.events[one], operations) for one in behind.get(position, ()))
+        begins.append(len(events))
+        events += (self.event(old.events[one], operations) for one in behind.get(len(old.events), ()))
+        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))

@@ -1,0 +1,285 @@
+"""Values that rounds hand on for more than one round (``a, b = b, a + b``), handed on by each round once more.
+
+A round is told with what the round before it made, and no earlier one. So where a value of an earlier round is wanted
+each round gives a copy of what the one before it made, as a result of its own. A rewriting of traces: what is computed
+stays the same in this run. Knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["handed_on"]
+
+# Rounds for which a value is handed on, and of a loop: with more rounds than that all of them, when they are over, have
+# handed on a tensor that one of them made, and none is still what it was before the loop.
+DEEPEST = KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """What each round makes in the same place, ``made``, and rounds or what follows them take later than in the next
+    round; ``first``: what stands for it before the first round. ``places``: where it is taken in the rounds in which
+    ``first`` stands for it: (the operation's position, which of its tensors)."""
+
+    made: tuple[int, ...]
+    first: int
+    places: frozenset[tuple[int, int]]
+    leaves: bool  # whether it may leave the call: no other round's does
+
+
+@dataclass(slots=True)
+class _Loop:
+    """The rounds' operations by position; tensor -> (round, how-manieth that it makes)."""
+
+    trace: Trace
+    rounds: Rounds
+    ops: list[list[int]] = field(default_factory=list)
+    made: dict[int, tuple[int, int]] = field(default_factory=dict)
+    at: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        events, limits = self.trace.events, (*self.rounds.starts, self.rounds.end)
+        known = set(self.trace.origins)
+        known.update(ref.number for e in events[: limits[0]] if isinstance(e, Op) for ref in e.outs)
+        for number, (start, end) in enumerate(itertools.pairwise(limits)):
+            self.ops.append([at for at in range(start, end) if isinstance(events[at], Op)])
+            order = 0
+            for at in self.ops[-1]:
+                for ref in events[at].outs:  # type: ignore[union-attr]
+                    if ref.number not in known:
+                        known.add(ref.number)
+                        self.made[ref.number] = (number, order)
+                        self.at[number, order] = ref.number
+                        order += 1
+
+    def taken(self, at: int) -> list[int]:
+        """The tensors that an operation takes, in order."""
+        op = self.trace.events[at]
+        assert isinstance(op, Op)
+        return [ref.number for ref in refs_in((op.args, op.kwargs))]
+
+
+def handed_on(trace: Trace) -> Trace:
+    """The run in which no round takes what any but the one before it made; itself where that is so, or cannot be."""
+    for number in range(len(trace.rounds)):
+        for _ in range(DEEPEST):
+            rounds = trace.rounds[number]
+            if isinstance(rounds.count, Until) or len(rounds.starts) < DEEPEST:
+                break
+            loop = _Loop(trace, rounds)
+            values = list(_values(loop))
+            if not values:
+                break
+            trace = _Handing(loop, values).trace()
+    return trace
+
+
+def _values(loop: _Loop) -> Iterator[_Value]:
+    trace, count = loop.trace, len(loop.rounds.starts)
+    if len({len(ops) for ops in loop.ops}) > 1:
+        return
+    wanted: dict[int, set[tuple[int, int, int]]] = {}  # how-manieth -> operation of a round, which, how far behind
+    for number, ops in enumerate(loop.ops):
+        for position, at in enumerate(ops):
+            for which, tensor in enumerate(loop.taken(at)):
+                turn, order = loop.made.get(tensor, (number, -1))
+                if number - turn > 1:
+                    wanted.setdefault(order, set()).add((position, which, number - turn))
+    for tensor in _afterwards(loop):
+        if count - DEEPEST <= loop.made[tensor][0] < count - 1:
+            wanted.setdefault(loop.made[tensor][1], set())
+    if any(far > DEEPEST for places in wanted.values() for _, _, far in places):
+        return
+    if not wanted or any(trace.events[at].name in TRAINING for ops in loop.ops for at in ops):  # type: ignore[union-attr]
+        return
+    changed = changed_memory(trace)
+    known = {
+        number
+        for e in trace.events
+        if isinstance(e, Op) and knows(e)
+        for number in (ref.number for ref in refs_in((e.args, e.kwargs)))
+    }
+    leaving = _leaving(trace)
+    for order, places in wanted.items():
+        made = tuple(loop.at.get((number, order), -1) for number in range(count))
+        first = _first(loop, order, places)
+        if -1 in made or first is None or made[0] not in trace.kinds or not known.isdisjoint((first, *made)):
+            continue
+        memory = [trace.memory[number] for number in (first, *made)]
+        if not all(memory) or not changed.isdisjoint(memory):
+            continue  # a copy would not be what it becomes
+        begun = frozenset((loop.ops[far - 1][position], which) for position, which, far in places)
+        yield _Value(made, first, begun, leaving.isdisjoint(made[:-2]))
+
+
+def _afterwards(loop: _Loop) -> Iterator[int]:
+    """What is taken of the rounds' tensors, or leaves, when they are over: one at a time."""
+    trace, leaving = loop.trace, _leaving(loop.trace)
+    for event in trace.events[loop.rounds.end :]:
+        if isinstance(event, Op):
+            alone = (value for value in (*event.args, *event.kwargs.values()) if isinstance(value, TensorRef))
+            yield from (ref.number for ref in alone if ref.number in loop.made)
+    yield from (number for number in leaving if number in loop.made)
+
+
+def _leaving(trace: Trace) -> frozenset[int]:
+    """The tensors of which recipes speak."""
+    recipes: list[Recipe] = [r for some in trace.recipes.values() for r in some]
+    recipes += [] if trace.result is None else [trace.result]
+    parts = (part for recipe in recipes for part in parts_of(recipe))
+    return frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
+
+
+def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | None:
+    """What stands before the first round for what each makes in this place, if the rounds agree about that."""
+    found: set[int | None] = set()
+    for position, which, far in places:
+        if far - 1 >= len(loop.ops):
+            return None
+        taken = loop.taken(loop.ops[far - 1][position])
+        found.add(taken[which] if which < len(taken) else None)
+    for position, at in enumerate(loop.ops[1]):
+        for which, tensor in enumerate(loop.taken(at)):
+            if loop.made.get(tensor) == (0, order):
+                taken = loop.taken(loop.ops[0][position])
+                found.add(taken[which] if which < len(taken) else None)
+    if len(found) != 1:
+        return None
+    (first,) = found
+    return None if first is None or first in loop.made else first
+
+
+class _Handing(Adding):
+    """Writes the run anew."""
+
+    def __init__(self, loop: _Loop, values: list[_Value]) -> None:
+        super().__init__(loop.trace)
+        self.loop, self.values_ = loop, values
+        self.taking = False  # whether it is the arguments of an operation that are told
+        past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
+        self.starts = [past[at] for at in (*loop.rounds.starts, loop.rounds.end)]
+        self.copies: dict[int, tuple[_Value, int, int]] = {}  # of a tensor: its value, its round, the copy
+        self.given: list[list[tuple[int, int]]] = []  # of each round: what it copies, and the copy
+        firsts = {value.made: self._copy(value.first, value) for value in values}
+        self.begun = {place: firsts[value.made] for value in values for place in value.places}
+        self.given.append([(value.first, firsts[value.made]) for value in values])
+        for number in range(len(loop.rounds.starts) - 1):
+            row = []
+            for value in values:
+                copy = self._copy(value.made[number], value)
+                self.copies[value.made[number]] = value, number, copy
+                row.append((value.made[number], copy))
+            self.given.append(row)
+
+    def _copy(self, number: int, value: _Value) -> int:
+        copy = self.new((), torch.float32)
+        self.kinds[copy] = self.old.kinds[value.made[0]]
+        return copy
+
+    def tensor(self, number: int, after: int) -> int:
+        if not self.taking or number not in self.copies or after < self.starts[0]:
+            return number
+        value, made, copy = self.copies[number]
+        if after < self.starts[-1]:
+            turn = bisect.bisect_right(self.starts, after) - 1
+            return copy if turn - made > 1 else number
+        return copy if len(value.made) - DEEPEST <= made else number
+
+    def operation(self, op: Op, after: int) -> Op:
+        self.taking = True
+        try:
+            return super().operation(op, after)
+        finally:
+            self.taking = False
+
+    def final(self, number: int) -> int:
+        value, made, copy = self.copies.get(number, (None, -1, -1))
+        return copy if value is not None and value.leaves and made == len(value.made) - 2 else number
+
+    def position(self, after: int) -> int:
+        return after + len(self.values_) * sum(end < after for end in self.starts[1:])
+
+    def expr(self, expr: Any) -> Any:
+        """What is fetched from a tensor is fetched from that one."""
+        taking, self.taking = self.taking, False
+        try:
+            return super().expr(expr)
+        finally:
+            self.taking = taking
+
+    def values(self, value: Any, after: int) -> Any:
+        taking = self.taking
+        if isinstance(value, list | tuple) and after >= self.starts[-1]:
+            numbers = [part.number for part in value if isinstance(part, TensorRef)]
+            found = [id(self.copies[number][0]) for number in numbers if number in self.copies]
+            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be what all rounds made
+        try:
+            return super().values(value, after)
+        finally:
+            self.taking = taking
+
+    def trace(self) -> Trace:
+        old, rounds = self.old, self.loop.rounds
+        limits = [*rounds.starts[1:], rounds.end]
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for at, event in enumerate(old.events):
+            if at in limits:
+                events += self._handed(limits.index(at))
+            begins.append(len(events))
+            events.append(self._taking(event, at, operations))
+            operations += isinstance(event, Op)
+        if len(old.events) in limits:
+            events += self._handed(len(limits) - 1)
+        begins.append(len(events))
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        moved["rounds"] = [
+            replace(new, least=DEEPEST) if one is rounds else new
+            for one, new in zip(old.rounds, moved["rounds"], strict=True)
+        ]
+        return self.made(events, **moved)
+
+    def _handed(self, turn: int) -> Iterator[Op]:
+        first = self.old.events[self.loop.ops[turn][0]]
+        assert isinstance(first, Op)
+        modes = replace(first.modes, grad=True)  # what has gradients goes on having them
+        for given, copy in self.given[turn]:
+            yield Op(torch.clone, "torch.clone", (TensorRef(given),), {}, (TensorRef(copy),), modes, first.place)
+
+    def _taking(self, event: Any, at: int, operations: int) -> Any:
+        made = self.event(event, operations)
+        if isinstance(event, Op) and any(place == at for place, _ in self.begun):
+            numbers = iter(range(len(self.loop.taken(at))))
+            made = replace(made, **{
+                name: self._begun(getattr(made, name), at, numbers) for name in ("args", "kwargs")
+            })  # fmt: skip
+        return made
+
+    def _begun(self, value: Any, at: int, numbers: Iterator[int]) -> Any:
+        """The arguments with what stands for the value before the first round."""
+        if isinstance(value, TensorRef):
+            return TensorRef(self.begun.get((at, next(numbers)), value.number))
+        if isinstance(value, list | tuple):
+            parts = [self._begun(part, at, numbers) for part in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        if isinstance(value, dict):
+            return {key: self._begun(part, at, numbers) for key, part in value.items()}
+        return value

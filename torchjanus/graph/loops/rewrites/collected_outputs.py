@@ -1,0 +1,395 @@
+"""Loops through what the rounds of an earlier loop have made, told as loops over the rows of one tensor:
+``outs.append(h)``, and later ``for o in outs`` or ``outs[t]``; and through rows of a tensor at any distance.
+
+What is made by each round is stacked when the earlier loop is over, and the later rounds take the rows of that by their
+numbers, as they do of any other tensor; views of what was there before each round makes itself. A rewriting of traces.
+Knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
+from torchjanus.graph.loops.analysis.candidates import as_loop
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.graph.loops.rewrites.carried_distance import handed_on
+from torchjanus.graph.loops.rewrites.lists import chains
+from torchjanus.graph.loops.rewrites.row_reads import Collecting, First, Rows, plus
+from torchjanus.graph.loops.roll.reversal import UNBINDING, size_of, turned
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
+
+__all__ = ["collected"]
+
+TRIES = 3  # in each of which loops that are not told are left out
+DEEPEST = 4  # operations by which a view is made anew
+
+# (which source, how-manieth of what its rounds make, forwards (1) or backwards (-1), ahead of the later round)
+_Column = tuple[int, int, int, int]
+_VIEWS = frozenset(
+    """Tensor.__getitem__ Tensor.detach Tensor.select torch.select Tensor.unsqueeze torch.unsqueeze Tensor.squeeze
+    torch.squeeze Tensor.view Tensor.t Tensor.transpose torch.transpose torch.detach""".split()
+)
+_DETACHING = ("Tensor.detach", "torch.detach")
+
+
+@dataclass(slots=True)
+class _Made:
+    """What the rounds of a loop make, or what a tensor is unbound to: of each tensor the round and how-manieth it is,
+    and the tensors by these. ``count``: how many rounds there are; ``source``: what is unbound, and along which
+    dimension; ``ops``: what made each tensor; ``loop``: which of the run's loops it is."""
+
+    length: int
+    count: Expr
+    source: tuple[int, int] | None = None
+    place: dict[int, tuple[int, int]] = field(default_factory=dict)
+    at: dict[tuple[int, int], int] = field(default_factory=dict)
+    ops: dict[int, Op] = field(default_factory=dict)
+    loop: int = -1
+
+    def add(self, tensor: int, turn: int, order: int) -> None:
+        self.place[tensor] = turn, order
+        self.at[turn, order] = tensor
+
+    def whole(self, order: int) -> list[int]:
+        """What all rounds make in this place; -1 for those that do not."""
+        return [self.at.get((turn, order), -1) for turn in range(self.length)]
+
+
+def collected(trace: Trace) -> Trace:
+    """The run in which rounds take what an earlier loop's rounds have made as rows; itself where none does, or where
+    the loops would not be told all the same: then it would be stacked for nothing."""
+    without: frozenset[int] = frozenset()
+    for _ in range(TRIES):
+        made, by_loop = _collected(trace, without)
+        untold = _untold(made, frozenset().union(*by_loop.values())) if by_loop else frozenset()
+        if not untold:
+            return made
+        without |= {number for number, loops in by_loop.items() if not untold.isdisjoint(loops)}
+    return trace
+
+
+def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, frozenset[int]]]:
+    """The run told anew, and by which loops this was: of each the loops that have to be told for it."""
+    trace = _with_sums(trace)
+    by_loop: dict[int, frozenset[int]] = {}
+    for number in range(len(trace.rounds)):
+        found = None if number in without else _takers(trace, number)
+        if found is not None:
+            skipped, rows, loops = found
+            trace = Collecting(trace, number, skipped, rows).trace()
+            by_loop[number] = loops | {number}
+    for number in range(len(trace.rounds)):
+        firsts = [] if number in without else _firsts(trace, number)
+        if firsts:
+            trace = First(trace, number, firsts).trace()
+            by_loop[number] = by_loop.get(number, frozenset()) | {number}
+    return trace, by_loop
+
+
+def _untold(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
+    """Which of these loops cannot be told for any number of rounds. Of those with loops in their rounds that is not
+    known yet."""
+    shown = turned(handed_on(trace))
+    begun = [one.starts[0] for one in shown.rounds if one.starts]
+
+    def is_told(one: Rounds) -> bool:
+        if any(one.starts[0] < other < one.end for other in begun):
+            return True
+        return any(as_loop(shown, some) is not None for some in (one, one.without_first()))
+
+    return frozenset(number for number in numbers if not is_told(shown.rounds[number]))
+
+
+def _with_sums(trace: Trace) -> Trace:
+    """The run in which the sums of what all rounds have made (``sum(losses)``) are loops, too."""
+    added: list[Rounds] = []
+    for rounds in trace.rounds:
+        if isinstance(rounds.count, Until) or len(rounds.starts) <= KEPT:
+            continue
+        made = _made(trace, rounds)
+        orders = {order for turn, order in made.at if turn == 0}
+        for order in orders:
+            for starts in chains(trace, made.whole(order)):
+                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.rounds):
+                    continue  # they are added up where they are made, or by rounds of the program's
+                count = Apply(operator.sub, (rounds.count, 1))
+                added.append(Rounds(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
+    if not added:
+        return trace
+    made_ = replace(trace, rounds=[*trace.rounds, *added])
+    made_.alive = [*trace.alive, trace]
+    return made_
+
+
+def _firsts(trace: Trace, number: int) -> list[Rows]:
+    """What follows a loop takes of its first round alone."""
+    rounds = trace.rounds[number]
+    if isinstance(rounds.count, Until) or len(rounds.starts) <= KEPT or not trace.memory:
+        return []  # of few rounds the first one may be meant as one of the last
+    made = _made(trace, rounds)
+    taken = {ref for event in trace.events[rounds.end :] if isinstance(event, Op) for ref in _alone(event)}
+    orders = sorted({made.place[ref][1] for ref in taken if made.place.get(ref, (-1, 0))[0] == 0})
+    found = []
+    for order in orders:
+        whole = tuple(made.whole(order))
+        rows = Rows(whole, rounds.count, 0, whole[:1])
+        if -1 not in whole and _may_be_copies(trace, [rows]):
+            found.append(rows)
+    return found
+
+
+def _alone(op: Op) -> Iterator[int]:
+    """The tensors that an operation takes as such, and not in a list."""
+    return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
+
+
+def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]] | None:
+    """How many of a loop's first rounds do not take what they take of others alike, what they take, and of which
+    loops."""
+    rounds = trace.rounds[number]
+    if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT or not trace.memory:
+        return None
+    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*rounds.starts, rounds.end))]
+    made = list(_sources(trace, rounds, taken))
+    whose = {tensor: which for which, one in enumerate(made) for tensor in one.place}
+    if whose.keys().isdisjoint(itertools.chain.from_iterable(taken[1:])):
+        return None
+    if any(e.name in TRAINING for e in trace.events[rounds.starts[0] : rounds.end] if isinstance(e, Op)):
+        return None
+    for skipped in (0, 1):
+        some = taken[skipped:]
+        if len(some) >= KEPT and (rows := _rows(trace, rounds, skipped, made, whose, some)) is not None:
+            whole = {tensor for one in rows for tensor in one.rows}
+            return (
+                skipped,
+                rows,
+                frozenset(one.loop for one in made if one.loop >= 0 and not whole.isdisjoint(one.place)),
+            )
+    return None
+
+
+def _sources(trace: Trace, rounds: Rounds, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
+    """What the rounds of a loop may take rows of."""
+    for number, one in enumerate(trace.rounds):
+        if one.starts and one.end <= rounds.starts[0] and not isinstance(one.count, Until) and len(one.starts) >= KEPT:
+            made = _made(trace, one)
+            made.loop = number
+            yield made
+    after = sum(isinstance(event, Op) for event in trace.events[: rounds.starts[0]])
+    for event in trace.events[: rounds.starts[0]]:
+        if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
+            if not _are_known(trace, rows, rounds, taken):
+                yield rows
+
+
+def _made(trace: Trace, rounds: Rounds) -> _Made:
+    assert isinstance(rounds.count, Expr)
+    made = _Made(len(rounds.starts), rounds.count)
+    for number, (begin, end) in enumerate(itertools.pairwise((*rounds.starts, rounds.end))):
+        order = 0
+        for event in trace.events[begin:end]:
+            if isinstance(event, Op):
+                for ref in event.outs:
+                    if ref.number not in made.place and ref.number not in trace.origins:
+                        made.add(ref.number, number, order)
+                        made.ops[ref.number] = event
+                        order += 1
+    return made
+
+
+def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
+    """The rows of a tensor."""
+    source, dim = (*op.args, *(0,) * (2 - len(op.args)))[:2]
+    dim = op.kwargs.get("dim", dim)
+    kind = trace.kinds.get(source.number) if isinstance(source, TensorRef) else None
+    if kind is None or type(dim) is not int or set(op.kwargs) - {"dim"} or op.name not in UNBINDING:
+        return None
+    dim %= len(kind[0])
+    made = _Made(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
+    for turn, ref in enumerate(op.outs):
+        made.add(ref.number, turn, 0)
+    return made
+
+
+def _are_known(trace: Trace, rows: _Made, rounds: Rounds, taken: Sequence[Sequence[int]]) -> bool:
+    """Whether rounds take nothing but their own row and the one before, or all of them backwards that nobody else
+    takes: that is known of rows anyway."""
+    places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
+    if all(place - number - rounds.first in (0, -1) for place, number in places):
+        return True
+    if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
+        return False
+    others = (*trace.events[: rounds.starts[0]], *trace.events[rounds.end :])
+    given = {ref.number for e in others if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    return given.isdisjoint(rows.place)
+
+
+def _taken(trace: Trace, begin: int, end: int) -> list[int]:
+    """The tensors of which operations and numbers of a round speak, in order."""
+    found: list[int] = []
+    for event in trace.events[begin:end]:
+        if isinstance(event, Op):
+            found += (ref.number for ref in refs_in((event.args, event.kwargs)))
+        elif isinstance(event, Asserted):
+            found.append(event.ref.number)
+        elif isinstance(event, Held | Pinned | Computed):
+            found += (leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch | Size))
+    return found
+
+
+def _rows(
+    trace: Trace,
+    rounds: Rounds,
+    skipped: int,
+    made: Sequence[_Made],
+    whose: Mapping[int, int],
+    taken: Sequence[Sequence[int]],
+) -> list[Rows] | None:
+    """What rounds take, if each takes such rows as the others; None where they do not."""
+    columns = [set(_columns(made, whose, number, some)) for number, some in enumerate(taken)]
+    # The first round may take something else for the row of the one before, the last one for that of the next.
+    alike = set.intersection(*columns[1:-1])
+    chosen: dict[_Column, Rows] = {}
+    left = [{tensor for tensor in some if tensor in whose} for some in taken]
+    for column in sorted(alike, key=lambda column: -column[2]):
+        rows = _row(trace, rounds, skipped, made, column, taken, left)
+        if rows is None:
+            continue
+        if all(tensor in some for tensor, some in zip(rows.taken[1:-1], left[1:-1], strict=True)):
+            chosen[column] = rows
+            for tensor, some in zip(rows.taken, left, strict=True):
+                some.discard(tensor)
+    # What an earlier loop's last round has made the first one may begin with.
+    left[0] = {one for one in left[0] if made[whose[one]].place[one][0] < made[whose[one]].length - 1}
+    if not chosen or any(left):
+        return None
+    return list(chosen.values()) if _may_be_copies(trace, chosen.values()) else None
+
+
+def _columns(made: Sequence[_Made], whose: Mapping[int, int], number: int, taken: Sequence[int]) -> Iterator[_Column]:
+    for tensor in taken:
+        if tensor in whose:
+            turn, order = made[whose[tensor]].place[tensor]
+            yield whose[tensor], order, 1, turn - number
+            yield whose[tensor], order, -1, turn + number
+
+
+def _row(
+    trace: Trace,
+    rounds: Rounds,
+    skipped: int,
+    made: Sequence[_Made],
+    column: _Column,
+    taken: Sequence[Sequence[int]],
+    left: Sequence[set[int]],
+) -> Rows | None:
+    """What the rounds take as rows of a stack."""
+    which, order, step, ahead = column
+    source = made[which]
+    whole, count = source.whole(order), source.count
+    if -1 in whole:
+        return None
+    whole = whole[::step]
+    first = ahead if step > 0 else len(whole) - 1 - ahead
+    last = first + len(taken) - 1
+    if first >= 0 and last < len(whole):
+        some = tuple(whole[first : last + 1])
+        if source.source is not None:
+            return Rows(tuple(whole), count, first, some, source=source.source, step=step)
+        if again := _again(source, some):
+            return Rows(tuple(whole), count, first, some, again=again, step=step)
+    if first == -1:  # the first round takes what stands before the rows
+        before = _instead(taken, 0, whole[0])
+        if before is None:
+            return None
+        whole, count, first, last = [before, *whole], plus(count, 1), 0, last + 1
+    if last == len(whole):
+        behind = _instead(taken, len(taken) - 1, whole[-1])
+        if behind is None:
+            return None
+        whole, count = [*whole, behind], plus(count, 1)
+    if first < 0 or last >= len(whole):
+        return None
+    return Rows(
+        tuple(whole), count, first, tuple(whole[first : last + 1]), bases=_bases(trace, source, whole), step=step
+    )
+
+
+def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]:
+    """What these tensors are views of, if each that a round has made is nothing but such a view, detached: what leaves
+    a round must not share memory with what it has been given."""
+    if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
+        return ()
+    makers = {ref.number: event for event in trace.events if isinstance(event, Op) for ref in event.outs}
+
+    def base(tensor: int) -> int:
+        op = makers.get(tensor)
+        if op is None or op.name not in (*_DETACHING, "Tensor.__getitem__") or not isinstance(op.args[0], TensorRef):
+            return tensor
+        if op.name in _DETACHING:
+            return base(op.args[0].number)
+        stack = makers.get(op.args[0].number)
+        if stack is None or stack.name != "torch.stack" or type(op.args[1]) is not int:
+            return tensor
+        row = stack.args[0][op.args[1]]
+        return base(row.number) if isinstance(row, TensorRef) and len(stack.args) == 1 and not stack.kwargs else tensor
+
+    return tuple(base(tensor) if tensor in source.ops else tensor for tensor in whole)
+
+
+def _again(source: _Made, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
+    """What makes each of these tensors, where all are views of what was there before their rounds; else nothing."""
+    found = [tuple(_view_of(source, tensor, DEEPEST)) for tensor in some]
+    names = {tuple(op.name for op in ops) for ops in found}
+    return tuple(found) if len(names) == 1 and names != {()} else ()
+
+
+def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
+    """The operations that make a view, the last one last; none if something else does."""
+    op = source.ops.get(tensor)
+    if op is None or op.name not in _VIEWS or len(op.outs) != 1 or not deep:
+        return []
+    given = [ref.number for ref in refs_in((op.args, op.kwargs))]
+    if len(given) != 1 or given[0] == tensor:
+        return []
+    if given[0] not in source.place:
+        return [op]
+    before = _view_of(source, given[0], deep - 1)
+    return [*before, op] if before else []
+
+
+def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | None:
+    """What a round at the edge takes where the one beside it takes this row of its own."""
+    beside = taken[number + (1 if number == 0 else -1)]
+    if len(beside) != len(taken[number]):
+        return None
+    found = {taken[number][place] for place, tensor in enumerate(beside) if tensor == like}
+    return found.pop() if len(found) == 1 else None
+
+
+def _may_be_copies(trace: Trace, columns: Iterable[Rows]) -> bool:
+    """Whether nobody can tell the rows from what they are copies of: all are alike, and nobody changes them."""
+    columns = [rows for rows in columns if rows.is_stacked]
+    tensors = {tensor for rows in columns for tensor in (*rows.rows, *rows.bases)}
+    for rows in columns:
+        kinds = [trace.kinds.get(tensor) for tensor in rows.rows]
+        if None in kinds or len({(kind[0], kind[2], kind[3]) for kind in kinds if kind is not None}) > 1:
+            return False
+    if not columns:
+        return True
+    changed = changed_memory(trace)
+    memory = {trace.memory[tensor] for tensor in tensors}
+    if 0 in memory or not changed.isdisjoint(memory):
+        return False
+    knowing = (e for e in trace.events if isinstance(e, Op) and knows(e))
+    return tensors.isdisjoint(ref.number for e in knowing for ref in refs_in((e.args, e.kwargs)))

@@ -1,0 +1,357 @@
+"""Tensors that a loop's rounds fill (``outputs[t] = out``), told as filled when the loop is over.
+
+Nobody looks at such a tensor before that, so rounds need not change what was there before them. A rewriting of traces.
+Knows nothing of what is made of the loop.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections import Counter
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import expressions_in, refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.graph.loops.rewrites.gradient_flow import writes as changes
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Rounds, Until
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, Size, leaves
+
+__all__ = ["filled", "filled_rounds", "is_whole", "uses"]
+
+_WRITING = "Tensor.__setitem__"
+_LOOKING = "Tensor.__getitem__"
+
+
+@dataclass(frozen=True, slots=True)
+class _Filled:
+    """A tensor that rounds fill. ``writes``: of each round the event that writes; ``dim``: in which dimension the next
+    element, ``first``: where the first of these lies; ``step``: -1 where they are written from the last one on.
+    ``reads``: the events that look at what the round before has written, by their positions; with which round that is.
+    """
+
+    number: int
+    writes: tuple[int, ...]
+    dim: int
+    first: int
+    step: int
+    reads: dict[int, int] = field(default_factory=dict)
+
+
+def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
+    """The run in which what rounds of this loop fill is filled behind it, and the loop in it; the same where there is
+    no such thing."""
+    if frames.region or len(frames.starts) < 2:
+        return trace, frames
+    number = trace.frames.index(frames)
+    while (one := next((one for one in _filled(trace, frames) if _is_last_told(trace, one)), None)) is not None:
+        states = trace.frames[number].states
+        values = [trace.events[at].args[2] for at in one.writes]  # type: ignore[union-attr]
+        trace = _Filling(trace, frames, one).trace()
+        frames = trace.frames[number]
+        assert len(frames.states) == len(states)
+        for state, value in zip(frames.states[1:], values, strict=True):
+            state["written", one.number] = ("tensor", value.number)  # which may be in no variable
+    return trace, frames
+
+
+def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
+    """The run in which what rounds of a changeable number fill is filled behind them, and which of its loops do so; the
+    run itself where there are none. ``without``: loops, by their places in ``trace.rounds``, that are left alone.
+
+    Gradients that a round's row gets from several places are added up in another order then, as always in a loop whose
+    rounds are told once."""
+    found: set[int] = set()
+    if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
+        return trace, frozenset()
+    for number in range(len(trace.rounds)):
+        while number not in without and is_whole(trace, rounds := trace.rounds[number]):
+            one = next(_filled(trace, rounds), None)
+            if one is None:
+                break
+            trace = _Filling(trace, rounds, one).trace()
+            found.add(number)
+    return trace, frozenset(found)
+
+
+def is_whole(trace: Trace, rounds: Rounds) -> bool:
+    """Whether it came to its end by itself, so that what stands behind it is the end."""
+    if isinstance(rounds.count, Until) or len(rounds.starts) < 2 or rounds.end >= len(trace.events):
+        return False
+    return isinstance(trace.events[rounds.end], Trips)
+
+
+def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
+    limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
+    writes: dict[int, list[tuple[int, int]]] = {}
+    for turn, (start, end) in enumerate(limits):
+        for at in range(start, end):
+            event = trace.events[at]
+            if isinstance(event, Op) and event.name == _WRITING and isinstance(event.args[0], TensorRef):
+                writes.setdefault(event.args[0].number, []).append((turn, at))
+    if not writes:
+        return
+    there_made = [event for event in trace.events[: frames.end] if isinstance(event, Op)]
+    there = {ref.number for event in there_made for ref in event.outs} | {*trace.origins}
+    sharing = Counter(trace.memory[number] for number in there)
+    reading = _reading(trace, frames, writes) if isinstance(frames, Rounds) else {}
+    makers = {ref.number: event for event in there_made for ref in event.outs}
+    changed = changed_memory(trace)
+    for number, found in writes.items():
+        events: list[Any] = [trace.events[at] for _, at in found]
+        values = [event.args[2] for event in events]
+        read = reading.get(number, [])
+        alone = bool(trace.memory[number]) and sharing[trace.memory[number]] == 1 + len(read)
+        if (
+            not alone
+            or number in trace.origins
+            or number not in trace.kinds
+            or [turn for turn, _ in found] != list(range(len(limits)))
+        ):
+            continue
+        size, *_, graded = trace.kinds[number]
+        place = _place([event.args[1] for event in events], size)
+        if place is None or len({(event.modes, event.place) for event in events}) > 1:
+            continue
+        if makers[number].kwargs.get("requires_grad") or (graded and not events[0].modes.grad):
+            continue  # another tensor would not have its gradient
+        row = (*size[: place[0]], *size[place[0] + 1 :])
+        if len(set(map(repr, values))) < len(values) or not all(
+            _is_row(trace, value, row, changed) for value in values
+        ):
+            continue
+        if uses(trace, frames, number) != len(found) + len(read) or _is_known(trace, number):
+            continue
+        reads = _reads(trace, frames, place, events[0].args[1], read) if read else {}
+        if reads is not None and (not read or trace.kinds[values[0].number][2] == trace.kinds[number][2]):
+            yield _Filled(number, tuple(at for _, at in found), *place, reads)
+
+
+def _reading(trace: Trace, rounds: Rounds, written: Container[int]) -> dict[int, list[int]]:
+    """Of each of these tensors, where rounds look at a part of it that they only compute with: nothing changes it, or
+    finds it when the loop is over."""
+    later = {ref.number for e in trace.events[rounds.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    found: dict[int, list[int]] = {}
+    for at in range(rounds.starts[0], rounds.end):
+        op = trace.events[at]
+        if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef) and len(op.outs) == 1:
+            whole, part = op.args[0].number, op.outs[0].number
+            if whole in written and part in trace.kinds and part not in later and not _leaves_or_changes(trace, part):
+                found.setdefault(whole, []).append(at)
+    return found
+
+
+def _leaves_or_changes(trace: Trace, number: int) -> bool:
+    recipes = [recipe for some in trace.recipes.values() for recipe in some]
+    recipes += [] if trace.result is None else [trace.result]
+    told = (part for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf | TensorAt))
+    changing = (e for e in trace.events if isinstance(e, Op) and (changes(e) or knows(e)))
+    return any(part.ref.number == number for part in told) or any(_speaks(op.args[:1], number) for op in changing)
+
+
+def _reads(
+    trace: Trace, rounds: Frames | Rounds, place: tuple[int, int, int], written_at: Any, read: Sequence[int]
+) -> dict[int, int] | None:
+    """Of which round each of these events looks at the row: of the one before its own. None where that is not so."""
+    (dim, first, step), found = place, {}
+    begun = first if step > 0 else first + len(rounds.starts) - 1  # what the first round writes
+    whole = written_at if isinstance(written_at, tuple) else (written_at,)
+    for at in read:
+        turn = bisect.bisect_right(rounds.starts, at) - 1
+        key = trace.events[at].args[1]  # type: ignore[union-attr]
+        row = begun + step * (turn - 1)
+        parts = key if isinstance(key, tuple) else (key,)
+        if row < 0 or [*parts] != [*whole[:dim], row, *whole[dim + 1 :]]:
+            return None
+        found[at] = turn - 1
+    return found
+
+
+def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[int]) -> bool:
+    """Whether it is a tensor of this size that the call has made and that stays as it is."""
+    if not isinstance(value, TensorRef) or trace.kinds.get(value.number, (None,))[0] != size:
+        return False
+    memory = trace.memory[value.number]
+    return bool(memory) and memory not in changed and value.number not in trace.origins
+
+
+def _is_known(trace: Trace, number: int) -> bool:
+    """Whether the program asks for more than its value."""
+    operations = (e for e in trace.events if isinstance(e, Op) and knows(e))
+    return any(_speaks(op.args, number) for op in operations)
+
+
+def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
+    """The dimension in which each round writes the next element, where the first of these lies, and by how much a round
+    goes on: 1 or -1. None where that is not what these keys say."""
+    parts = [key if isinstance(key, tuple) else (key,) for key in keys]
+    found = {tuple(n for n, part in enumerate(some) if type(part) is int) for some in parts}
+    if (
+        len(found) > 1
+        or len(*found) != 1
+        or any(part != slice(None) for some in parts for part in some if type(part) is not int)
+    ):
+        return None
+    ((dim,),) = found
+    numbers = [some[dim] for some in parts]
+    if min(numbers) < 0 or max(map(len, parts)) > len(size):
+        return None
+    step = numbers[1] - numbers[0]
+    ordered = abs(step) == 1 and numbers == list(range(numbers[0], numbers[0] + step * len(numbers), step))
+    return (dim, min(numbers), step) if ordered else None
+
+
+def uses(trace: Trace, frames: Frames | Rounds, number: int) -> int:
+    """How often rounds speak of the tensor."""
+    found = 0
+    for event in trace.events[frames.starts[0] : frames.end]:
+        recipes = trace.recipes.get(id(event), ())
+        told: list[Any] = [getattr(event, "expr", None), *recipes]
+        if isinstance(event, Op):
+            told += [event.args, event.kwargs, event.outs]
+        elif isinstance(event, Asserted):
+            told.append(event.ref)
+        parts = (part for recipe in recipes for part in parts_of(recipe))
+        told += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
+        found += _speaks(told, number)
+    return found
+
+
+def _speaks(value: Any, number: int) -> int:
+    of = [leaf.ref for expr in expressions_in(value) for leaf in leaves(expr) if isinstance(leaf, Fetch | Size)]
+    return [*(ref.number for ref in refs_in(value)), *of].count(number)
+
+
+def _is_last_told(trace: Trace, one: _Filled) -> bool:
+    """Whether gradients come to each row from one other place at most: then it does not matter which comes first."""
+    for at in one.writes:
+        number = trace.events[at].args[2].number  # type: ignore[union-attr]
+        users = [e for e in trace.events if isinstance(e, Op) and _speaks((e.args, e.kwargs), number)]
+        graded = [op for op in users if op.modes.grad and any(trace.kinds.get(r.number, (True,))[-1] for r in op.outs)]
+        if len(graded) > 1:
+            return False
+    return True
+
+
+def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
+    """The tensor with these rows in it. ``where``: the dimension, and the first element; a text, for a number among
+    arguments may be one that rounds hand on."""
+    dim, first = map(int, where.split())
+    made = tensor.clone()
+    made.narrow(dim, first, rows.size(dim)).copy_(rows)
+    return made
+
+
+class _Filling(Rewriting):
+    """Writes the run anew with what is written behind the loop."""
+
+    def __init__(self, old: Trace, loop: Frames | Rounds, one: _Filled) -> None:
+        super().__init__(old)
+        self.start, self.end, self.one, self.new = loop.starts[0], loop.end, one, len(old.tensors)
+        end = self.end
+        self.behind_it = end  # what says that the loop has come to its end, and what it goes over has
+        while any(isinstance(event, Trips) for event in old.events[self.behind_it + 1 : self.behind_it + 2]):
+            self.behind_it += 1
+        self.after: list[int] = []  # so many operations come before each of the writes
+        count = 0
+        for at, event in enumerate(old.events[: end + 1]):
+            if at in one.writes:
+                self.after.append(count)
+            count += isinstance(event, Op)
+        self.whole = count  # before what comes behind the loop
+        self.begun = sum(isinstance(event, Op) for event in old.events[: self.start])
+        self.behind = False
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.new if number == self.one.number and (self.behind or after > self.whole) else number
+
+    def final(self, number: int) -> int:
+        return self.new if number == self.one.number else number
+
+    def position(self, after: int) -> int:
+        later = after > self.whole or (after == self.whole and self.behind)
+        ahead = bool(self.one.reads) and after > self.begun
+        return after - sum(one < after for one in self.after) + 2 * later + ahead
+
+    def _ahead(self) -> Op:
+        """What the first round looks at, before the loop."""
+        read = self.old.events[min(self.one.reads)]
+        assert isinstance(read, Op)
+        return replace(read, outs=(TensorRef(self.new + 2),))
+
+    def _looking(self, read: Op, turn: int) -> Op:
+        """The operation that looks at what this round has written, with what it wrote; ``turn`` is -1 before all."""
+        row = TensorRef(self.new + 2) if turn < 0 else self.old.events[self.one.writes[turn]].args[2]  # type: ignore[union-attr]
+        return replace(read, func=torch.clone, name="torch.clone", args=(row,), kwargs={})
+
+    def trace(self) -> Trace:
+        old, one, end = self.old, self.one, self.end
+        writes: list[Any] = [old.events[at] for at in one.writes]
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            if position == self.start and one.reads:
+                events.append(self._ahead())
+            places.append(len(events))
+            if position in one.writes:
+                operations += 1
+                continue
+            made = self.event(event, operations)
+            events.append(self._looking(made, one.reads[position]) if position in one.reads else made)
+            operations += isinstance(event, Op)
+            if position == self.behind_it:
+                stacked, full = TensorRef(self.new + 1), TensorRef(self.new)
+                modes, at = writes[0].modes, writes[0].place
+                rows = [op.args[2] for op in writes][:: one.step]
+                where = f"{one.dim} {one.first}"
+                stacking = (rows,) if not one.dim else (rows, one.dim)
+                events.append(Op(torch.stack, "torch.stack", stacking, {}, (stacked,), modes, at))
+                args = (TensorRef(one.number), where, stacked)
+                events.append(Op(written, "written", args, {}, (full,), modes, at))
+                self.behind = True
+        places.append(len(events))
+        graded = any(old.kinds[op.args[2].number][-1] for op in writes) and writes[0].modes.grad
+        kind, row = old.kinds[one.number], old.kinds[writes[0].args[2].number]
+        size = (*row[0][: one.dim], len(writes), *row[0][one.dim :])
+        strides = tuple(math.prod(size[n + 1 :]) for n in range(len(size)))
+        kinds = {
+            **old.kinds,
+            one.number: (*kind[:4], False),
+            self.new: (*kind[:4], graded or kind[4]),
+            self.new + 1: (size, strides, *row[2:4], graded),
+        }
+        last = max(old.memory)
+        memory = [*old.memory, old.memory[one.number], last + 1]
+        memory[one.number] = last + 2
+        added: list[Any] = [None, None]
+        if one.reads:  # with memory of their own each
+            added.append(None)
+            looks = [old.events[at].outs[0].number for at in one.reads]  # type: ignore[union-attr]
+            kinds[self.new + 2] = old.kinds[looks[0]]
+            memory.append(last + 3)
+            for more, number in enumerate(looks, start=last + 4):
+                memory[number] = more
+
+        def begins(position: int, _: int) -> int:
+            # What comes last in the last round stays in it, though the write that followed is gone.
+            return places[position] if position >= end else min(places[position], places[end] - 1)
+
+        changes = self.moved(begins, places.__getitem__)
+        return self.made(
+            events,
+            tensors=[*old.tensors, *added],
+            memory=memory,
+            kinds=kinds,
+            **changes,
+        )

@@ -1,0 +1,138 @@
+"""What rounds do to lists of tensors at once (``torch._foreach_add_``), done to one tensor after the other.
+
+On the CPU torch does the same. Single operations are what numbers can be told of that change by rounds: an optimizer
+with ``foreach=True`` counts its steps in a list. A rewriting of traces.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import expressions_in, refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["one_by_one"]
+
+_PREFIX = "torch._foreach_"
+# The arguments of the single operations that are given by name.
+_NAMED = {"addcmul": (None, None, None, "value"), "addcdiv": (None, None, None, "value")}
+_KNOWN = frozenset(
+    """add add_ sub sub_ mul mul_ div div_ addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ neg neg_ sqrt sqrt_
+    reciprocal reciprocal_""".split()
+)
+
+
+def one_by_one(trace: Trace) -> Trace:
+    """The run with such operations taken apart, in loops that compute with what they fetch; itself where there are
+    none."""
+    ranges = [
+        (one.starts[0], one.end)
+        for one in (*trace.rounds, *untils(trace))
+        if one.starts and _counts(trace, one.starts[0], one.end)
+    ]
+    parted = {
+        at
+        for begin, end in ranges
+        for at in range(begin, end)
+        if isinstance(event := trace.events[at], Op) and event.name.startswith(_PREFIX)
+    }
+    if not parted or not all(_can_be(trace, trace.events[at]) for at in parted):
+        return trace
+    return _Apart(trace, parted).trace()
+
+
+def _counts(trace: Trace, begin: int, end: int) -> bool:
+    """Whether lists of tensors are computed with numbers that were fetched from tensors."""
+    return any(
+        isinstance(leaf, Fetch)
+        for event in trace.events[begin:end]
+        if isinstance(event, Op) and event.name.startswith(_PREFIX)
+        for expr in expressions_in((event.args, event.kwargs))
+        for leaf in leaves(expr)
+    )
+
+
+def _can_be(trace: Trace, op: Any) -> bool:
+    numbers = {ref.number for ref in refs_in((op.args, op.kwargs))}
+    devices = {trace.kinds[number][3].type if number in trace.kinds else "" for number in numbers}
+    lists = [arg for arg in op.args if isinstance(arg, list | tuple)]
+    return (
+        op.name.removeprefix(_PREFIX) in _KNOWN
+        and devices == {"cpu"}
+        and bool(op.args)
+        and op.args[0] in lists
+        and {len(one) for one in lists} == {len(op.outs)}
+        and not any(isinstance(value, list | tuple) for value in op.kwargs.values())
+    )
+
+
+class _Apart(Rewriting):
+    def __init__(self, old: Trace, parted: set[int]) -> None:
+        super().__init__(old)
+        self.parted = parted
+        more = (
+            (len(event.outs) if at in parted else 1) for at, event in enumerate(old.events) if isinstance(event, Op)
+        )
+        self.after = [0, *itertools.accumulate(more)]
+        self.constants: dict[int, float] = {}  # tensors that hold a number, as long as nothing else is done to them
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def trace(self) -> Trace:
+        """The run anew."""
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for at, event in enumerate(self.old.events):
+            begins.append(len(events))
+            if isinstance(event, Op) and at in self.parted:
+                events += self._singles(event)
+            else:
+                events.append(self.event(event, operations))
+                self._learn(event)
+            operations += isinstance(event, Op)
+        begins.append(len(events))
+        return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
+
+    def _learn(self, event: Any) -> None:
+        if not isinstance(event, Op):
+            return
+        for ref in refs_in((event.args, event.kwargs)):
+            self.constants.pop(ref.number, None)
+        number = event.args[0] if event.name == "torch.tensor" and len(event.args) == 1 else None
+        kind = self.old.kinds.get(event.outs[0].number) if type(number) is float else None
+        if kind is not None and kind[2] is torch.float32 and float(torch.tensor(number, dtype=torch.float32)) == number:
+            self.constants[event.outs[0].number] = number
+
+    def _singles(self, op: Op) -> Iterator[Op]:
+        name = op.name.removeprefix(_PREFIX)
+        named: Sequence[str | None] = _NAMED.get(name.rstrip("_"), ())
+        for ref in op.outs:
+            self.constants.pop(ref.number, None)
+        for which, out in enumerate(op.outs):
+            given = [arg[which] if isinstance(arg, list | tuple) else self._number(arg) for arg in op.args]
+            kwargs = {key: value for key, value in op.kwargs.items() if (key, value) != ("alpha", 1)}
+            args = []
+            for arg, key in itertools.zip_longest(given, named[: len(given)]):
+                if key is None:
+                    args.append(arg)
+                else:
+                    kwargs[key] = arg
+            func = getattr(torch.Tensor, name)
+            told = (self.values(tuple(args), 0), self.values(kwargs, 0))
+            yield replace(op, func=func, name=f"Tensor.{name}", args=told[0], kwargs=told[1], outs=(out,))
+
+    def _number(self, value: Any) -> Any:
+        """The number itself, of a tensor that holds one."""
+        return self.constants.get(value.number, value) if isinstance(value, TensorRef) else value

@@ -1,0 +1,212 @@
+"""Tensors to which rounds of a loop add a part (``ys = torch.cat([ys, word], 1)``), told as joined when it is over.
+
+Rounds look at nothing of such a tensor but its end, which is what the round before has added: so no round works on
+tensors of another size than the others. A rewriting of traces. Knows nothing of what is made of the loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
+from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.recipes import TensorOf, parts_of
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["grown_rounds"]
+
+_JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate"})
+_LOOKING = "Tensor.__getitem__"
+
+
+@dataclass(frozen=True, slots=True)
+class _Grown:
+    """``first``: the tensor before the loop. ``joins``: of each round the event that adds to it; ``parts``: what it
+    adds, ``wholes``: what comes of it. ``looks``: the events that look at its end; ``dim``: where it grows."""
+
+    first: int
+    joins: tuple[int, ...]
+    parts: tuple[int, ...]
+    wholes: tuple[int, ...]
+    looks: tuple[int, ...]
+    dim: int
+
+
+def grown_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
+    """The run in which what rounds of a changeable number let grow is joined behind them, and which of its loops do so;
+    the run itself where there are none. ``without``: see ``filled_rounds``."""
+    found: set[int] = set()
+    for number in range(len(trace.rounds)):
+        while number not in without and is_whole(trace, rounds := trace.rounds[number]):
+            one = next(_grown(trace, rounds), None)
+            if one is None:
+                break
+            trace = _Growing(trace, rounds, one).trace()
+            found.add(number)
+    return trace, frozenset(found)
+
+
+def _grown(trace: Trace, rounds: Rounds) -> Iterator[_Grown]:
+    limits = list(zip(rounds.starts, (*rounds.starts[1:], rounds.end), strict=True))
+    for at in range(*limits[0]):
+        op = trace.events[at]
+        if not isinstance(op, Op) or (joined := _joined(trace, op)) is None:
+            continue
+        first, part, dim = joined
+        joins, parts, wholes = [at], [part], [op.outs[0].number]
+        for start, end in limits[1:]:
+            following = [
+                (position, event, found)
+                for position in range(start, end)
+                if isinstance(event := trace.events[position], Op)
+                and (found := _joined(trace, event)) is not None
+                and found[0] == wholes[-1]
+            ]
+            if len(following) != 1 or following[0][1].place != op.place or following[0][2][2] != dim:
+                break
+            ((position, event, (_, part, _)),) = following
+            joins.append(position)
+            parts.append(part)
+            wholes.append(event.outs[0].number)
+        if len(joins) < len(limits) or len(set(parts)) < len(parts):
+            continue
+        looks = _looks(trace, rounds, (first, *wholes[:-1]), dim)
+        one = _Grown(first, tuple(joins), tuple(parts), tuple(wholes), looks, dim)
+        if _is_alone(trace, rounds, one):
+            yield one
+
+
+def _joined(trace: Trace, op: Op) -> tuple[int, int, int] | None:
+    """The first of two tensors that the operation joins, the second, and in which dimension."""
+    if op.name not in _JOINING or set(op.kwargs) - {"dim"} or not op.args or len(op.outs) != 1:
+        return None
+    given, dim = op.args[0], op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0)
+    if type(dim) is not int or not isinstance(given, list | tuple) or len(given) != 2:
+        return None
+    first, part = given
+    if not isinstance(first, TensorRef) or not isinstance(part, TensorRef):
+        return None
+    kinds = [trace.kinds.get(ref.number) for ref in (first, part, *op.outs)]
+    if None in kinds or len({(len(kind[0]), kind[2]) for kind in kinds if kind}) > 1:
+        return None
+    size = trace.kinds[part.number][0]
+    dim += len(size) if dim < 0 else 0
+    return (first.number, part.number, dim) if 0 <= dim < len(size) and size[dim] else None
+
+
+def _looks(trace: Trace, rounds: Rounds, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """The events of rounds that look at the last element of one of these in this dimension."""
+    found = []
+    for at in range(rounds.starts[0], rounds.end):
+        op = trace.events[at]
+        if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef):
+            key = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
+            plain = all(type(part) in (int, slice) for part in key) and len(key) > dim
+            last = plain and (key[dim] == -1 or key[dim] == slice(-1, None))
+            # What comes before it is whole, so that dimensions are counted right.
+            if op.args[0].number in wholes and last and all(part == slice(None) for part in key[:dim]):
+                found.append(at)
+    return tuple(found)
+
+
+def _is_alone(trace: Trace, rounds: Rounds, one: _Grown) -> bool:
+    """Whether nobody else looks at the tensor before the loop is over, and what is looked at stays as it is."""
+    looks: list[Any] = [trace.events[at] for at in one.looks]
+    looked = [op.args[0].number for op in looks]
+    for whole, added in zip((one.first, *one.wholes[:-1]), (None, *one.parts), strict=False):
+        if added is not None or looked:
+            least = 0 if added is None else 1  # the event that makes it
+            if uses(trace, rounds, whole) != least + 1 + looked.count(whole):
+                return False
+    last = uses(trace, rounds, one.wholes[-1])
+    recipes = [r for some in trace.recipes.values() for r in some]
+    recipes += [] if trace.result is None else [trace.result]
+    leaving = {p.ref.number for recipe in recipes for p in parts_of(recipe) if isinstance(p, TensorOf)}
+    later = {ref.number for e in trace.events[rounds.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
+    if last != 1 or gone & (leaving | later):
+        return False
+    known = (e for e in trace.events if isinstance(e, Op) and knows(e))
+    numbers = {one.first, *one.wholes, *one.parts}
+    if any(ref.number in numbers for op in known for ref in refs_in(op.args)):
+        return False
+    changed = changed_memory(trace)
+    memory = [trace.memory[number] for number in (one.first, *one.wholes[:-1], *one.parts)]
+    if not all(memory) or not changed.isdisjoint(memory):
+        return False
+    width = {trace.kinds[number][0][one.dim] for number in one.parts}
+    return len(width) == 1 and (not looks or trace.kinds[one.first][0][one.dim] >= max(width))
+
+
+class _Growing(Rewriting):
+    """Writes the run anew with what is joined behind the loop."""
+
+    def __init__(self, old: Trace, rounds: Rounds, one: _Grown) -> None:
+        super().__init__(old)
+        self.one, self.rounds, self.new = one, rounds, len(old.tensors)
+        self.ended = rounds.end  # the last event that says that the loop has come to its end
+        while any(isinstance(event, Trips) for event in old.events[self.ended + 1 : self.ended + 2]):
+            self.ended += 1
+        past = [0]
+        for event in old.events:
+            past.append(past[-1] + isinstance(event, Op))
+        self.removed = [past[at] for at in one.joins]
+        self.begun, self.whole = past[rounds.starts[0]], past[self.ended]
+        self.behind = False
+        # What the rounds look at: what was added last.
+        self.ends = {one.first: self.new, **dict(zip(one.wholes[:-1], one.parts, strict=False))}
+
+    def position(self, after: int) -> int:
+        later = after > self.whole or (after == self.whole and self.behind)
+        ahead = bool(self.one.looks) and after > self.begun
+        return after - sum(one < after for one in self.removed) + later + ahead
+
+    def trace(self) -> Trace:
+        old, one, end = self.old, self.one, self.rounds.end
+        joining = old.events[one.joins[0]]
+        assert isinstance(joining, Op)
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            if position == self.rounds.starts[0] and one.looks:
+                width = old.kinds[one.parts[0]][0][one.dim]
+                args = (TensorRef(one.first), (*(slice(None),) * one.dim, slice(-width, None)))
+                outs = (TensorRef(self.new),)
+                func = torch.Tensor.__getitem__
+                events.append(Op(func, _LOOKING, args, {}, outs, joining.modes, joining.place))
+            places.append(len(events))
+            if position in one.joins:
+                operations += 1
+                continue
+            made = self.event(event, operations)
+            if position in one.looks and isinstance(event, Op):
+                made = replace(made, args=(TensorRef(self.ends[event.args[0].number]), *event.args[1:]))
+            events.append(made)
+            operations += isinstance(event, Op)
+            if position == self.ended:
+                parts = [TensorRef(number) for number in (one.first, *one.parts)]
+                joined = (parts, one.dim) if one.dim else (parts,)
+                outs = (TensorRef(one.wholes[-1]),)
+                events.append(Op(torch.cat, "torch.cat", joined, {}, outs, joining.modes, joining.place))
+                self.behind = True
+        places.append(len(events))
+
+        def begins(position: int, _: int) -> int:
+            # What comes last in the last round stays in it, though the operation that followed is gone.
+            return places[position] if position >= end else min(places[position], places[end] - 1)
+
+        size, *rest = old.kinds[one.parts[0]]
+        kinds = {**old.kinds, self.new: (size, *rest)}
+        memory = [*old.memory, old.memory[one.first]]
+        changes = self.moved(begins, places.__getitem__)
+        return self.made(events, tensors=[*old.tensors, None], memory=memory, kinds=kinds, **changes)

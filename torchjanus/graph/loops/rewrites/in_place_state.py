@@ -1,0 +1,211 @@
+"""Tensors from before the call that the rounds of a loop change in place (running statistics, counters, averages), as
+values that rounds hand on: what each of them makes is a tensor of its own, and behind the loop the last is put back.
+
+A pure rewriting of traces; knows nothing of what is made of a loop. Rounds that train are ``loop_training``'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.graph.loops.analysis.alignment import TRAINING
+from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
+from torchjanus.graph.loops.rewrites.gradient_flow import writes
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.recipes import TensorAt, parts_of
+from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["handed_apart"]
+
+_NORMS = frozenset({"F.batch_norm", "F.instance_norm"})  # change their second and third argument
+
+
+def copied_anew(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+    """What ``copy_()`` makes of a tensor."""
+    return source.detach().to(tensor.dtype).expand_as(tensor).clone()
+
+
+def filled_anew(tensor: torch.Tensor, value: Any) -> torch.Tensor:
+    """What ``fill_()`` makes of a tensor."""
+    return torch.full_like(tensor, value)
+
+
+def batch_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """What it gives, and the new statistics."""
+    mean, var = mean.clone(), var.clone()
+    return functional.batch_norm(x, mean, var, *args, **kwargs), mean, var
+
+
+def instance_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+    """What it gives, and the new statistics."""
+    mean, var = mean.clone(), var.clone()
+    return functional.instance_norm(x, mean, var, *args, **kwargs), mean, var
+
+
+def put_back(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Running statistics change unseen by autograd: it keeps them for the way back, and does not look at them there."""
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
+        return tensor.copy_(value)
+
+
+# Functions of this module: another process finds them by their names.
+_ANEW: Mapping[str, Callable[..., Any]] = {
+    **CHANGES,
+    "Tensor.copy_": copied_anew,
+    "Tensor.fill_": filled_anew,
+    "F.batch_norm": batch_norm_anew,
+    "F.instance_norm": instance_norm_anew,
+}
+
+
+def handed_apart(trace: Trace) -> Trace:
+    """The run with such tensors handed on by the rounds of its loops; itself where there are none."""
+    for number in range(len(trace.rounds)):
+        changed = _changed(trace, trace.rounds[number]) if trace.memory else frozenset()
+        if changed:
+            trace = _HandedOn(trace, number, changed).trace()
+    return trace
+
+
+def _given(op: Op) -> Iterator[int]:
+    """The tensors that it changes in place, as far as that can be told anew."""
+    if op.name in _NORMS:
+        yield from (value.number for value in op.args[1:3] if isinstance(value, TensorRef))
+    elif op.name in _ANEW and isinstance(op.args[0], TensorRef) and op.outs == op.args[:1]:
+        yield op.args[0].number
+
+
+def _changed(trace: Trace, rounds: Rounds) -> frozenset[int]:
+    """The tensors that are handed on: each round changes them, nothing shares memory with them, and nobody knows them
+    but by their value."""
+    if isinstance(rounds.count, Until) or len(rounds.starts) < 2:
+        return frozenset()
+    events = trace.events[rounds.starts[0] : rounds.end]
+    operations = [event for event in events if isinstance(event, Op)]
+    if any(op.name in TRAINING for op in operations):
+        return frozenset()
+    rows = [frozenset[int]() for _ in rounds.starts]
+    for turn, (start, end) in enumerate(zip(rounds.starts, (*rounds.starts[1:], rounds.end), strict=True)):
+        for event in trace.events[start:end]:
+            if isinstance(event, Op):
+                rows[turn] |= frozenset(_given(event))
+    found = {number for number in frozenset.intersection(*rows) if number in trace.origins}
+    known = {ref.number for op in operations if knows(op) for ref in refs_in((op.args, op.kwargs))}
+    other = {
+        ref.number
+        for op in operations
+        if writes(op) or any(ref.number in found for ref in op.outs)
+        for ref in (*refs_in((op.args[:1], op.kwargs.get("out"))), *op.outs)
+        if ref.number not in _given(op)
+    }
+    shown = {
+        part.ref.number
+        for event in events
+        for recipe in trace.recipes.get(id(event), ())
+        for part in parts_of(recipe)
+        if isinstance(part, TensorAt)
+    }
+    later = {ref.number for event in trace.events[rounds.end :] if isinstance(event, Op) for ref in event.outs}
+    lying = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
+    alone = {n for n in found if trace.memory[n] and lying[trace.memory[n]] == 1}
+    # What gets a backward graph by that is another thing than a value.
+    graded = {n for op in operations for n in _given(op) if op.name not in _NORMS and _is_graded(trace, op)}
+    graded |= {n for n in found if n not in trace.kinds or trace.kinds[n][4]}
+    return frozenset(alone - known - other - shown - graded)
+
+
+def _is_graded(trace: Trace, op: Op) -> bool:
+    """Whether a gradient may flow through it."""
+    given = (ref.number for ref in refs_in((op.args, op.kwargs)))
+    return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
+
+
+class _HandedOn(Adding):
+    """Writes the run anew with what one loop changes."""
+
+    def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:
+        super().__init__(old)
+        self.rounds = old.rounds[number]
+        self.changed = sorted(changed)
+        self.limit = sum(isinstance(event, Op) for event in old.events[: self.rounds.end])
+        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.rounds.starts[0]])
+        self.versions = {one: [(operations, self._like(one))] for one in self.changed}
+        seen: set[int] = set()
+        for event in old.events[self.rounds.starts[0] : self.rounds.end]:
+            if isinstance(event, Op):
+                operations += 1
+                for one in _given(event):
+                    if one in self.versions:
+                        self.versions[one].append((operations, self._like(one)))
+                        seen.update((one,) if event.name not in _NORMS else ())
+        self.unseen = changed - seen  # changed, but not as autograd counts it
+
+    def _like(self, tensor: int) -> int:
+        number = self.new((), self.old.kinds[tensor][2])
+        self.kinds[number] = self.old.kinds[tensor]
+        return number
+
+    def tensor(self, number: int, after: int) -> int:
+        if number not in self.versions or not self.first <= after < self.limit:
+            return number
+        return [name for begun, name in self.versions[number] if begun <= after][-1]
+
+    def position(self, after: int) -> int:
+        return after + len(self.changed) * ((after >= self.first) + (after >= self.limit))
+
+    def operation(self, op: Op, after: int) -> Op:
+        made = super().operation(op, after)
+        given = [one for one in _given(op) if one in self.versions] if self.first <= after < self.limit else []
+        if not given:
+            return made
+        versions = tuple(TensorRef(self._version(one, after + 1)) for one in given)
+        func = _ANEW[op.name]
+        outs = (*made.outs, *versions) if op.name in _NORMS else versions
+        return replace(made, func=func, name=func.__name__, outs=outs)
+
+    def _version(self, number: int, after: int) -> int:
+        return [name for begun, name in self.versions[number] if begun <= after][-1]
+
+    def trace(self) -> Trace:
+        behind = self.rounds.end
+        while behind < len(self.old.events) and isinstance(self.old.events[behind], Trips):
+            behind += 1
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for at, event in enumerate(self.old.events):
+            if at == self.rounds.starts[0]:
+                events += self._taken()
+            if at == behind:
+                events += self._put_back()
+            places.append(len(events))
+            events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        places.append(len(events))
+        return self.made(events, **self.moved(lambda at, end: places[at], places.__getitem__))
+
+    def _taken(self) -> Iterator[Op]:
+        """What the first round is given: a copy, as backward graphs may keep it while the tensor goes on changing."""
+        like = next(e for e in self.old.events[self.rounds.starts[0] :] if isinstance(e, Op))
+        quiet = replace(like.modes, grad=False)
+        for one in self.changed:
+            first = (TensorRef(self.versions[one][0][1]),)
+            yield Op(torch.Tensor.clone, "Tensor.clone", (TensorRef(one),), {}, first, quiet, like.place)
+
+    def _put_back(self) -> Iterator[Op]:
+        like = next(e for e in reversed(self.old.events[: self.rounds.end]) if isinstance(e, Op))
+        quiet = replace(like.modes, grad=False)
+        for one in self.changed:
+            ref, last = TensorRef(one), TensorRef(self.versions[one][-1][1])
+            func: Any = put_back if one in self.unseen else torch.Tensor.copy_
+            yield Op(func, "Tensor.copy_", (ref, last), {}, (ref,), quiet, like.place)

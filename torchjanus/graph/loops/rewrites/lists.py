@@ -1,0 +1,385 @@
+"""Lists of tensors from before the call, told as the rows of one tensor: that their length may change.
+
+The host stacks them before the graph runs. A rewriting of traces: where a run went through such a list, or stacked it,
+it did so with the rows of a tensor that was found in the place of the list's elements.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.analysis.alignment import token_of_count
+from torchjanus.graph.loops.rewrites.pairs import is_part, parted
+from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_round, left_within, spans, unread
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Held, Pinned, Same
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
+
+__all__ = ["chains", "lengths_of", "listed", "rows_of", "takes_all"]
+
+LEAST = 2  # elements
+
+
+def rows_of(container: Any) -> torch.Tensor:
+    """The elements of a list or tuple as rows of a new tensor. Raises TypeError where they are not all alike: plain
+    tensors without gaps that no gradients flow into."""
+    if type(container) not in (list, tuple) or not container:
+        raise TypeError("no list or tuple with elements")
+    for part in container:
+        if type(part) is not torch.Tensor or part.requires_grad or not part.is_contiguous():
+            raise TypeError("an element is no plain tensor")
+        if part.size() != container[0].size() or part.dtype != container[0].dtype or part.device.type != "cpu":
+            raise TypeError("elements are not alike")
+    with torch._C.DisableTorchFunction():
+        return torch.stack(tuple(container))
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list that a run went through. ``reads``: the events that found its elements, in order; ``unread``: those behind
+    them, to which the run has not come. ``refs``: all elements' tensors."""
+
+    origin: Origin
+    reads: tuple[int, ...]
+    refs: tuple[int, ...]
+    unread: tuple[torch.Tensor, ...] = ()
+
+
+def listed(trace: Trace) -> Trace:
+    """The run with its lists of tensors, or of pairs of tensors, as rows; itself where there are none."""
+    if not any(isinstance(event, Op) for event in trace.events):
+        return trace  # nothing is computed of them
+    told = _as_rows(parted(trace))
+    return _as_rows(trace) if any(map(is_part, _held_by(told))) else told
+
+
+def _held_by(trace: Trace) -> Iterator[Origin | None]:
+    """The lists of which elements are found."""
+    return (e.origin.base for e in trace.events if isinstance(e, Found) and e.origin.step is Step.ITEM)
+
+
+def _as_rows(trace: Trace) -> Trace:
+    while (one := next(_lists(trace), None)) is not None:
+        trace = _Rows(trace, one).trace()
+    return trace
+
+
+def lengths_of(trace: Trace) -> tuple[int, ...]:
+    """How long the lists are that are told as rows."""
+    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.origin))
+
+
+def _is_stacked(origin: Origin) -> bool:
+    return origin.step is Step.OF and origin.key is rows_of
+
+
+def _lists(trace: Trace) -> Iterator[_List]:
+    lengths = {e.origin.base: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
+    numbers: dict[Origin, list[int]] = {}
+    for number, origin in trace.origins.items():
+        numbers.setdefault(origin, []).append(number)
+    items: dict[Origin, list[int]] = {}
+    for position, event in enumerate(trace.events):
+        if isinstance(event, Found) and event.origin.step is Step.ITEM and event.origin.base is not None:
+            items.setdefault(event.origin.base, []).append(position)
+    for base, length in lengths.items():
+        if base is None or length < LEAST or base.waits_for:
+            continue
+        reads = _reads(trace, items.get(base, ()))
+        if reads is None:
+            continue
+        read = [trace.events[position].value for position in reads]  # type: ignore[union-attr]
+        more = [] if len(read) == length else unread(trace, base, length, read)
+        refs = [numbers.get(base.item(index), []) for index in range(len(read))]
+        if more is None or any(len(some) != 1 for some in refs) or (more and not _are_rows([*read, *more])):
+            continue
+        behind = range(len(trace.tensors) + 2, len(trace.tensors) + 2 + len(more))  # see _Rows
+        one = _List(base, tuple(reads), (*(some[0] for some in refs), *behind), tuple(more))
+        if _is_only_taken(trace, one):
+            yield one
+
+
+def _are_rows(elements: list[torch.Tensor]) -> bool:
+    """Whether they can be the rows of one tensor."""
+    try:
+        rows_of(elements)
+    except TypeError:
+        return False
+    return True
+
+
+def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
+    """The events that found the elements of a list from its beginning, if these are alike."""
+    reads: dict[int, int] = {}
+    details = set()
+    for position in positions:
+        event = trace.events[position]
+        assert isinstance(event, Found)
+        cls, _, shape, strides, device, requires_grad, _ = event.detail if event.kind == "tensor" else (None,) * 7
+        if cls != "Tensor" or device != "cpu" or requires_grad or type(event.origin.key) is not int:
+            return None
+        if shape is None or strides != torch.empty(shape, device="meta").stride():
+            return None
+        details.add(event.detail[:5])
+        reads[event.origin.key] = position
+    if sorted(reads) != list(range(len(reads))) or len(details) != 1:
+        return None
+    return [reads[index] for index in range(len(reads))]
+
+
+def _is_only_taken(trace: Trace, one: _List) -> bool:
+    """Whether the elements are nothing but arguments of operations that do not change them."""
+    refs = frozenset(one.refs)
+    paths = {one.origin.item(index).token for index in range(len(refs))}
+    recipes = (trace.result, *(r for some in trace.recipes.values() for r in some))
+    for part in (part for recipe in recipes if recipe is not None for part in parts_of(recipe)):
+        if isinstance(part, TensorOf | TensorAt) and part.ref.number in refs:
+            return False
+        if isinstance(part, FoundAt) and part.origin.token in paths:
+            return False
+    if any(token[0] in ("fetch", "size") and token[1] in refs for token in trace.fetched):
+        return False
+    for event in trace.events:
+        if isinstance(event, Same) and (event.first.token in paths or event.second.token in paths):
+            return False
+        if isinstance(event, Found) and event.origin.base is not None and event.origin.base.token in paths:
+            if event.origin.step is not Step.SIZE:
+                return False
+        if isinstance(event, Op) and any(ref.number in refs for ref in event.outs):
+            return False
+        for expr in (event.expr,) if hasattr(event, "expr") else ():
+            if any(isinstance(leaf, Fetch) and leaf.ref in refs for leaf in leaves(expr)):
+                return False
+    return bool(trace.pins.get(Read(one.origin.then(Step.LEN)).token, 0) == _lookings(trace, one))
+
+
+def _lookings(trace: Trace, one: _List) -> int:
+    """How often the run went through the list from its beginning to its end."""
+    origin = one.origin
+    length = Read(origin.then(Step.LEN)).token
+    every: list[Rounds | Frames] = [*trace.rounds, *trace.frames]
+    gone = [one for one in every if _goes_by(one, length)]
+    loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, origin))
+    loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
+    stacks = sum(event.opened and takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
+    return loops + stacks + sum(1 for _ in chains(trace, one.refs))
+
+
+def _goes_by(one: Rounds | Frames, length: Any) -> bool:
+    """Whether a loop has this number of rounds, or goes by the numbers from a later one up to it."""
+    if isinstance(one, Rounds):
+        return bool(token_of_count(one) == length)
+    count = one.count
+    if one.begins and isinstance(count, Apply) and count.func is operator.sub:
+        count = count.args[0]
+    return isinstance(count, Read) and bool(count.token == length)
+
+
+def _compares(expr: Any, length: Any) -> bool:
+    """Whether it says that another list, or a tensor, has as many rows: a loop went through both."""
+    if not isinstance(expr, Apply) or expr.func is not operator.eq or not isinstance(expr.args[0], Expr):
+        return False
+    return isinstance(expr.args[1], Expr) and bool(expr.args[1].token == length)
+
+
+def takes_all(op: Op, refs: Sequence[int]) -> bool:
+    """Whether it stacks the elements or puts them one behind the other."""
+    rows = op.args[0] if op.args else None
+    return (
+        op.name in ("torch.stack", "torch.cat")
+        and isinstance(rows, list | tuple)
+        and tuple(getattr(ref, "number", None) for ref in rows) == tuple(refs)
+        and op.kwargs.keys() <= {"dim"}
+        and (op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0) == 0)
+    )
+
+
+def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
+    """Where the elements were added up, one after the other, as ``sum`` does: the events, but for the first."""
+    adding = [(p, e) for p, e in enumerate(trace.events) if isinstance(e, Op) and e.name == "Tensor.add"]
+    for start, (_, op) in enumerate(adding):
+        row = adding[start : start + len(refs)]
+        if op.args[:1] != (TensorRef(refs[0]),) or len(row) < len(refs):
+            continue
+        taken = [later.args[1] for _, later in row[1:]]
+        linked = all(later.args[:1] == earlier.outs for (_, earlier), (_, later) in itertools.pairwise(row))
+        if linked and taken == [TensorRef(ref) for ref in refs[1:]]:
+            yield [position for position, _ in row[1:]]
+
+
+class _Rows(Rewriting):
+    """Writes the run anew with the elements of one list as rows."""
+
+    def __init__(self, old: Trace, one: _List) -> None:
+        super().__init__(old)
+        self.one = one
+        self.rows = one.origin.then(Step.OF, rows_of)
+        self.at = self._before_rounds(min(one.reads))  # where the tensor is found
+        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+        others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
+        self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
+        self.paths = {one.origin.item(index).token for index in range(len(one.refs))}
+        self.within = self._within_rounds()
+        self.first = len(old.tensors) + 1 if self._takes_first() else None
+
+    def _before_rounds(self, at: int) -> int:
+        """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.
+        Nobody has changed what is found."""
+        starts = (rounds.starts for rounds in self.old.rounds if len(rounds.starts) > 1)
+        at = min((first for first, second, *_ in starts if first <= at < second), default=at)
+        return begin_of_round(self.old, self.one.origin, at)
+
+    def _within_rounds(self) -> list[bool]:
+        """Of each operation of the old run, whether it belongs to rounds."""
+        loops: list[Rounds | Frames] = [*self.old.rounds, *self.old.frames]
+        within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.origin)]
+        ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
+        return [any(begin <= at < end for begin, end in within) for at in ops]
+
+    def _takes_first(self) -> bool:
+        """Whether the first element is taken elsewhere, too: ``torch.zeros_like(xs[0])``."""
+        ops = [event for event in self.old.events if isinstance(event, Op)]
+        outside = (op for op, within in zip(ops, self.within, strict=True) if not within)
+        alone = (value for op in outside for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
+        return len(self.one.refs) > LEAST and any(ref.number == self.one.refs[0] for ref in alone)
+
+    def tensor(self, number: int, after: int) -> int:
+        if self.first is None or number != self.one.refs[0] or after >= len(self.within) or self.within[after]:
+            return number
+        return self.first
+
+    def trace(self) -> Trace:
+        old, one = self.old, self.one
+        number = len(old.tensors)
+        first = old.events[one.reads[0]]
+        assert isinstance(first, Found)
+        modes = next(event.modes for event in old.events if isinstance(event, Op))
+        elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
+        value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
+        detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)
+        length = one.origin.then(Step.LEN)
+        events: list[Any] = []
+        places: list[int] = []
+        begins: list[int] = []  # the same, behind what is added there
+        operations = 0
+        sized: set[Any] = set()  # what was said of sizes of elements, which all have
+        for position, event in enumerate(old.events):
+            places.append(len(events))
+            if position == self.at:
+                refs = tuple(map(TensorRef, one.refs))
+                events.append(Found(self.rows, value, "tensor", detail, place=first.place))
+                events.append(Found(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place))
+                args = (TensorRef(number), 0)
+                if self.unbound:
+                    events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
+                if self.first is not None:
+                    out = (TensorRef(self.first),)
+                    events.append(Op(torch.select, "torch.select", (*args, 0), {}, out, modes, first.place))
+            begins.append(len(events))
+            if position in one.reads or (isinstance(event, Pinned) and event.expr.token == Read(length).token):
+                continue
+            made = self.event(event, operations)
+            operations += isinstance(event, Op)
+            if self._is_of_element(event):
+                if made.token in sized:
+                    continue
+                sized.add(made.token)
+            if isinstance(event, Op) and takes_all(event, one.refs):
+                func = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                made = replace(made, func=func, name=func.__name__, args=(TensorRef(number),), kwargs={})
+            events.append(made)
+        places.append(len(events))
+        begins.append(len(events))
+        origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
+        moved = self.moved(lambda at, end: begins[at], places.__getitem__)
+        moved["rounds"] += self._sums(places)
+        added = [None] * (1 + len(one.unread) if one.unread else int(self.first is not None))
+        kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
+        for row in (*one.refs[len(one.reads) :], *(() if self.first is None else (self.first,))):
+            kinds[row] = (tuple(value.shape[1:]), value.stride()[1:], value.dtype, value.device, False)
+        return self.made(
+            events,
+            tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value, *added],
+            memory=[*old.memory, 0, *([0] * len(added))] if old.memory else [],
+            kinds=old.kinds | kinds,
+            origins=origins,
+            pins=self._pins(),
+            **moved,
+        )
+
+    def position(self, after: int) -> int:
+        return after + (self.unbound + (self.first is not None) if after > self.before else 0)
+
+    def _count(self) -> Read:
+        return Read(self.rows.then(Step.SIZE, 0))
+
+    def expr(self, expr: Any) -> Any:
+        """An expression, in which the length of the list is that of the tensor."""
+        if isinstance(expr, Read) and expr.origin == self.one.origin.then(Step.LEN):
+            return self._count()
+        if isinstance(expr, Read) and self._is_size(expr.origin):
+            return Read(self.rows.then(Step.SIZE, expr.origin.key + 1))
+        return super().expr(expr)
+
+    def _is_size(self, origin: Origin) -> bool:
+        """Whether it is a size of an element."""
+        return origin.step is Step.SIZE and origin.base is not None and origin.base.token in self.paths
+
+    def _is_of_element(self, event: Any) -> bool:
+        """Whether it says something of the size of an element: what holds of one holds of all."""
+        if isinstance(event, Found):
+            return self._is_size(event.origin)
+        found = leaves(event.expr) if isinstance(event, Held | Pinned) else ()
+        return any(isinstance(leaf, Read) and self._is_size(leaf.origin) for leaf in found)
+
+    def event(self, event: Any, after: int) -> Any:
+        if isinstance(event, Found) and self._is_size(event.origin):
+            return replace(event, origin=self.rows.then(Step.SIZE, event.origin.key + 1))
+        return super().event(event, after)
+
+    def _pins(self) -> dict[Any, int]:
+        """What is pinned beside the length itself."""
+        length = Read(self.one.origin.then(Step.LEN)).token
+
+        known = {length: self._count().token}
+        found = self.old.events[self.one.reads[0]]
+        assert isinstance(found, Found)
+        for index in range(len(self.one.reads)):
+            for dim in range(len(found.detail[2])):
+                size = self.one.origin.item(index).then(Step.SIZE, dim)
+                known[Read(size).token] = Read(self.rows.then(Step.SIZE, dim + 1)).token
+
+        def told(token: Any) -> Any:
+            if token in known:
+                return known[token]
+            return tuple(map(told, token)) if type(token) is tuple else token
+
+        pins: dict[Any, int] = {}
+        for token, times in self.old.pins.items():
+            if token != length:
+                made = told(self._pinned(token))
+                pins[made] = pins.get(made, 0) + times
+        return pins
+
+    def _sums(self, places: Sequence[int]) -> Iterator[Rounds]:
+        for positions in chains(self.old, self.one.refs):
+            starts = tuple(places[position] for position in positions)
+            yield Rounds(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
+
+
+def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
+    """``torch.cat`` of the rows."""
+    return rows.flatten(0, 1).clone()

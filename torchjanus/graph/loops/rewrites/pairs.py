@@ -1,0 +1,181 @@
+"""Lists of pairs of tensors (batches), told as a list for each place in the pairs: that their length may change.
+
+``for x, y in batches`` goes through two lists then, of which ``loop_lists`` makes two tensors. The elements may be
+tuples, lists or dictionaries, all of the same make. A rewriting of traces: where a run went through such a list, it
+went through the lists that ``Part`` makes of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.values import Apply, Read
+
+__all__ = ["Part", "is_part", "parted"]
+
+LEAST = 2  # elements
+_CLASSES = (tuple, list, dict)
+
+
+class Part:
+    """Makes a list of what is found by one key in each element of a list. Raises TypeError where the elements are not
+    all of that class and length."""
+
+    _known: dict[Any, Part] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
+
+    def __init__(self, cls: type, length: int, key: Any) -> None:
+        self._cls, self._length, self._key = cls, length, key
+        self.__name__ = f"[element[{key!r}] for element in ...]"
+
+    @classmethod
+    def of(cls, kind: type, length: int, key: Any) -> Part:
+        """The one that does this."""
+        return cls._known.setdefault((kind, length, key), cls(kind, length, key))
+
+    def __call__(self, container: Any) -> list[Any]:
+        if type(container) not in (list, tuple):
+            raise TypeError("no list or tuple")
+        make, key = (self._cls, None if self._cls is dict else self._length), self._key
+        found: list[Any] = []
+        for element in container:
+            cls = type(element)
+            if (cls, None if cls is dict or cls not in _CLASSES else len(element)) != make:
+                raise TypeError("the elements are not alike")
+            found.append(element[key])
+        return found
+
+
+def is_part(origin: Origin | None) -> bool:
+    """Whether this is such a list."""
+    return origin is not None and origin.step is Step.OF and isinstance(origin.key, Part)
+
+
+def parted(trace: Trace) -> Trace:
+    """The run with its lists of pairs as lists; itself where there are none."""
+    while (one := next(_lists(trace), None)) is not None:
+        trace = _Parting(trace, one).trace()
+    return trace
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """A list of pairs that a run went through. ``gone``: the events that found its elements."""
+
+    origin: Origin
+    length: int
+    parts: dict[Any, Part]
+    gone: frozenset[int]
+    first: int
+
+
+def _lists(trace: Trace) -> Iterator[_List]:
+    lengths = {e.origin.base: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
+    counted = {rounds.count.origin.base for rounds in trace.rounds if isinstance(rounds.count, Read)}
+    for base, length in lengths.items():
+        if base in counted and base is not None and length >= LEAST and not base.waits_for and not is_part(base):
+            one = _list(trace, base, length)
+            if one is not None:
+                yield one
+
+
+def _list(trace: Trace, base: Origin, length: int) -> _List | None:
+    """The list that is found there, if it is one of pairs and nothing else is asked of these."""
+    elements = {base.item(index): index for index in range(length)}
+    makes: dict[int, tuple[type, int]] = {}
+    taken: dict[int, list[Any]] = {}
+    gone: list[int] = []
+    for position, event in enumerate(trace.events):
+        if isinstance(event, Same) and (event.first in elements or event.second in elements):
+            return None
+        if isinstance(event, Found) and event.origin in elements:
+            cls = type(event.value)
+            if event.kind != "object" or cls not in _CLASSES:
+                return None
+            makes[elements[event.origin]] = (cls, len(event.value))
+            gone.append(position)
+        elif isinstance(event, Found) and event.origin.base in elements:
+            at = elements[event.origin.base]
+            if event.origin.step is Step.LEN:
+                gone.append(position)
+            elif event.origin.step is Step.ITEM and event.kind == "tensor":
+                taken.setdefault(at, []).append(event.origin.key)
+            else:
+                return None
+        elif isinstance(event, Found) and event.origin.base is not None and event.origin.base.base in elements:
+            return None  # more is asked of a tensor than what is in it
+        elif isinstance(event, Absent) and event.base in elements:
+            if not event.present:
+                return None
+            gone.append(position)
+        elif isinstance(event, Pinned) and isinstance(event.expr, Read) and event.expr.origin.base in elements:
+            gone.append(position)
+        elif hasattr(event, "base") and event.base in elements:
+            return None
+    kinds, keys = set(makes.values()), {tuple(some) for some in taken.values()}
+    if len(makes) < length or len(taken) < length or len(kinds) != 1 or len(keys) != 1:
+        return None
+    cls, size = kinds.pop()
+    return _List(base, length, {key: Part.of(cls, size, key) for key in keys.pop()}, frozenset(gone), min(gone))
+
+
+class _Parting(Rewriting):
+    """Writes the run anew with one list of pairs as lists."""
+
+    def __init__(self, old: Trace, one: _List) -> None:
+        super().__init__(old)
+        self.one = one
+        self.origins = {key: one.origin.then(Step.OF, part) for key, part in one.parts.items()}
+        self.length = Read(one.origin.then(Step.LEN))
+        self.count = Read(next(iter(self.origins.values())).then(Step.LEN))
+
+    def trace(self) -> Trace:
+        old, one = self.old, self.one
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            places.append(len(events))
+            if position == one.first:
+                events += (
+                    Found(origin.then(Step.LEN), one.length, "number", place=event.place)
+                    for origin in self.origins.values()
+                )
+            if position in one.gone:
+                continue
+            made = self.event(event, operations)
+            operations += isinstance(event, Op)
+            if isinstance(event, Found):
+                made = replace(made, origin=self._origin(event.origin))
+            elif isinstance(event, Held | Pinned) and event.expr.token == self.length.token:
+                made = replace(made, expr=self.count)
+            events.append(made)
+        places.append(len(events))
+        moved = self.moved(lambda position, end: places[position], lambda end: places[end])
+        moved["rounds"] = [self._counted(rounds) for rounds in moved["rounds"]]
+        moved["frames"] = [self._counted(frames) for frames in moved["frames"]]
+        pins = {self.count.token if t == self.length.token else t: count for t, count in old.pins.items()}
+        origins = {number: self._origin(origin) for number, origin in old.origins.items()}
+        return self.made(events, origins=origins, pins=pins, **moved)
+
+    def _origin(self, origin: Origin) -> Origin:
+        """Where an element's tensor is found."""
+        above = origin.base
+        if origin.step is Step.ITEM and above is not None and above.base == self.one.origin and above.step is Step.ITEM:
+            return self.origins[origin.key].item(above.key)
+        return origin
+
+    def _counted(self, one: Rounds | Frames) -> Any:
+        return replace(one, count=self._replaced(one.count))
+
+    def _replaced(self, count: Any) -> Any:
+        if isinstance(count, Read) and count.token == self.length.token:
+            return self.count
+        return Apply(count.func, tuple(map(self._replaced, count.args))) if isinstance(count, Apply) else count

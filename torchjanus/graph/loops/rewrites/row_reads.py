@@ -1,0 +1,294 @@
+"""Runs written anew with rows: what rounds, or what follows a loop, take of what another loop's rounds have made.
+
+Knows how such a run is written, not where that may be done: see ``loop_collected``.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import operator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.program import Modes
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.graph.loops.roll.reversal import select_back
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Size
+
+__all__ = ["Collecting", "First", "Rows", "plus"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What the rounds of a loop take. ``rows``: the tensors in the order in which rounds come by them, ``count``: how
+    many these are; ``first``: which of them the first round takes, ``taken``: which one each round takes.
+
+    They are stacked, if nothing else is said; ``bases``: what is stacked where they are these, detached. ``source``: a
+    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each round makes
+    its own, views of something that was there before. ``step``: whether the rounds go from the first to the last (1) or
+    from the last to the first (-1)."""
+
+    rows: tuple[int, ...]
+    count: Expr
+    first: int
+    taken: tuple[int, ...]
+    source: tuple[int, int] | None = None
+    again: tuple[tuple[Op, ...], ...] = ()
+    bases: tuple[int, ...] = ()
+    step: int = 1
+
+    @property
+    def is_stacked(self) -> bool:
+        return self.source is None and not self.again
+
+
+def plus(count: Expr, more: int) -> Expr:
+    """So many more."""
+    return Apply(operator.add, (count, more)) if more else count
+
+
+class _Stacking(Adding):
+    """A rewriting that stacks what rounds have made."""
+
+    def stacked(self, rows: Sequence[int], row: bool = False) -> int:
+        """The number of one more tensor: a stack of these, or a row like the only one."""
+        size, _, dtype, device, _ = self.old.kinds[rows[0]]
+        grad = any(self.old.kinds[one][4] for one in rows)
+        number = self.new((), dtype)
+        whole = size if row else (len(rows), *size)
+        self.kinds[number] = (whole, torch.empty(whole, device="meta").stride(), dtype, device, grad)
+        return number
+
+    def like(self, tensor: int) -> int:
+        """The number of one more tensor like this one."""
+        number = self.new((), self.old.kinds[tensor][2])
+        self.kinds[number] = self.old.kinds[tensor]
+        return number
+
+    def stack(self, rows: Sequence[int], out: int, like: Op) -> Op:
+        """What makes a stack of these tensors, where ``like`` is done."""
+        args = (list(map(TensorRef, rows)),)
+        return Op(torch.stack, "torch.stack", args, {}, (TensorRef(out),), _graded(like), like.place)
+
+    def pick(self, stack: int, row: int, out: int, like: Op) -> Op:
+        """What takes a row of it."""
+        args = (TensorRef(stack), row)
+        return Op(
+            torch.Tensor.__getitem__, "Tensor.__getitem__", args, {}, (TensorRef(out),), _graded(like), like.place
+        )
+
+
+def _graded(like: Op) -> Modes:
+    """What has gradients goes on having them, though what comes first after the rounds, or in one, is quiet."""
+    modes: Modes = replace(like.modes, grad=True, inference=False, autocast=())
+    return modes
+
+
+class First(_Stacking):
+    """Writes the run anew with the rows of which what follows takes the first."""
+
+    def __init__(self, old: Trace, number: int, columns: Sequence[Rows]) -> None:
+        super().__init__(old)
+        self.limit = sum(isinstance(event, Op) for event in old.events[: old.rounds[number].end])
+        self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
+        self.firsts = {rows.taken[0]: first for rows, _, first in self.columns}
+        self.others = {tensor for rows in columns for tensor in rows.rows}
+
+    def position(self, after: int) -> int:
+        return after + 2 * len(self.columns) if after > self.limit else after
+
+    def operation(self, op: Op, after: int) -> Op:
+        if after < self.limit:
+            return op
+        args = tuple(self._argument(value, after) for value in op.args)
+        return replace(op, args=args, kwargs={key: self._argument(value, after) for key, value in op.kwargs.items()})
+
+    def _argument(self, value: Any, after: int) -> Any:
+        """What an operation takes. What is in a list may be what all rounds have made."""
+        if isinstance(value, TensorRef):
+            return TensorRef(self.firsts.get(value.number, value.number))
+        return value if any(ref.number in self.others for ref in refs_in(value)) else self.values(value, after)
+
+    def trace(self) -> Trace:
+        events: list[Any] = []
+        begins: list[int] = []
+        ends: list[int] = []
+        operations = 0
+        for event in self.old.events:
+            ends.append(len(events))
+            if operations == self.limit and isinstance(event, Op):
+                for rows, stack, first in self.columns:
+                    events += (self.stack(rows.rows, stack, event), self.pick(stack, 0, first, event))
+            begins.append(len(events))
+            events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        ends.append(len(events))
+        begins.append(len(events))
+        return self.made(events, **self.moved(lambda at, end: begins[at], ends.__getitem__))
+
+
+class Collecting(_Stacking):
+    """Writes the run anew with the rows that one loop takes."""
+
+    def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[Rows]) -> None:
+        super().__init__(old)
+        self.rounds = old.rounds[number]
+        self.starts = self.rounds.starts[skipped:]
+        self.columns = columns
+        past = [0, *itertools.accumulate(isinstance(event, Op) for event in old.events)]
+        self.limits = [past[at] for at in (*self.starts, self.rounds.end)]
+        self.stacks: dict[tuple[int, ...], int] = {}
+        self.stacking: list[Op] = []  # what makes these
+        for rows in columns:
+            if rows.is_stacked and rows.rows not in self.stacks:
+                self.stacking += self._stacking(rows)
+        self.row_of: list[dict[int, int]] = []
+        self.picks: list[list[Op]] = []  # of each round
+        for turn, at in enumerate(self.starts):
+            self.row_of.append({})
+            self.picks.append([op for rows in columns for op in self._picked(rows, turn, at)])
+
+    def _stacking(self, rows: Rows) -> Iterator[Op]:
+        like = self._first(self.starts[0])
+        self.stacks[rows.rows] = out = self.stacked(rows.rows)
+        if rows.bases:
+            whole = self.stacked(rows.bases)
+            yield self.stack(rows.bases, whole, like)
+            detach = torch.Tensor.detach
+            yield Op(detach, "Tensor.detach", (TensorRef(whole),), {}, (TensorRef(out),), _graded(like), like.place)
+        else:
+            yield self.stack(rows.rows, out, like)
+
+    def _picked(self, rows: Rows, turn: int, at: int) -> Iterator[Op]:
+        """What gives a round its row."""
+        taken, like = rows.taken[turn], self._first(at)
+        if rows.again:
+            made: dict[int, int] = {}
+            for op in rows.again[turn]:
+                args, kwargs = ((self._renamed(part, made)) for part in (op.args, op.kwargs))
+                made[op.outs[0].number] = out = self.like(op.outs[0].number)
+                yield replace(op, args=args, kwargs=kwargs, outs=(TensorRef(out),))
+            self.row_of[turn][taken] = made[taken]
+            return
+        self.row_of[turn][taken] = out = self.stacked((taken,), row=True)
+        if rows.source is not None:
+            number, dim = rows.source
+            args = (TensorRef(number), dim, rows.first + turn)
+            select: Any = torch.select if rows.step > 0 else select_back
+            yield Op(select, "torch.select", args, {}, (TensorRef(out),), _graded(like), like.place)
+        else:
+            yield self.pick(self.stacks[rows.rows], rows.first + turn, out, like)
+
+    def _renamed(self, value: Any, made: dict[int, int]) -> Any:
+        if isinstance(value, TensorRef):
+            return TensorRef(made.get(value.number, value.number))
+        if isinstance(value, list | tuple):
+            return type(value)(self._renamed(part, made) for part in value)
+        if isinstance(value, dict):
+            return {key: self._renamed(part, made) for key, part in value.items()}
+        return value
+
+    def tensor(self, number: int, after: int) -> int:
+        turn = bisect.bisect_right(self.limits, after) - 1
+        return self.row_of[turn].get(number, number) if 0 <= turn < len(self.row_of) else number
+
+    def position(self, after: int) -> int:
+        if after < self.limits[0]:
+            return after
+        return after + len(self.stacking) + len(self.picks[0]) * sum(start < after for start in self.limits[:-1])
+
+    def _where(self, number: int, after: int) -> tuple[int, int]:
+        """A tensor of which a number speaks, and the position at which it does. Where a round begins that may be a row
+        which has just been picked, or one of the round before."""
+        turn, at = bisect.bisect_right(self.limits, after) - 1, self.position(after)
+        begun = turn >= 0 and after == self.limits[turn]
+        found = self.tensor(number, after)
+        if begun and found != number:
+            return found, at + len(self.picks[0])
+        if begun and turn and number in self.row_of[turn - 1]:
+            return self.row_of[turn - 1][number], at
+        return found, at
+
+    def expr(self, expr: Any) -> Any:
+        if isinstance(expr, Fetch | Size):
+            ref, after = self._where(expr.ref, expr.after)
+            return expr if (ref, after) == (expr.ref, expr.after) else replace(expr, ref=ref, after=after)
+        return super().expr(expr)
+
+    def token(self, token: Any) -> Any:
+        if token[0] == "fetch":
+            return (token[0], *self._where(token[1], token[2]), *token[3:])
+        if token[0] == "size":
+            ref, after = self._where(token[1], token[3])
+            return (token[0], ref, token[2], after)
+        return token
+
+    def event(self, event: Any, after: int) -> Any:
+        made = super().event(event, after)
+        if isinstance(event, Asserted):
+            ref, at = self._where(event.ref.number, event.after)
+            return replace(made, ref=TensorRef(ref), after=at)
+        return made
+
+    def trace(self) -> Trace:
+        old = self.old
+        events: list[Any] = []
+        begins: list[int] = []
+        operations = 0
+        for at, event in enumerate(old.events):
+            begins.append(len(events))
+            if at == self.starts[0]:
+                events += self.stacking
+                begins[-1] = len(events)
+            if at in self.starts:
+                events += self.picks[self.starts.index(at)]
+            events.append(self.event(event, operations))
+            operations += isinstance(event, Op)
+        begins.append(len(events))
+        for rows in self.columns:
+            if rows.source is not None:
+                self._forget(rows, *rows.source, events)
+        moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
+        held = [self._held(rows) for rows in self.columns]
+        moved["rounds"] = [
+            replace(new, asked=(*new.asked, *held)) if one is self.rounds else new
+            for one, new in zip(old.rounds, moved["rounds"], strict=True)
+        ]
+        made = self.made(events, **moved)
+        for rows in self.columns:
+            if isinstance(rows.count, Size):
+                made.fetched[rows.count.token] = len(rows.rows)
+        return made
+
+    def _forget(self, rows: Rows, number: int, dim: int, events: list[Any]) -> None:
+        """What unbound the rows that nobody takes any more gives one of them: how many there are may change."""
+        given = {ref.number for event in events if isinstance(event, Op) for ref in refs_in((event.args, event.kwargs))}
+        first = (TensorRef(rows.rows[0]),)
+        at = next((n for n, e in enumerate(events) if isinstance(e, Op) and e.outs[:1] == first), None)
+        if at is None or not given.isdisjoint(rows.rows):
+            return
+        op = events[at]
+        args = (TensorRef(number), dim, 0)
+        events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
+
+    def _held(self, rows: Rows) -> Expr:
+        """There are as many rows as the rounds take. Where they go backwards, it depends on their number, or on that of
+        the rows, with which of these they begin: one is always as much more than the other."""
+        count = self.rounds.count
+        assert isinstance(count, Expr)
+        skipped = len(self.rounds.starts) - len(self.starts)
+        if rows.step < 0:
+            return Apply(operator.eq, (rows.count, plus(count, len(rows.rows) - len(rows.taken) - skipped)))
+        return Apply(operator.ge, (rows.count, plus(count, rows.first - skipped)))
+
+    def _first(self, at: int) -> Op:
+        return next(event for event in self.old.events[at:] if isinstance(event, Op))

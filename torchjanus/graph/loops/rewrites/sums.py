@@ -1,0 +1,211 @@
+"""Sums over the rounds of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a tensor.
+
+The first round adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
+traces. It is done where every round of a run adds, or in whose rounds something decides the first one, or the second:
+in what the first alone has seen of the number it is that number.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.numbers import takes
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.rewrites.accumulators import add_anew, sub_anew
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.rounds import Frames, Rounds, Until
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["begun", "begun_within"]
+
+_ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
+# What adds a tensor to a number, and to a tensor.
+_LATER = {
+    "Tensor.add": frozenset({"Tensor.add", add_anew.__name__}),
+    "Tensor.__rsub__": frozenset({"Tensor.sub", sub_anew.__name__}),
+    "Tensor.rsub": frozenset({"Tensor.sub", sub_anew.__name__}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """``name``: the variable, if that is known. ``first``: the position of the first round's addition; ``other``: that
+    of another round's at the same place of the program, which takes the sum at ``place`` among its arguments."""
+
+    name: Any
+    first: int
+    other: int
+    place: int
+
+
+def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
+    """The run in which the sums of this loop begin with tensors, and the loop in it. ``known``: where the program was
+    seen to add to such a number, in this run and others. What it does elsewhere might raise for a number."""
+    while (one := next(_sums(trace, frames, known), None)) is not None:
+        number, zero = trace.frames.index(frames), len(trace.tensors)
+        trace = _Beginning(trace, one, frames.starts[0]).trace()
+        frames = trace.frames[number]
+        for state in frames.states[:2]:
+            if state[one.name][0] != "tensor":
+                state[one.name] = ("tensor", zero)
+        frames.begun = (*frames.begun, one.name)
+    return trace, frames
+
+
+def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
+    if len(frames.starts) < 2:
+        return
+    for name, (kind, value, *_) in frames.states[0].items():
+        if kind in ("int", "float") and repr(value) in ("0", "0.0"):
+            later = frames.states[1].get(name) == frames.states[0][name]  # the first round lets it be
+            row = [state.get(name) for state in frames.states[1 + later :]]
+            if row and all(held is not None and held[0] == "tensor" for held in row):
+                limits = (*frames.starts[later:], frames.end)
+                one = _sum(trace, limits, name, value, [held[1] for held in row if held is not None], known)
+                if one is not None:
+                    yield one
+
+
+def _sum(
+    trace: Trace, limits: Sequence[int], name: Any, value: Any, sums: Sequence[int], known: set[Place]
+) -> _Sum | None:
+    """Where each round makes the next of these sums of the one before, or lets that be. ``limits``: before which events
+    the rounds begin, and the last one ends."""
+    made_by = [number for number, tensor in enumerate(sums) if not number or tensor != sums[number - 1]]
+    if len(set(sums)) < len(made_by) or trace.kinds.get(sums[0], (None,))[0] != ():
+        return None
+    found: list[tuple[int, Op]] = []
+    for number in made_by:
+        tensor = sums[number]
+        made = [
+            (position, event)
+            for position in range(limits[number], limits[number + 1])
+            if isinstance(event := trace.events[position], Op) and event.outs == (TensorRef(tensor),)
+        ]
+        if len(made) != 1:
+            return None
+        found += made
+    (first, beginning), *later = found
+    if beginning.name not in _ADDING or beginning.kwargs:
+        return None
+    if not (len(beginning.args) == 2 and isinstance(beginning.args[0], TensorRef) and _is(beginning.args[1], value)):
+        return None
+    known.add(beginning.place)
+    takers: list[_Sum] = []
+    for (position, event), before in zip(later, (sums[number] for number in made_by), strict=False):
+        places = [place for place, arg in enumerate(event.args) if arg == TensorRef(before)]
+        if len(places) != 1 or len(event.args) != 2 or event.kwargs or event.place not in known:
+            return None
+        if event.place == beginning.place and isinstance(event.args[1 - places[0]], TensorRef):
+            takers.append(_Sum(name, first, position, places[0]))
+    alone = takers and _taken(trace, limits, sums) == len(later)
+    return takers[0] if alone else None
+
+
+def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
+    """How often rounds take the sum that they find, or ask for it."""
+    count = 0
+    for (start, end), number in zip(itertools.pairwise(limits[1:]), sums, strict=False):
+        for event in trace.events[start:end]:
+            if isinstance(event, Op):
+                count += takes((event.args, event.kwargs), number)
+            elif isinstance(event, Asserted):
+                count += event.ref.number == number
+            elif isinstance(event, Held | Pinned | Computed):
+                count += sum(isinstance(leaf, Fetch) and leaf.ref == number for leaf in leaves(event.expr))
+    return count
+
+
+def _is(arg: Any, value: Any) -> bool:
+    return type(arg) is type(value) and bool(arg == value)
+
+
+def begun_within(trace: Trace, loops: Sequence[Rounds]) -> Trace:
+    """The run in which the sums of these loops, some of which are in rounds of others, begin with tensors before all of
+    them. What is added is a single number, so that the sum of it and a tensor of one is the same to the last bit."""
+    for number in [number for number, rounds in enumerate(trace.rounds) if rounds in loops]:
+        while (one := next(_added(trace, trace.rounds[number]), None)) is not None:
+            trace = _Beginning(trace, one, _before_rounds(trace, trace.rounds[number].starts[0])).trace()
+    return trace
+
+
+def _added(trace: Trace, rounds: Rounds) -> Iterator[_Sum]:
+    """Where the first round adds to the number 0 what the second adds to that sum."""
+    if len(rounds.starts) < 2 or isinstance(rounds.count, Until):
+        return
+    start, middle, *rest = (*rounds.starts, rounds.end)
+    for first in range(start, middle):
+        event = trace.events[first]
+        if not isinstance(event, Op) or event.name not in _ADDING or event.kwargs or len(event.args) != 2:
+            continue
+        term, number = event.args
+        if not isinstance(term, TensorRef) or type(number) not in (int, float) or repr(number) not in ("0", "0.0"):
+            continue
+        if any(trace.kinds.get(ref.number, (None,))[0] != () for ref in (term, *event.outs)):
+            continue
+        for other in range(middle, rest[0]):
+            later = trace.events[other]
+            if isinstance(later, Op) and later.place == event.place and later.name in _LATER.get(event.name, ()):
+                if len(later.args) == 2 and not later.kwargs and event.outs[0] in later.args:
+                    yield _Sum(None, first, other, later.args.index(event.outs[0]))
+
+
+def _before_rounds(trace: Trace, at: int) -> int:
+    """Where that is, if it is in the first round of another loop: before that one, so that its rounds stay alike."""
+    loops = (rounds.starts for rounds in trace.rounds if len(rounds.starts) > 1)
+    return min((first for first, second, *_ in loops if first <= at < second), default=at)
+
+
+class _Beginning(Rewriting):
+    """Writes the run anew with a zero before the loop."""
+
+    def __init__(self, old: Trace, one: _Sum, at: int) -> None:
+        super().__init__(old)
+        self.one, self.at = one, at
+        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+
+    def position(self, after: int) -> int:
+        return after + (after >= self.before)
+
+    def trace(self) -> Trace:
+        old, one = self.old, self.one
+        zero = len(old.tensors)
+        first, other = old.events[one.first], old.events[one.other]
+        assert isinstance(first, Op)
+        assert isinstance(other, Op)
+        kind = old.kinds[first.outs[0].number]
+        events: list[Any] = []
+        for position, event in enumerate(old.events):
+            if position == self.at:
+                modes = replace(first.modes, grad=False)
+                kwargs = {"dtype": kind[2], "device": kind[3]}
+                made = Op(torch.zeros, "torch.zeros", ((),), kwargs, (TensorRef(zero),), modes, first.place)
+                events.append(made)
+            if position == one.first:
+                pair = [first.args[0], first.args[0]]
+                pair[one.place] = TensorRef(zero)
+                event = replace(first, func=other.func, name=other.name, args=tuple(pair))
+            events.append(self.event(event, 0))
+        changes = self.moved(lambda position, _: self._start(position), self._end)
+        return self.made(
+            events,
+            tensors=[*old.tensors, None],
+            memory=[*old.memory, 1 + max(old.memory, default=0)] if old.memory else [],
+            kinds={**old.kinds, zero: ((), (), kind[2], kind[3], False)},
+            **changes,
+        )  # fmt: skip
+
+    def _start(self, position: int) -> int:
+        return position + (position >= self.at)
+
+    def _end(self, position: int) -> int:
+        return position + (position > self.at)

@@ -1,0 +1,1 @@
+"""Rolls a tensor program up: repeated segments become one loop node."""

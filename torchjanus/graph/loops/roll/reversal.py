@@ -1,0 +1,236 @@
+"""Loops that go through tensors from the last row to the first, told as if these came first to last of a turned tensor.
+
+A rewriting of traces, operation by operation: nothing is added, and no position changes. Knows nothing of what is made
+of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.dimensions import geometries, is_size
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
+
+__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread", "value_of"]
+
+
+def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
+    """The rows of a tensor, the last one first."""
+    return tensor.unbind(dim)[::-1]
+
+
+def select_back(tensor: torch.Tensor, dim: int, index: int) -> torch.Tensor:
+    """A row, counted from the last one."""
+    return tensor.select(dim, tensor.size(dim) - 1 - index)
+
+
+UNBIND_BACK, SELECT_BACK = unbind_back.__name__, select_back.__name__
+UNBINDING = ("Tensor.unbind", "torch.unbind")
+
+
+def turned(trace: Trace) -> Trace:
+    """The run with its loops that go backwards turned; itself where there are none."""
+    loops = [one for one in trace.rounds if len(one.starts) > 1 and isinstance(one.count, Expr)]
+    events: dict[int, Op] = {}
+    rounds = {id(one): one for one in trace.rounds}
+    takers = _takers(trace) if loops else {}
+    for loop in loops:
+        events.update(_unbindings(trace, loop, takers))
+        if found := dict(_selections(trace, loop)):
+            events.update((position, op) for position, (op, _) in found.items())
+            asked = {expr.token: expr for _, expr in found.values() if expr is not None}
+            rounds[id(loop)] = replace(loop, asked=tuple(asked.values()))
+    if not events:
+        return trace
+    written = [events.get(position, event) for position, event in enumerate(trace.events)]
+    made = replace(trace, events=written, rounds=[rounds[id(one)] for one in trace.rounds])
+    made.alive = [*trace.alive, trace]
+    made.fetched = {**trace.fetched, **dict(_sizes(made))}
+    return made
+
+
+def _sizes(trace: Trace) -> Iterator[tuple[Any, int]]:
+    """What the sizes are that are asked."""
+    for leaf in (leaf for loop in trace.rounds for expr in loop.asked for leaf in leaves(expr)):
+        if isinstance(leaf, Size) and (length := _length(trace, leaf.ref)) is not None:
+            yield leaf.token, length[leaf.dim]
+
+
+def _rounds(loop: Rounds, position: int) -> int | None:
+    """In which round that is."""
+    if not loop.starts or not loop.starts[0] <= position < loop.end:
+        return None
+    return sum(start <= position for start in loop.starts) - 1
+
+
+def _takers(trace: Trace) -> dict[int, list[int]]:
+    """Of each row of an unbinding the operations that take it, by position."""
+    unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
+    takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
+    for position, event in enumerate(trace.events if takers else ()):
+        for number in _tensors_of(event) if isinstance(event, Op) else ():
+            if number in takers:
+                takers[number].append(position)
+    return takers
+
+
+def _unbindings(trace: Trace, loop: Rounds, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
+    """The unbindings whose rows this loop takes from the last to the first, with these in its order."""
+    made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, how-manieth
+    for position, event in enumerate(trace.events[: loop.starts[0]]):
+        if isinstance(event, Op) and event.name in UNBINDING and len(event.outs) == len(loop.starts):
+            made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
+    taken: dict[int, set[int | None]] = {}
+    for number, (unbinding, which) in made.items():
+        for position in takers[number]:
+            number_of_round = _rounds(loop, position)
+            down = number_of_round is not None and which == len(loop.starts) - 1 - number_of_round
+            taken.setdefault(unbinding, set()).add(which if down else None)
+    for unbinding, which_ones in taken.items():
+        if which_ones == set(range(len(loop.starts))):
+            op = trace.events[unbinding]
+            assert isinstance(op, Op)
+            yield unbinding, replace(op, func=unbind_back, outs=op.outs[::-1])
+
+
+def _tensors_of(event: Op) -> Iterator[int]:
+    def within(value: Any) -> Iterator[int]:
+        if isinstance(value, TensorRef):
+            yield value.number
+        elif isinstance(value, list | tuple):
+            for part in value:
+                yield from within(part)
+        elif isinstance(value, dict):
+            yield from within(tuple(value.values()))
+
+    return within((event.args, event.kwargs))
+
+
+def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
+    """The rows that the rounds select by numbers that go down, by numbers that go up; and what must hold for that."""
+    limits = [*loop.starts, loop.end]
+    rows = [
+        [p for p in range(begin, end) if isinstance(trace.events[p], Op)] for begin, end in itertools.pairwise(limits)
+    ]
+    if len({len(row) for row in rows}) > 1:
+        return
+    before = [0]
+    for event in trace.events:
+        before.append(before[-1] + isinstance(event, Op))
+    assert isinstance(loop.count, Expr)
+    for column in zip(*rows, strict=True):
+        ops: list[Any] = [trace.events[position] for position in column]
+        if any(op.name != "Tensor.__getitem__" or op.args[0] != ops[0].args[0] or len(op.outs) != 1 for op in ops):
+            continue
+        number = ops[0].args[0].number
+        length, found = _length(trace, number), _descent([op.args[1] for op in ops])
+        if found is None or length is None or found[0] >= len(length):
+            continue
+        dim, base, more = found
+        if base is None and more >= 0:  # plain numbers, which come down to 0 or to as much more
+            if not loop.back:
+                continue
+            base, more = loop.count, more - len(loop.starts)
+        size = length[dim] if base is None else length[dim] - value_of(trace, base)
+        first = -1 - more + (0 if base is None else size)  # which row from the last one the first round selects
+        if first < 0:
+            continue
+        held = None
+        if base is not None:
+            of_tensor = size_of(trace, number, dim, before[loop.starts[0]])
+            held = Apply(operator.eq, (Apply(operator.sub, (of_tensor, base)), size))
+        for turn, (position, op) in enumerate(zip(column, ops, strict=True)):
+            args = (op.args[0], dim, first + turn)
+            yield position, (replace(op, func=select_back, name="torch.select", args=args), held)
+
+
+def value_of(trace: Trace, expr: Any) -> int:
+    """What an expression of sizes and of numbers from before the call was."""
+    if isinstance(expr, Apply):
+        made: int = expr.func(*(value_of(trace, arg) for arg in expr.args))
+        return made
+    if isinstance(expr, Read):
+        found = next(e for e in trace.events if isinstance(e, Found) and e.origin.token == expr.origin.token)
+        return int(found.value)
+    return int(trace.fetched[expr.token] if isinstance(expr, Size) else expr)
+
+
+def _descent(keys: Sequence[Any]) -> tuple[int, Expr | None, int] | None:
+    """Along which dimension these keys pick a whole row each, every one the row before the last; None if none. And
+    which row the first of them picks: so many more than a number that stays the same, or than none."""
+    shapes = {(type(key), len(key) if type(key) is tuple else 0) for key in keys}
+    if len({width for _, width in shapes}) > 1 or (tuple in {kind for kind, _ in shapes} and len(shapes) > 1):
+        return None
+    wide = type(keys[0]) is tuple
+    rows = [key if wide else (key,) for key in keys]
+    numbers = [d for d in range(len(rows[0])) if all(type(row[d]) is int or isinstance(row[d], Apply) for row in rows)]
+    if len(numbers) != 1:
+        return None
+    dim = numbers[0]
+    sums = [_sum(row[dim]) for row in rows]
+    base, first = sums[0]
+    tokens = {None if known is None else known.token for known, _ in sums}
+    steps = [more for _, more in sums]
+    if (
+        len(tokens) > 1
+        or steps != list(range(first, first - len(steps), -1))
+        or (base is None and first >= 0 > steps[-1])
+    ):
+        return None
+    if base is not None and not all(isinstance(leaf, Read | Size) for leaf in leaves(base)):
+        return None
+    rest = [part for row in rows for d, part in enumerate(row) if d != dim]
+    return (dim, base, first) if all(type(part) is slice and part == slice(None) for part in rest) else None
+
+
+def _sum(value: Any) -> tuple[Expr | None, int]:
+    """A number as an expression and so much more."""
+    match value:
+        case int():
+            return None, value
+        case Apply(operator.add, (part, int(more))) | Apply(operator.add, (int(more), part)):
+            base, first = _sum(part)
+            return base, first + more
+        case Apply(operator.sub, (part, int(less))):
+            base, first = _sum(part)
+            return base, first - less
+    return value, 0
+
+
+def _length(trace: Trace, number: int) -> Sequence[int] | None:
+    """The sizes of a tensor."""
+    origin, kind = trace.origins.get(number), trace.kinds.get(number)
+    if origin is not None:
+        return geometries(trace).get(origin.token, (None,))[0]
+    return None if kind is None else kind[0]
+
+
+def size_of(trace: Trace, number: int, dim: int, after: int) -> Expr:
+    """Where its size is read."""
+    origin = trace.origins.get(number)
+    return Size(number, dim, after) if origin is None else Read(origin.then(Step.SIZE, dim))
+
+
+def unread(trace: Trace, asked: Sequence[Expr], place: Place) -> Iterator[Found]:
+    """The sizes that are asked for, and that the run itself has not looked at."""
+    found = {event.origin.token for event in trace.events if isinstance(event, Found)}
+    for leaf in (leaf for expr in asked for leaf in leaves(expr)):
+        if isinstance(leaf, Read) and is_size(leaf.origin) and leaf.origin.token not in found:
+            found.add(leaf.origin.token)
+            assert leaf.origin.base is not None
+            yield Found(
+                leaf.origin, geometries(trace)[leaf.origin.base.token][0][leaf.origin.key], "number", place=place
+            )

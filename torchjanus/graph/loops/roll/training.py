@@ -1,0 +1,398 @@
+"""Rounds that train (``loss.backward()``, ``optimizer.step()``), told as functions of what they change.
+
+What a round does to the world is made its argument and its result, as a compiler makes loops functional: each tensor
+from before the round that it changes in place, and each gradient that it adds to or leaves, is handed from round to
+round. A round begins with tensors of its own that hold those values, does what the user's did, backward and update
+included, and leaves their new values; behind the loop these are put back into the tensors. No gradient flows between
+rounds, nor into them or out of them, so the loop needs no direction backwards.
+
+What happens to the gradient of a parameter in a round is one of four things (``Keeping``); where it is only added to,
+the first round adds to -0.0, which changes no number. That the parameters which seem to get gradients do is found out
+when the round is traced. A pure rewriting of programs; raises Unfit where a round is not of that kind.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.ir.loop_matching import Unfit, call_name, is_training
+from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.ir.repetition import Segment, leaves_of, marked
+from torchjanus.graph.ir.user_code import MARKS
+from torchjanus.graph.tracing.early_release import SET_GRAD
+from torchjanus.graph.tracing.trace_program import substitute
+
+__all__ = ["functional_rounds"]
+
+_GET_GRAD = torch.Tensor.grad.__get__  # type: ignore[union-attr]
+_CUTTING = frozenset("detach detach_ item argmax argmin argsort bool long int".split())
+
+
+class Keeping(enum.Enum):
+    """What rounds do with the gradient of one parameter."""
+
+    UNTOUCHED = "none flows into it"
+    ADDED = "it is added to what there was"
+    RENEWED = "it is thrown away, and made anew"
+    GONE = "it is thrown away in the end"
+    USED_UP = "it is made where there was none, and thrown away in the end"
+
+
+def functional_rounds(program: Program) -> Program:
+    """The program with those of its loops that train told as functions of what they change. Raises Unfit."""
+    done = 0
+    while True:
+        found = marked(program.nodes)
+        if found is None:
+            raise Unfit
+        training = [s for s in found if any(is_training(n.func) for n in program.nodes[s.start : s.end])]
+        if done == len(training):
+            return program
+        program = _Telling(program, training[done]).program()
+        done += 1
+
+
+# -- what the rewritten program does ------------------------------------------------------------------------------
+
+
+def values_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """What a tensor holds before the rounds that change it. Raises Refused where a gradient would flow into it."""
+    if tensor.requires_grad != requires_grad or tensor.grad_fn is not None:
+        raise _refused("changes a tensor that has a backward graph")
+    return tensor.detach()
+
+
+def enter(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """A round's own tensor, with that value."""
+    return value.detach().clone().requires_grad_(requires_grad)
+
+
+def enter_gradient(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
+    """Let the round's own tensor have this gradient."""
+    own = gradient.clone()
+    tensor.grad = own
+    return own
+
+
+def leave(tensor: torch.Tensor) -> torch.Tensor:
+    """What a round's own tensor holds in the end."""
+    return tensor.detach()
+
+
+def leave_gradient(tensor: torch.Tensor, *entered: torch.Tensor) -> torch.Tensor:
+    """What the gradient of a round's own tensor is in the end, which it got in this round."""
+    gradient = tensor.grad
+    if gradient is None or any(one is gradient and not one._version for one in entered):
+        raise _refused("gives no gradient to a parameter that it computes a loss of")
+    return gradient.detach()
+
+
+def leave_none(tensor: torch.Tensor) -> None:
+    """A round's own tensor has no gradient in the end."""
+    if tensor.grad is not None:
+        raise _refused("gives a gradient to a parameter in another way than by its loss")
+
+
+def without_graph(tensor: torch.Tensor) -> None:
+    """What later code differentiates has no backward graph. Raises Refused."""
+    if tensor.requires_grad:
+        raise _refused("leaves a tensor with a backward graph to what comes after it")
+
+
+def gradient_before(tensor: torch.Tensor) -> torch.Tensor:
+    """The gradient that the first round adds to: nothing, where there is none."""
+    if tensor.grad is None:
+        return torch.full_like(tensor, -0.0, requires_grad=False)
+    return tensor.grad.detach()
+
+
+def none_before(tensor: torch.Tensor) -> None:
+    """There is no gradient before the first round. Raises Refused."""
+    if tensor.grad is not None:
+        raise _refused("begins with a gradient that other rounds do not begin with")
+
+
+def put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
+    """What the rounds have made of it."""
+    with torch.no_grad():
+        tensor.copy_(value)
+
+
+def put_gradient(tensor: torch.Tensor, gradient: torch.Tensor, added: bool) -> None:
+    """The gradient that the rounds have left; ``added``: in the tensor that was there."""
+    if added and tensor.grad is not None:
+        with torch.no_grad():
+            tensor.grad.copy_(gradient)
+    else:
+        tensor.grad = gradient.detach()
+
+
+def _refused(what: str) -> Refused:
+    return Refused(Refusal(NOWHERE, f"a round of the loop {what}", "It cannot be compiled once for all rounds.", ""))
+
+
+# -- the rewriting ------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _State:
+    """A tensor that each round gets a copy of: in each round its number before the round. ``fixed``: it is the same
+    tensor in all rounds, ``changed`` in place or not."""
+
+    refs: tuple[Ref, ...]
+    fixed: bool
+    changed: bool
+    requires_grad: bool
+    keeping: Keeping = Keeping.UNTOUCHED
+
+
+class _Telling:
+    """Writes one loop of a program anew."""
+
+    def __init__(self, program: Program, segment: Segment) -> None:
+        if program.cuts:
+            raise Unfit
+        self.old, self.segment = program, segment
+        self.rounds = [
+            program.nodes[segment.start + k * segment.length : segment.start + (k + 1) * segment.length]
+            for k in range(segment.rounds)
+        ]
+        self.quiet = Modes(grad=False, default_dtype=self.rounds[0][0].modes.default_dtype)
+        self.place = program.nodes[segment.start - 1].place
+        self.next = 1 + max(len(program.inputs), *(r.index for n in program.nodes for r in n.outs))
+        self.before = set(range(len(program.inputs)))
+        for node in program.nodes[: segment.start]:
+            self.before.update(ref.index for ref in node.outs)
+        self.made = list(self._made())
+        self.states = list(self._states())
+        self.seen = sorted(self._seen())
+
+    def _made(self) -> Iterator[set[int]]:
+        """What each round makes."""
+        known = set(self.before)
+        for nodes in self.rounds:
+            made = {ref.index for node in nodes for ref in node.outs} - known
+            known |= made
+            yield made
+
+    def _seen(self) -> set[tuple[int, int]]:
+        """What of a round is taken after the loop by what gradients may be asked of, by its place."""
+        later = self.old.nodes[self.segment.end + 1 :]
+        taken = {
+            v for node in later if node.modes.grad for v in leaves_of((node.args, node.kwargs)) if isinstance(v, Ref)
+        }
+        return {
+            (position, which)
+            for position, node in enumerate(self.rounds[-1])
+            for which, ref in enumerate(node.outs)
+            if ref in taken and ref.index in self.made[-1]
+        }
+
+    # -- what rounds are given ------------------------------------------------------------------------------------
+
+    def _states(self) -> Iterator[_State]:
+        changed = [list(self._changed(number)) for number in range(len(self.rounds))]
+        if len({tuple(place for place, _ in row) for row in changed}) > 1:
+            raise Unfit
+        known: set[int] = set()
+        leaves_ = _leaves(self.old, self.segment)
+        inputs = self.old.inputs
+        if any(index < len(inputs) and not inputs[index].is_leaf for index in leaves_):
+            raise Unfit
+        found = []
+        for column in zip(*changed, strict=True):
+            refs = tuple(ref for _, ref in column)
+            fixed = len(set(refs)) == 1
+            after = all(ref.index in self.made[number] for number, ref in enumerate(refs[1:]))
+            if refs[0].index not in self.before or not (fixed or after):
+                raise Unfit
+            if refs[0].index not in known:
+                known.add(refs[0].index)
+                found.append(_State(refs, fixed, True, fixed and refs[0].index in leaves_))
+        taken = [
+            list(dict.fromkeys(v for n in nodes for v in leaves_of((n.args, n.kwargs)) if isinstance(v, Ref)))
+            for nodes in self.rounds
+        ]
+        for ref in taken[-1]:
+            if ref.index in leaves_ and ref.index not in known:
+                found.append(_State((ref,) * len(self.rounds), True, False, True))
+                known.add(ref.index)
+        for row in taken:
+            if any(ref.index in leaves_ and ref.index not in known for ref in row):
+                raise Unfit
+        for state in found:
+            if state.requires_grad:
+                keepings = {self._keeping(nodes, state.refs[0]) for nodes in self.rounds}
+                if len(keepings) > 1:
+                    raise Unfit
+                state.keeping = keepings.pop()
+        return iter(found)
+
+    def _changed(self, number: int) -> Iterator[tuple[Any, Ref]]:
+        """What the round changes in place and has not made, and where."""
+        for position, node in enumerate(self.rounds[number]):
+            if isinstance(node.func, MARKS):
+                raise Unfit
+            for which, ref in enumerate(node.outs):
+                if ref.index not in self.made[number]:
+                    yield (position, which), ref
+            owner = getattr(getattr(node.func, "__self__", None), "__name__", "")
+            if owner in ("requires_grad", "data") and call_name(node) == "__set__":
+                raise Unfit
+            if call_name(node) == "batch_norm":
+                given = [*node.args, *(None,) * 3][1:3]
+                stats = [node.kwargs.get(n, v) for n, v in zip(("running_mean", "running_var"), given, strict=True)]
+                for which, ref in enumerate(stats):
+                    if isinstance(ref, Ref) and ref.index not in self.made[number]:
+                        yield (position, "stats", which), ref
+
+    def _keeping(self, nodes: Sequence[Node], leaf: Ref) -> Keeping:
+        acts: list[str] = []
+        for position, node in enumerate(nodes):
+            if node.func == SET_GRAD and node.args[0] == leaf:
+                if node.args[1] is not None:
+                    raise Unfit
+                acts.append("thrown")
+            elif node.func == _GET_GRAD and node.args[0] == leaf:
+                acts.append("seen")
+            elif is_training(node.func) and leaf in _fed(nodes, position):
+                acts.append("made")
+        if "made" not in acts:
+            if "seen" in acts:
+                raise Unfit
+            return Keeping.GONE if acts else Keeping.UNTOUCHED
+        first, last = acts[0], next(act for act in reversed(acts) if act != "seen")
+        if first == "thrown":
+            return Keeping.GONE if last == "thrown" else Keeping.RENEWED
+        if last == "thrown":
+            return Keeping.USED_UP
+        if "thrown" in acts or "seen" in acts:
+            raise Unfit
+        return Keeping.ADDED
+
+    # -- the program ----------------------------------------------------------------------------------------------
+
+    def _ref(self) -> Ref:
+        self.next += 1
+        return Ref(self.next - 1)
+
+    def _node(self, func: Any, *args: Any, outs: tuple[Ref, ...] = ()) -> Node:
+        return Node(func, args, {}, outs, self.quiet, self.place)
+
+    def program(self) -> Program:
+        old, segment = self.old, self.segment
+        nodes = list(old.nodes[: segment.start - 1])
+        given, gradients = {}, {}
+        for number, state in enumerate(self.states):
+            ref = state.refs[0]
+            given[number] = self._ref()
+            nodes.append(self._node(values_of, ref, state.requires_grad, outs=(given[number],)))
+            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+                gradients[number] = self._ref()
+                nodes.append(self._node(gradient_before, ref, outs=(gradients[number],)))
+            elif state.keeping is Keeping.USED_UP:
+                nodes.append(self._node(none_before, ref))
+        start = len(nodes)
+        nodes.append(old.nodes[segment.start - 1])
+        for round_number in range(len(self.rounds)):
+            nodes += self._round(round_number, given, gradients)
+        end = len(nodes)
+        length = (end - start - 1) // segment.rounds
+        nodes.append(old.nodes[segment.end])
+        for number, state in enumerate(self.states):
+            ref = state.refs[0]
+            if state.fixed and state.changed:
+                nodes.append(self._node(put_back, ref, given[number]))
+            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+                nodes.append(self._node(put_gradient, ref, gradients[number], state.keeping is Keeping.ADDED))
+            elif state.keeping is Keeping.GONE:
+                nodes.append(Node(SET_GRAD, (ref, None), {}, (), self.quiet, self.place))
+        behind = len(nodes)
+        nodes += old.nodes[segment.end + 1 :]
+
+        def moved(after: int) -> int:
+            if after < segment.start:
+                return after if after < segment.start - 1 else start
+            number, within = divmod(after - segment.start, segment.length)
+            if segment.until is not None and after <= segment.end and number and not within:
+                return start + 1 + number * length  # what a round asks in the end, when it has left what it has made
+            return end if after <= segment.end else behind + after - segment.end - 1
+
+        return replace(
+            old,
+            nodes=tuple(nodes),
+            output_after=tuple(map(moved, old.output_after)),
+            assertions=tuple(replace(one, after=moved(one.after)) for one in old.assertions),
+            measures=tuple(replace(one, after=moved(one.after)) for one in old.measures),
+        )
+
+    def _round(self, number: int, given: dict[int, Ref], gradients: dict[int, Ref]) -> list[Node]:
+        """A round on tensors of its own; what it is given, and gives then."""
+        own: dict[Ref, Ref] = {}
+        nodes, entered = [], dict[int, Ref]()
+        for which, state in enumerate(self.states):
+            own[state.refs[number]] = out = self._ref()
+            source = given[which] if state.fixed or not number else state.refs[number]
+            nodes.append(self._node(enter, source, state.requires_grad, outs=(out,)))
+            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+                entered[which] = self._ref()
+                nodes.append(self._node(enter_gradient, out, gradients[which], outs=(entered[which],)))
+
+        def leaf(value: Any) -> Any:
+            return own.get(value, value) if isinstance(value, Ref) else value
+
+        for node in self.rounds[number]:
+            args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+            nodes.append(replace(node, args=args, kwargs=kwargs, outs=tuple(own.get(ref, ref) for ref in node.outs)))
+        nodes += (self._node(without_graph, self.rounds[number][p].outs[which]) for p, which in self.seen)
+        for which, state in enumerate(self.states):
+            ref = own[state.refs[number]]
+            if state.fixed and state.changed:
+                given[which] = self._ref()
+                nodes.append(self._node(leave, ref, outs=(given[which],)))
+            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+                gradients[which] = self._ref()
+                before = (entered[which],) if state.keeping is Keeping.ADDED else ()
+                nodes.append(self._node(leave_gradient, ref, *before, outs=(gradients[which],)))
+            elif state.requires_grad:
+                nodes.append(self._node(leave_none, ref))
+        return nodes
+
+
+def _leaves(program: Program, segment: Segment) -> set[int]:
+    """What is there before the loop, and gradients are computed for."""
+    found = {index for index, entry in enumerate(program.inputs) if entry.requires_grad}
+    for node in program.nodes[: segment.start]:
+        if call_name(node) == "requires_grad_" and isinstance(node.args[0], Ref):
+            wanted = node.kwargs.get("requires_grad", node.args[1] if len(node.args) > 1 else True)
+            (found.add if wanted else found.discard)(node.args[0].index)
+        elif node.kwargs.get("requires_grad") is True:
+            found.update(ref.index for ref in node.outs)
+    return found
+
+
+def _fed(nodes: Sequence[Node], position: int) -> set[Ref]:
+    """What the gradients that are computed here may flow into, and are left in ``.grad`` of."""
+    training = nodes[position]
+    if training.func is torch.autograd.grad:
+        return set()
+    depends: dict[Ref, set[Ref]] = {}
+    for node in nodes[:position]:
+        owner = getattr(getattr(node.func, "__self__", None), "__name__", "")
+        if call_name(node) in _CUTTING or owner == "data" or not node.modes.grad:
+            continue
+        taken = [value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
+        found = set().union(*(depends.get(ref, {ref}) for ref in taken))
+        for ref in node.outs:
+            depends[ref] = depends.get(ref, set()) | found
+    inputs = training.kwargs.get("inputs")
+    if inputs is not None:
+        return {value for value in leaves_of(inputs) if isinstance(value, Ref)}
+    losses = [value for value in leaves_of(training.args[:1]) if isinstance(value, Ref)]
+    return set().union(*(depends.get(ref, set()) for ref in losses))

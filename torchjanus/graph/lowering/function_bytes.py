@@ -1,0 +1,148 @@
+"""The functions that a program calls and that were made for it alone: recursive calls, rounds in which tensors decide,
+and what is asked about the gradients of those. What lowering has made of them, as bytes.
+
+Knows nothing of where bytes are kept, nor of the step's own graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.fx._graph_pickler import GraphPickler, Options
+
+from torchjanus.graph.ir.program import Node, Program
+from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
+from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.split import CellParts
+from torchjanus.graph.regions.loop import Loop
+from torchjanus.graph.regions.loop_bytes import NOTHING, trimmed
+from torchjanus.graph.regions.sizes import OwnSizes
+from torchjanus.graph.regions.switch import Choice, ChoiceHalves
+from torchjanus.graph.regions.switch_gradients import Flow, asking_of
+
+__all__ = ["graphs_of", "own_calls", "own_functions", "pack_made_of", "unpack_made_of"]
+
+Own = Roots | Choice | Flow
+
+
+def own_calls(program: Program) -> Iterator[Own]:
+    """What the nodes of the program call that was made for it, in order, and those in loops and in ways."""
+    for node in program.nodes:
+        if isinstance(node.func, Loop):
+            yield from own_calls(node.func.body)
+        elif (own := _own(node)) is not None:
+            yield own
+            if isinstance(own, Choice):
+                for way in own.ways:
+                    yield from own_calls(way.body)
+
+
+def own_functions(program: Program) -> list[Own]:
+    """The same, each once: in an order that is the same in every process."""
+    return list({id(own): own for own in own_calls(program)}.values())
+
+
+def _own(node: Node) -> Own | None:
+    if isinstance(node.func, Roots | Choice):
+        return node.func
+    asking = asking_of(node.func)
+    return None if asking is None else asking[0]
+
+
+def graphs_of(own: Own) -> Iterator[torch.fx.GraphModule]:
+    """The graphs that lowering has made of a function, in which keys of others may be."""
+    if isinstance(own, Choice):
+        for choice in own.made.values():
+            for way in choice.ways:
+                yield from (half.graph for half in (way.forward, way.backward) if half is not None)
+
+
+def pack_made_of(functions: Sequence[Own]) -> list[Any] | None:
+    """What lowering has made of these. None where it holds the contents of tensors."""
+    packed = [*map(_packed, functions)]
+    return None if None in packed else packed
+
+
+def _packed(own: Own) -> Any:
+    match own:
+        case Roots(invocation=invocation):
+            return _pack_calls(invocation)
+        case Choice():
+            return _pack_ways(own)
+        case Flow():
+            return (own.key,)
+
+
+def unpack_made_of(functions: Sequence[Own], packed: Sequence[Any]) -> dict[int, int]:
+    """Let these have what was made of them. Returns under which keys they are known here that had others there."""
+    known: dict[int, int] = {}
+    for own, one in zip(functions, packed, strict=True):
+        match own:
+            case Roots(invocation=invocation):
+                _unpack_calls(invocation, one)
+            case Choice():
+                _unpack_ways(own, one, known)
+            case Flow(key=None) if one[0] is not None:
+                own.known_as(one[0])
+            case Flow(key=int(key)) if one[0] is not None:
+                known[one[0]] = key
+    return known
+
+
+# -- recursive calls
+
+
+def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
+    packed = []
+    for wanted, halves in invocation.made.items():
+        if not all(trimmed(part.graph) for cell in halves.cells for part in _parts(cell)):
+            return None
+        cells = tuple(replace(parts, cell=None) for parts in halves.cells)  # type: ignore[arg-type]
+        # Whoever has the program has its cells.
+        bare = replace(halves, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
+        packed.append((wanted, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+    return packed
+
+
+def _unpack_calls(invocation: Invocation, packed: Sequence[tuple[Any, bytes]]) -> None:
+    recursion = invocation.recursion
+    for wanted, data in packed:
+        halves = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        assert isinstance(halves, Halves)
+        shared = wanted[: len(recursion.shared)]
+        cells = tuple(
+            invocation.traced.keep(replace(parts, cell=cell), recursion, shared, halves.active)
+            for parts, cell in zip(halves.cells, recursion.cells, strict=True)
+        )
+        invocation.made[wanted] = replace(halves, owner=invocation, recursion=recursion, cells=cells)
+
+
+def _parts(cell: CellParts) -> list[Any]:
+    return [part for part in (cell.common, cell.forward, cell.rows, cell.sums) if part is not None]
+
+
+# -- rounds in which tensors decide
+
+
+def _pack_ways(choice: Choice) -> list[tuple[Any, bytes]] | None:
+    if not all(map(trimmed, graphs_of(choice))):
+        return None
+    packed = []
+    for kinds, halves in choice.made.items():
+        bare = replace(halves, ways=tuple(replace(way, body=NOTHING) for way in halves.ways))
+        packed.append((kinds, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+    return packed
+
+
+def _unpack_ways(choice: Choice, packed: Sequence[tuple[Any, bytes]], known: dict[int, int]) -> None:
+    for kinds, data in packed:
+        halves = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        assert isinstance(halves, ChoiceHalves)
+        if kinds in choice.made:  # other paths have these rounds, too: they stay the same ones
+            known[halves.key] = choice.made[kinds].key
+            continue
+        ways = tuple(replace(way, body=one.body) for way, one in zip(halves.ways, choice.ways, strict=True))
+        choice.made[kinds] = replace(halves, ways=ways)

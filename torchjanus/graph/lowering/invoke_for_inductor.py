@@ -1,0 +1,281 @@
+"""The parts of a cell as Inductor should see them: they read rows where they lie, and write where rows are wanted.
+
+One artifact serves any number of calls: the first dimension of everything that has rows is symbolic. Knows nothing of
+how Inductor is called, nor of forests.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchjanus.graph.aten import clean_up
+from torchjanus.graph.aten.may_fail import may_fail
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Input, Program
+from torchjanus.graph.lowering.for_inductor import Prepared, prepare
+from torchjanus.graph.lowering.prepared_bytes import Geometry
+from torchjanus.graph.recursion.cells.batch import COUNT, Like
+from torchjanus.graph.recursion.cells.split import CellParts, Part
+from torchjanus.graph.recursion.variants.plan import Cell, Recursion
+
+__all__ = ["PARTS", "Argument", "Writing", "adds", "adds_rows_up", "work_of", "writing_of"]
+
+aten = torch.ops.aten
+
+# Calls in a batch, for a compiler that wants an example. Each further size is another: Inductor takes equal ones to be
+# the same.
+_HINT = 37
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What an artifact is given.
+
+    ``kind``: as of a ``Source``, each with the rows of one batch (or of all calls, in ``sums``); or "buffer" and
+    "gradient", by the buffer's number, with all rows; or "rows" and "share", by the place among the cell's ``takes``:
+    which rows are taken, and gradients that somebody else adds to those of these rows. ``written``: it is written to.
+    """
+
+    kind: str
+    index: int
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Writing:
+    """One part of a cell, ready for Inductor.
+
+    ``checked``: it must check indices that come from data. ``code``: of the graph; ``taken``: what that takes.
+    """
+
+    part: str
+    prepared: Prepared
+    arguments: tuple[Argument, ...]
+    checked: bool
+    code: str
+    taken: tuple[Geometry, ...]
+
+    def text(self) -> str:
+        """Equal texts, equal artifacts: also of cells of other recursions."""
+        kinds = (f"{one.dtype} {one.size} {one.stride}" for one in self.taken)
+        return "\n".join([str(self.checked), self.code, *kinds])
+
+    def bare(self) -> Writing:
+        """What whoever runs the part has to know, when it has been compiled."""
+        return replace(self, prepared=self.prepared.bare())
+
+
+PARTS = ("forward", "rows", "sums")
+
+
+def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | None:
+    """One of the PARTS of a cell; None where there is no such part, or it cannot be for any number of calls."""
+    part: Part | None = getattr(parts, name)
+    return None if part is None else _Maker(parts, recursion, name, part).writing()
+
+
+def adds(cell: Cell, place: int) -> bool:
+    """Whether a part that runs backwards can itself add gradients to those of the rows that are taken there."""
+    return bool(cell.alone) and cell.alone[place]
+
+
+def work_of(parts: CellParts, name: str) -> int:
+    """How many operations the part has that are no mere views."""
+    part: Part | None = getattr(parts, name)
+    nodes = () if part is None else part.graph.graph.nodes
+    return sum(isinstance(node.target, torch._ops.OpOverload) and not clean_up.is_view(node) for node in nodes)
+
+
+def adds_rows_up(parts: CellParts, name: str) -> bool:
+    """Whether the part adds up rows by numbers of its own, as the gradient of a table does: Inductor adds one element
+    after the other then, ATen whole rows, several times as fast."""
+    part: Part | None = getattr(parts, name)
+    nodes = () if part is None else part.graph.graph.nodes
+    return any(node.target is aten.embedding_dense_backward.default for node in nodes)
+
+
+class _Maker:
+    """Makes one part ready."""
+
+    def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: Part) -> None:
+        self.parts, self.recursion, self.name, self.part = parts, recursion, name, part
+        self.env = ShapeEnv(duck_shape=False)
+        self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)
+        self.symbols = 0
+        self.count = self._symbol()
+
+    def _symbol(self) -> Any:
+        """One more size that is not known."""
+        number = self.symbols
+        self.symbols += 1
+        hint, source = _HINT * (number + 1) + number, ConstantSource(f"size{number}")
+        symbol = self.env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+        return self.env.create_symintnode(symbol, hint=hint, source=source)
+
+    def _fake(self, kind: str, index: int) -> torch.Tensor:
+        parts, cell, buffers = self.parts, self.parts.cell, self.recursion.buffers
+        sizes: Sequence[Any]
+        match kind:
+            case "shared":
+                like = self.recursion.shared[index]
+                with self.mode:
+                    return torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+            case "common":
+                one = parts.common_likes[index]
+                sizes, dtype = one.size, one.dtype
+            case "buffer" | "gradient":
+                sizes, dtype = [self._symbol(), *buffers[index].shape], buffers[index].dtype
+            case "rows":
+                sizes, dtype = [self.count], torch.int64
+            case "column":
+                sizes, dtype = [self.count, *cell.columns[index].shape], cell.columns[index].dtype
+            case "saved" | "handed":
+                rows: Like = (parts.saved if kind == "saved" else parts.handed)[index]
+                sizes, dtype = [self.count * rows.size[0], *rows.size[1:]], rows.dtype
+            case _:
+                buffer = buffers[(cell.takes if kind in ("taken", "share") else cell.gives)[index]]
+                sizes, dtype = [self.count, *buffer.shape], buffer.dtype
+        with self.mode:
+            return torch.empty(sizes, dtype=dtype)
+
+    def writing(self) -> Writing | None:
+        """None where the number of calls cannot be told from what it is given."""
+        arguments, graph = self._read()
+        if not any(one.kind not in ("shared", "common", "buffer") for one in arguments):
+            return None
+        fakes = [self._fake(one.kind, one.index) for one in arguments]
+
+        def run(*given: torch.Tensor) -> object:
+            # Not the module itself: calling that would run the hooks that the user has put on all modules.
+            return graph.forward(*given)
+
+        with _disable_current_modes(), self.mode, torch.no_grad():
+            traced = make_fx(run, tracing_mode="real")(*fakes)
+        program = Program(tuple(Input(fake, False, True) for fake in fakes), (), (), (), (), (), ())
+        count = len(_output_of(traced.graph).args[0])  # type: ignore[arg-type]
+        size = len(traced.graph.nodes)
+        lowered = Lowered(program, traced, count, (), (), (), (), {}, {}, False, torch.get_default_dtype(), size)
+        prepared = prepare(lowered)
+        written = () if self.name == "sums" else self._write(prepared, arguments, count)
+        checked = any(may_fail(node) for node in self.part.graph.graph.nodes)
+        placeholders = (node for node in prepared.graph.graph.nodes if node.op == "placeholder")
+        taken = tuple(Geometry.of(node.meta["val"]) for node in placeholders)
+        return Writing(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
+
+    def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
+        """The part with its taken rows read by their indices (in ``sums`` they lie stacked), and what it is given."""
+        part, cell = self.part, self.parts.cell
+        gathers = self.name != "sums"
+        arguments: dict[Argument, None] = {}
+        for source in part.sources:
+            if source.kind == "taken" and gathers:
+                arguments[Argument("buffer", cell.takes[source.index])] = None
+                arguments[Argument("rows", source.index)] = None
+            elif source.kind != COUNT:
+                arguments[Argument(source.kind, source.index)] = None
+        if self.name == "rows":
+            arguments.update((Argument("rows", index), None) for index in self.parts.taken if adds(cell, index))
+        graph = torch.fx.Graph()
+        placed = {one: graph.placeholder(f"{one.kind}_{one.index}") for one in arguments}
+        copies: dict[torch.fx.Node, torch.fx.Node] = {}
+        placeholders = [node for node in part.graph.graph.nodes if node.op == "placeholder"]
+        for node, source in zip(placeholders, part.sources, strict=True):
+            if source.kind == COUNT:
+                continue
+            if source.kind == "taken" and gathers:
+                rows = placed[Argument("rows", source.index)]
+                buffer = placed[Argument("buffer", cell.takes[source.index])]
+                copies[node] = graph.call_function(aten.index.Tensor, (buffer, [rows]))
+            else:
+                copies[node] = placed[Argument(source.kind, source.index)]
+        for node, source in zip(placeholders, part.sources, strict=True):
+            if source.kind == COUNT:
+                copies[node] = self._count(graph, placed)
+        for node in part.graph.graph.nodes:
+            if node.op == "output":
+                graph.output([copies[value] for value in node.args[0]])
+            elif node.op != "placeholder":
+                copies[node] = graph.node_copy(node, lambda one: copies[one])
+        return list(arguments), torch.fx.GraphModule(part.graph, graph)
+
+    def _count(self, graph: torch.fx.Graph, placed: dict[Argument, torch.fx.Node]) -> Any:
+        for one, node in placed.items():
+            if one.kind in ("saved", "handed"):
+                rows = (self.parts.saved if one.kind == "saved" else self.parts.handed)[one.index].size[0]
+                size = graph.call_function(aten.sym_size.int, (node, 0))
+                return size if rows == 1 else graph.call_function(operator.floordiv, (size, rows))
+            if one.kind not in ("shared", "common", "buffer"):
+                return graph.call_function(aten.sym_size.int, (node, 0))
+        return None
+
+    def _write(self, prepared: Prepared, arguments: Sequence[Argument], count: int) -> tuple[Argument, ...]:
+        """Let the part write what it gives; it returns nothing."""
+        graph = prepared.graph.graph
+        output = _output_of(graph)
+        dropped = dict(prepared.copies)
+        left = iter(output.args[0])  # type: ignore[arg-type]
+        values: list[Any] = []
+        for position in range(count):
+            values.append(values[dropped[position]] if position in dropped else next(left))
+        placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+        given = dict(zip(arguments, placeholders, strict=False))  # constants come behind
+        written: dict[Argument, torch.fx.Node] = {}
+        last = placeholders[len(arguments) - 1]
+
+        def place(kind: str, index: int) -> torch.fx.Node:
+            nonlocal last
+            argument = Argument(kind, index, True)
+            if argument not in written:
+                with graph.inserting_after(last):
+                    last = written[argument] = graph.placeholder(f"written_{len(written)}")
+                last.meta["val"] = self._fake(kind, index)
+            return written[argument]
+
+        cell = self.parts.cell
+        if self.name == "forward":
+            targets = [("output", index) for index in range(len(cell.gives))]
+            targets += [("saved", index) for index in range(len(self.parts.saved))]
+            for number, (kind, index) in enumerate(targets):
+                target = place(kind, index)
+                with graph.inserting_before(output):
+                    graph.call_function(aten.copy_.default, (target, values[number]))
+        else:
+            for number, index in enumerate(self.parts.taken):
+                if not adds(cell, index):
+                    target = place("share", index)
+                    with graph.inserting_before(output):
+                        graph.call_function(aten.copy_.default, (target, values[number]))
+                    continue
+                target, rows, value = (
+                    place("gradient", cell.takes[index]),
+                    given[Argument("rows", index)],
+                    values[number],
+                )
+                with graph.inserting_before(output):
+                    if not self.recursion.buffers[cell.takes[index]].once:
+                        there = graph.call_function(aten.index.Tensor, (target, [rows]))
+                        value = graph.call_function(aten.add.Tensor, (there, value))
+                    graph.call_function(aten.index_put_.default, (target, [rows], value))
+            for index in range(len(self.parts.handed)):
+                target = place("handed", index)
+                with graph.inserting_before(output):
+                    graph.call_function(aten.copy_.default, (target, values[len(self.parts.taken) + index]))
+        output.args = ((),)
+        graph.lint()
+        prepared.graph.recompile()
+        return tuple(written)
+
+
+def _output_of(graph: torch.fx.Graph) -> torch.fx.Node:
+    found: torch.fx.Node = next(node for node in reversed(graph.nodes) if node.op == "output")
+    return found

@@ -1,0 +1,220 @@
+"""A prepared graph as bytes and back, with the sizes of what it takes, to be compiled in another process.
+
+Where sizes change they are symbols; those of one process mean nothing in another, so they are made there anew, under
+the conditions that hold of them here. What the compiler asks of them beyond that comes back as conditions of its own.
+Knows nothing of processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sympy  # type: ignore[import-untyped]
+import torch
+from torch._dynamo.source import ConstantSource
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx._graph_pickler import GraphPickler, Options
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+from torchjanus.graph.lowering.for_inductor import Prepared
+
+__all__ = [
+    "Condition",
+    "Geometry",
+    "Opened",
+    "Sizes",
+    "fitting",
+    "pack",
+    "solvable",
+    "text_of",
+    "unpack",
+    "without_symbols",
+]
+
+Condition: TypeAlias = Any  # a sympy expression that must hold of the sizes of a graph's inputs
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What an example input is like. A size that changes is an expression in the symbols of a ``Sizes``."""
+
+    size: tuple[int | sympy.Expr, ...]
+    stride: tuple[int | sympy.Expr, ...]
+    dtype: torch.dtype
+    device: str
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> Geometry:
+        """The geometry of a tensor."""
+        size, stride = (tuple(map(_plain, numbers)) for numbers in (tensor.size(), tensor.stride()))
+        return cls(size, stride, tensor.dtype, str(tensor.device))
+
+    @property
+    def bytes(self) -> int:
+        """How much memory a tensor of it takes, at most; nothing where a size changes: no such tensor is made."""
+        if not all(isinstance(size, int) for size in self.size):
+            return 0
+        return math.prod(self.size) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes that change: a symbol for each, with an example, and what is known of them."""
+
+    symbols: tuple[tuple[sympy.Symbol, int], ...] = ()
+    conditions: tuple[Condition, ...] = ()
+    few: tuple[Condition, ...] = ()  # that those which may be 0 or 1 are not: what is compiled is for others
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor], own: Collection[sympy.Symbol] = ()) -> Sizes:
+        """Those of fake tensors, one for each input of a graph. ``own``: symbols that the graph finds out by itself:
+        what is asked of these it asserts. Raises ValueError where another symbol is nobody's size."""
+        found: dict[sympy.Symbol, int] = {}
+        used: set[sympy.Symbol] = set()
+        env = None
+        for tensor in tensors:
+            for size in (*tensor.size(), *tensor.stride()):
+                if isinstance(size, torch.SymInt):
+                    env = size.node.shape_env
+                    used |= size.node.expr.free_symbols
+                    if (solved := _solved(size.node.expr)) is not None:
+                        found[solved[0]] = int(size.node.hint) // solved[1]
+        if env is None:
+            return cls()
+        asked = (guard.expr for guard in env.guards if guard.expr is not sympy.true)
+        conditions = tuple(dict.fromkeys(one for one in asked if one.free_symbols.isdisjoint(own)))
+        missing = used.union(*(condition.free_symbols for condition in conditions)) - found.keys()
+        if missing:
+            raise ValueError(f"no input has the size {', '.join(sorted(map(str, missing)))}")
+        symbols = tuple(sorted(found.items(), key=lambda pair: pair[0].name))
+        few = tuple(sympy.Ge(symbol, 2) for symbol, _ in symbols if env.var_to_range[symbol].lower < 2)
+        return cls(symbols, conditions, few)
+
+
+def _plain(size: Any) -> int | sympy.Expr:
+    return size.node.expr if isinstance(size, torch.SymInt) else int(size)
+
+
+def _solved(size: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
+    """The symbol that a size is so many times; None where it is no such thing."""
+    factor, rest = size.as_coeff_Mul()
+    return (rest, int(factor)) if isinstance(rest, sympy.Symbol) and isinstance(factor, sympy.Integer) else None
+
+
+class Opened:
+    """Example inputs for a compiler: tensors of any contents, or fake ones where sizes change."""
+
+    def __init__(self, geometries: Sequence[Geometry], sizes: Sizes) -> None:
+        self._mode = None
+        if not sizes.symbols:
+            self.examples: list[Any] = [
+                torch.empty_strided(g.size, g.stride, dtype=g.dtype, device=g.device) for g in geometries
+            ]
+            return
+        # No two sizes are taken to be one because they are equal in the example.
+        self._env = env = ShapeEnv(duck_shape=False)
+        self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
+        self._here = {}
+        self._hints = {}
+        for number, (symbol, hint) in enumerate(sizes.symbols):
+            source = ConstantSource(f"size{number}")
+            made = env.create_symbol(hint, source, dynamic_dim=DimDynamic.DYNAMIC, constraint_dim=None)
+            self._here[symbol], self._hints[symbol] = made, hint
+        for condition in sizes.conditions:
+            env.evaluate_expr(condition.xreplace(self._here))
+        self._known, self._few = len(env.guards), sizes.few
+        with self._mode:
+            self.examples = [
+                torch.empty_strided(self._made(g.size), self._made(g.stride), dtype=g.dtype, device=g.device)
+                for g in geometries
+            ]
+
+    def _made(self, numbers: Sequence[int | sympy.Expr]) -> list[Any]:
+        return [number if isinstance(number, int) else self._symbolic(number) for number in numbers]
+
+    def _symbolic(self, expr: sympy.Expr) -> Any:
+        hint = int(expr.xreplace({symbol: sympy.Integer(size) for symbol, size in self._hints.items()}))
+        return self._env.create_symintnode(expr.xreplace(self._here), hint=hint)
+
+    @property
+    def shapes(self) -> Any:
+        """What standalone_compile is told of them."""
+        return "from_example_inputs" if self._mode is None else "from_tracing_context"
+
+    def __enter__(self) -> Opened:
+        self._stack = contextlib.ExitStack()
+        if self._mode is not None:
+            self._stack.enter_context(tracing(TracingContext(self._mode)))
+            # What it finds in its cache it takes without asking again what it asked when that was made.
+            self._stack.enter_context(torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex))  # type: ignore[attr-defined]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def conditions(self) -> tuple[Condition, ...]:
+        """What has been asked of the sizes since, in the symbols that came with them."""
+        if self._mode is None:
+            return ()
+        back = {made: symbol for symbol, made in self._here.items()}
+        asked = dict.fromkeys(guard.expr for guard in self._env.guards[self._known :] if guard.expr is not sympy.true)
+        return (*self._few, *(condition.xreplace(back) for condition in asked))
+
+
+def solvable(taken: Sequence[Geometry]) -> frozenset[sympy.Symbol]:
+    """The symbols that can be told by the sizes of such inputs."""
+    sizes = (size for one in taken for size in one.size if not isinstance(size, int))
+    return frozenset(solved[0] for size in sizes if (solved := _solved(size)) is not None)
+
+
+def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Callable[[Any], bool] | None:
+    """A function from a graph's inputs to whether the conditions hold; None where there are none.
+
+    ``taken``: what these are like, in the symbols in which the conditions are.
+    """
+    if not conditions:
+        return None
+    places: dict[str, str] = {}
+    for index, one in enumerate(taken):
+        for dim, size in enumerate(one.size):
+            if not isinstance(size, int) and (solved := _solved(size)) is not None:
+                places.setdefault(solved[0].name, f"inputs[{index}].size({dim}) // {solved[1]}")
+    names = sorted({symbol.name for condition in conditions for symbol in condition.free_symbols})
+    printer = PythonPrinter()
+    test = " and ".join(f"({printer.doprint(condition)})" for condition in conditions)
+    source = f"lambda inputs: (lambda {', '.join(names)}: {test})({', '.join(places[name] for name in names)})"
+    made: Callable[[Any], bool] = eval(source, {"math": math, "torch": torch})
+    return made
+
+
+def pack(prepared: Prepared) -> bytes:
+    """The graph of ``prepared`` as bytes. Drops its metadata, which a compiler finds again from example inputs."""
+    for node in prepared.graph.graph.nodes:
+        node.meta.clear()
+    return bytes(GraphPickler.dumps(prepared.graph, Options(ops_filter=None)))
+
+
+def text_of(prepared: Prepared) -> str:
+    """All that the graph computes, as text."""
+    modules = ((name, m) for name, m in prepared.graph.named_modules() if isinstance(m, torch.fx.GraphModule))
+    return "\n".join(f"{name}: {module.code}" for name, module in modules)
+
+
+def unpack(packed: bytes) -> torch.fx.GraphModule:
+    """The graph that was packed."""
+    graph = GraphPickler.loads(packed, FakeTensorMode())
+    assert isinstance(graph, torch.fx.GraphModule)
+    graph.recompile()
+    return graph
+
+
+def without_symbols() -> FakeTensorMode:
+    """Under which what has been compiled may be loaded: its sizes are asked for where it is called."""
+    return FakeTensorMode(shape_env=ShapeEnv())

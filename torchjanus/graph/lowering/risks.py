@@ -1,0 +1,165 @@
+"""What may raise in a lowered graph, in the rounds of its loops and in the ways of its decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.graph.aten.may_fail import Bound, bounds_of, is_lost, may_fail, root_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, fitting, solvable
+from torchjanus.graph.operators.loop_op import (
+    BACKWARD,
+    FORWARD,
+    FORWARD_RANDOM,
+    UNTIL,
+    UNTIL_BACKWARD,
+    UNTIL_RANDOM,
+    is_until,
+)
+from torchjanus.graph.regions.partition import Half, Halves, Source
+from torchjanus.graph.regions.switch import ChoiceHalves
+
+__all__ = ["Limits", "Risks", "cannot_fail_within", "risks_of"]
+
+_LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_RANDOM, UNTIL_BACKWARD)
+
+
+@dataclass(frozen=True, slots=True)
+class Risks:
+    """``bounds`` of inputs and what ``sizes`` must keep to rule out that some operations raise; ``open``: others may;
+    ``lost``: a compiler would drop or crash on this one."""
+
+    bounds: tuple[Bound, ...]
+    sizes: tuple[Condition, ...]
+    open: bool
+    lost: str
+
+
+def risks_of(lowered: Lowered, loops: Iterable[Halves] = (), choices: Iterable[ChoiceHalves] = ()) -> Risks:
+    """What may raise in this graph, and in what it runs."""
+    inputs = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    found = _Finding({halves.key: halves for halves in loops}, solvable(_taken(lowered)))
+    found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
+    found.known = frozenset()  # what is in there has symbols of its own
+    for way in (way for choice in choices for way in choice.ways):
+        for half in (way.forward, way.backward):
+            if half is not None:
+                found.look(half.graph, {})
+    return Risks(tuple(found.bounds), tuple(found.sizes), found.open, found.lost)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of inputs, and a question of their sizes. ``inputs``: which of them are asked."""
+
+    bounds: tuple[Bound, ...]
+    fits: Callable[[Any], bool] | None
+    inputs: tuple[int, ...]
+
+    def hold(self, inputs: Mapping[int, torch.Tensor]) -> bool:
+        """Whether these inputs, by number, keep to them."""
+        return (self.fits is None or self.fits(inputs)) and all(bound.holds(inputs) for bound in self.bounds)
+
+
+def cannot_fail_within(lowered: Lowered, loops: Iterable[Halves], choices: Iterable[ChoiceHalves]) -> Limits | None:
+    """Within which limits no operation of the graph raises; None where there are none."""
+    for node in lowered.graph.graph.nodes:
+        target = node.target
+        if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target not in _LOOPS:
+            return None
+    risks = risks_of(lowered, loops, choices)
+    if risks.open or risks.lost:
+        return None
+    taken = _taken(lowered)
+    asked = {bound.index for bound in risks.bounds}
+    if risks.sizes:
+        asked.update(n for n, one in enumerate(taken) if not all(isinstance(size, int) for size in one.size))
+    return Limits(risks.bounds, fitting(taken, risks.sizes), tuple(sorted(asked)))
+
+
+def _taken(lowered: Lowered) -> list[Geometry]:
+    """What the inputs of the step are like."""
+    placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
+    return [Geometry.of(node.meta["val"]) for node in placeholders[: len(lowered.program.inputs)]]
+
+
+class _Finding:
+    """Goes through a graph, and the rounds of its loops."""
+
+    def __init__(self, loops: Mapping[int, Halves], known: Container[Any]) -> None:
+        """``known``: the symbols that are sizes of inputs."""
+        self.loops = loops
+        self.known = known
+        self.sizes: dict[Condition, None] = {}
+        self.bounds: dict[Bound, None] = {}
+        self.open, self.lost = False, ""
+
+    def look(self, graph: torch.fx.GraphModule, inputs: Mapping[torch.fx.Node, int]) -> None:
+        """``inputs``: which of the graph's placeholders hold elements of which inputs of the step, and no others."""
+        for node in graph.graph.nodes:
+            if node.op != "call_function":
+                continue
+            if node.target in _LOOPS:
+                self._rounds(node, inputs)
+            elif may_fail(node):
+                self._operation(node, inputs)
+
+    def _operation(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        bounds = bounds_of(node, inputs)
+        if bounds is None and is_lost(node):
+            self.lost = self.lost or str(node.target)
+        elif bounds is None:
+            self.open = True
+        else:
+            for bound in bounds:
+                if isinstance(bound, Bound):
+                    self.bounds[bound] = None
+                elif all(symbol in self.known for symbol in bound.condition.free_symbols):
+                    self.sizes[bound.condition] = None
+                else:
+                    self.open = True
+
+    def _rounds(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        half, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
+        places = (one for one in half.graph.graph.nodes if one.op == "placeholder")
+        known = {}
+        for place, source in zip(places, half.sources, strict=True):
+            if source in given and (root := root_of(given[source])) in inputs:
+                known[place] = inputs[root]
+        if is_until(node.target):  # a round may be without a row
+            stacked: Any = node.args[6]
+            self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
+        outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
+        self.look(half.graph, known)
+        self.known = outside
+
+
+def _has_rows(stacked: torch.fx.Node, rounds: Any) -> bool:
+    """Whether it has a row for each of so many rounds, whatever they are."""
+    rows = stacked.meta["val"].size(0)
+    count = rounds.meta["val"] if isinstance(rounds, torch.fx.Node) else rounds
+    if isinstance(rows, int) and isinstance(count, int):
+        return 0 <= count <= rows
+    symbolic = isinstance(rows, torch.SymInt) and isinstance(count, torch.SymInt)
+    return symbolic and bool(rows.node.expr == count.node.expr)
+
+
+def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torch.fx.Node]]:
+    """What runs in the rounds that a node stands for, and what they are given that all rounds are, or a row of."""
+    target, args = node.target, node.args
+    found: dict[Source, torch.fx.Node] = {}
+    backward = target in (BACKWARD, UNTIL_BACKWARD)
+    if target is BACKWARD:
+        kept = zip(halves.kept, args[5], strict=True)  # type: ignore[arg-type]
+        found = {source: value for source, value in kept if source.kind in ("stacked", "invariant")}
+    else:
+        first = 4 if target in (FORWARD, FORWARD_RANDOM) else 6
+        for kind, values in zip(("stacked", "invariant"), args[first : first + 2], strict=True):
+            found |= {Source(kind, number): value for number, value in enumerate(values)}  # type: ignore[arg-type]
+    half = halves.backward if backward else halves.forward
+    assert half is not None
+    return half, found

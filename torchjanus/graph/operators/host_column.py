@@ -1,0 +1,61 @@
+"""The numbers of all rounds of a loop as one tensor, as Python computes them: an operator that stands in a graph.
+
+Each is made of those before it by Python's own arithmetic, so it is eager's to the last bit. Knows forms (see
+``trace.reckoning``), not loops.
+"""
+
+from __future__ import annotations
+
+import ast
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+from torchjanus.graph.operators.loop_op import TAGS, define
+from torchjanus.trace.reckoning import Form, column, kind_of
+
+__all__ = ["reckoned"]
+
+
+def reckoned(form: str, count: int, skipped: int, *given: float | torch.Tensor) -> torch.Tensor:
+    """A row of ``skipped`` numbers that nobody asks for, and behind them the ``count`` numbers of a form, in its text:
+    of float64 where they are floats, else of int64. ``given``: the numbers of the call that the form speaks of, and
+    tensors that hold one."""
+    rows = [
+        number.detach().to(torch.float64)
+        if isinstance(number, torch.Tensor)
+        else torch.full((), number, dtype=torch.float64)
+        for number in given
+    ]
+    made: torch.Tensor = _RECKONED(form, count, skipped, torch.stack(rows) if rows else torch.empty(0))
+    return made
+
+
+@lru_cache(256)
+def _form(text: str) -> Form:
+    found: Form = ast.literal_eval(text)
+    return found
+
+
+def _dtype(text: str) -> torch.dtype:
+    return torch.float64 if kind_of(_form(text)) is float else torch.int64
+
+
+@lru_cache(64)
+def _numbers(form: str, count: int, given: tuple[str, ...]) -> list[Any]:
+    """The numbers of a form: those of an optimizer that each call begins with are the same in all. ``given`` as texts,
+    which tell -0.0 from 0.0."""
+    return column(_form(form), count, list(map(float, given)))
+
+
+def _run(form: str, count: int, skipped: int, given: torch.Tensor) -> torch.Tensor:
+    numbers = _numbers(form, count, tuple(map(repr, given.tolist())))
+    return torch.tensor([*[0] * skipped, *numbers], dtype=_dtype(form))
+
+
+def _shapes(form: str, count: Any, skipped: int, given: torch.Tensor) -> torch.Tensor:
+    return torch.empty([count + skipped], dtype=_dtype(form))
+
+
+_RECKONED = define("reckoned", "(str form, SymInt count, int skipped, Tensor given) -> Tensor", _run, _shapes, TAGS)

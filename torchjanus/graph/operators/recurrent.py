@@ -1,0 +1,236 @@
+"""Layers of ``torch.gru`` and ``torch.rnn_*`` over sequences of any length, and of all kinds over packed sequences, as
+one operation of the graph each.
+
+C++ goes through the sequence one element at a time, so traced they are unrolled, and right for one length only. Here a
+layer is called as it is, and backward by what autograd has recorded then, for gradients that are eager's to the last
+bit. Knows nothing of programs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from torchjanus.graph.operators.loop_op import TAGS, define
+
+__all__ = ["autograd_within", "gru", "is_packed", "packed", "rnn_relu", "rnn_tanh"]
+
+_LSTM = "lstm"
+_KINDS: dict[str, Callable[..., Any]] = {
+    _LSTM: torch.lstm,
+    "gru": torch.gru,
+    "rnn_tanh": torch.rnn_tanh,
+    "rnn_relu": torch.rnn_relu,
+}
+_PACKED = "packed_"  # begins the kind of a layer that is given how many sequences there are at each step
+
+
+def is_packed(args: Sequence[Any]) -> bool:
+    """Whether a layer is given packed sequences: the elements, and how many there are at each step."""
+    return len(args) > 3 and isinstance(args[1], torch.Tensor) and isinstance(args[3], list | tuple)
+
+
+def packed(kind: str, *args: Any) -> Any:
+    """What ``torch.lstm`` and its like do with packed sequences."""
+    data, counts, hidden, weights, biases, count, dropout, train, bidirectional = (*args, *(None,) * 9)[:9]
+    states = hidden if kind == _LSTM else (hidden,)
+    directions, each = 1 + bidirectional, 4 if biases else 2
+    projected = len(weights) != count * directions * each
+    if projected or data.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return _KINDS[kind](*args)
+    last: list[list[torch.Tensor]] = [[] for _ in states]
+    for layer in range(count):
+        first = layer * directions
+        own = weights[first * each : (first + directions) * each]
+        begin = [row for state in states for row in state.unbind(0)[first : first + directions]]
+        data, *ends = _layer(_PACKED + kind, biases, directions, data, counts, *begin, *own)
+        for place, rows in enumerate(last):
+            rows += ends[place * directions : (place + 1) * directions]
+        if dropout and train and layer < count - 1:
+            data = torch.dropout(data, dropout, True)
+    return (data, *(torch.stack(rows) for rows in last))
+
+
+def gru(*args: Any) -> Any:
+    """What ``torch.gru`` does, with a sequence whose length may be symbolic."""
+    return _layers("gru", *args)
+
+
+def rnn_tanh(*args: Any) -> Any:
+    """What ``torch.rnn_tanh`` does."""
+    return _layers("rnn_tanh", *args)
+
+
+def rnn_relu(*args: Any) -> Any:
+    """What ``torch.rnn_relu`` does."""
+    return _layers("rnn_relu", *args)
+
+
+def _layers(kind: str, *args: Any) -> Any:
+    x, hidden, weights, biases, count, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
+    if is_packed(args):
+        return packed(kind, *args)
+    if (
+        not isinstance(weights, list | tuple)
+        or x.device.type != "cpu"
+        or x.dim() != 3
+        or torch.is_autocast_enabled("cpu")
+    ):
+        return _KINDS[kind](*args)
+    x = x.transpose(0, 1) if batch_first else x
+    directions, each = 1 + bidirectional, 4 if biases else 2
+    states = hidden.unbind(0)
+    last: list[torch.Tensor] = []
+    for layer in range(count):
+        first = layer * directions
+        own = weights[first * each : (first + directions) * each]
+        x, *ends = _layer(kind, biases, directions, x, *states[first : first + directions], *own)
+        last += ends
+        if dropout and train and layer < count - 1:
+            x = torch.dropout(x, dropout, True)
+    return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
+
+
+def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """One layer in one or both directions: what it gives, and its last states."""
+    if not torch.is_grad_enabled():
+        # ``needs_input_grad`` tells what requires gradients, whether or not they are recorded; and eager's kernels
+        # round otherwise where they are.
+        given = tuple(one.detach() for one in given)
+    made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
+    return made
+
+
+class _Layer(torch.autograd.Function):
+    """One layer in one or both directions: what it gives, and its last states."""
+
+    @staticmethod
+    def forward(ctx: Any, kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        ctx.words = (kind, biases, directions)
+        *made, handle = _FORWARD(*ctx.words, _wanted(ctx), list(given))
+        ctx.save_for_backward(*given, handle)
+        return tuple(made)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        present = "".join("0" if tangent is None else "1" for tangent in tangents)
+        wanted = _wanted(ctx)
+        if "1" not in present or "1" not in wanted:
+            return (None,) * (3 + len(wanted))
+        there = [tangent for tangent in tangents if tangent is not None]
+        *given, handle = ctx.saved_tensors
+        made = iter(_BACKWARD(*ctx.words, given, handle, present, there, wanted))
+        return (None, None, None, *(next(made) if need == "1" else None for need in wanted))
+
+
+def _wanted(ctx: Any) -> str:
+    """Of what a layer is given, what needs gradients."""
+    return "".join("01"[need] for need in ctx.needs_input_grad[3:])
+
+
+def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
+    """What a layer is given: what it goes through, the states that it begins with, its weights."""
+    first = 2 if kind.startswith(_PACKED) else 1
+    second = first + directions * (2 if kind.endswith(_LSTM) else 1)
+    yield from (given[:first], given[first:second], given[second:])
+
+
+def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    sequence, states, weights = _parts(kind, directions, given)
+    begin: Any = torch.stack(list(states[:directions]))
+    if kind.endswith(_LSTM):
+        begin = (begin, torch.stack(list(states[directions:])))
+    words = (biases, 1, 0.0, False, directions == 2, *(() if kind.startswith(_PACKED) else (False,)))
+    out, *last = _KINDS[kind.removeprefix(_PACKED)](*sequence, begin, list(weights), *words)
+    return (out, *(row for state in last for row in state.unbind(0)))
+
+
+# What autograd has recorded of forward runs, by a tensor without elements that they hand to the backward ones: as long
+# as that is there, so is this. Code that hands on a copy of it makes the layer once more.
+_RUNS: Any = WeakTensorKeyDictionary()
+
+
+def _forward(kind: str, biases: bool, directions: int, wanted: str, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    handle = torch.empty(0)
+    if "1" in wanted:
+        _RUNS[handle] = _, made = _recorded(kind, biases, directions, wanted, given)
+    else:
+        with torch.no_grad():
+            made = _run(kind, biases, directions, given)
+    out, *last = (one.detach() for one in made)
+    return [out, *(state.clone() for state in last), handle]
+
+
+def _recorded(
+    kind: str, biases: bool, directions: int, wanted: str, given: Sequence[torch.Tensor]
+) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
+    """What gradients are asked for, and what the layer gives, for autograd."""
+    with torch.enable_grad(), autograd_within():
+        leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
+        return [leaf for leaf in leaves if leaf.requires_grad], _run(kind, biases, directions, leaves)
+
+
+def _backward(
+    kind: str,
+    biases: bool,
+    directions: int,
+    given: list[torch.Tensor],
+    handle: torch.Tensor,
+    present: str,
+    tangents: list[torch.Tensor],
+    wanted: str,
+) -> list[torch.Tensor]:
+    leaves, made = _RUNS.get(handle) or _recorded(kind, biases, directions, wanted, given)
+    outs = [out for out, there in zip(made, present, strict=True) if there == "1"]
+    with autograd_within():
+        found = torch.autograd.grad(
+            outs, leaves, tangents, retain_graph=True, allow_unused=True, materialize_grads=True
+        )
+    return [gradient.contiguous() for gradient in found]
+
+
+def autograd_within() -> Any:
+    """Within, autograd records, though the dispatcher has left it behind on its way to an operation's own code."""
+    excluded = torch._C._dispatch_tls_local_exclude_set()
+    for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.ADInplaceOrView):
+        excluded = excluded.remove(key)
+    return torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded)
+
+
+def _forward_shapes(
+    kind: str, biases: bool, directions: int, wanted: str, given: list[torch.Tensor]
+) -> list[torch.Tensor]:
+    (x, *_), states, _ = _parts(kind, directions, given)
+    out = x.new_empty((*x.size()[:-1], directions * states[0].size(1)))
+    return [out, *(x.new_empty(state.size()) for state in states), x.new_empty(0)]
+
+
+def _backward_shapes(
+    kind: str,
+    biases: bool,
+    directions: int,
+    given: list[torch.Tensor],
+    handle: torch.Tensor,
+    present: str,
+    tangents: list[torch.Tensor],
+    wanted: str,
+) -> list[torch.Tensor]:
+    return [one.new_empty(one.size()) for one, need in zip(given, wanted, strict=True) if need == "1"]
+
+
+_WORDS = "(str kind, bool biases, int directions"
+
+
+_FORWARD = define("recurrent", f"{_WORDS}, str wanted, Tensor[] given) -> Tensor[]", _forward, _forward_shapes, TAGS)
+_BACKWARD = define(
+    "recurrent_backward",
+    f"{_WORDS}, Tensor[] given, Tensor handle, str present, Tensor[] tangents, str wanted) -> Tensor[]",
+    _backward,
+    _backward_shapes,
+    TAGS,
+)

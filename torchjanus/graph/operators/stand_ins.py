@@ -1,0 +1,360 @@
+"""Functions that stand for others in a graph: those of which tracing would lose a check, or cannot trace at all.
+
+Each gives what the other gives, and raises where that one does. Knows nothing of programs.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.program import Node, Slot
+from torchjanus.graph.operators.ctc import ctc_loss
+from torchjanus.graph.operators.linspace import linspace
+from torchjanus.graph.operators.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
+
+__all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "stand_in", "tensor_given"]
+
+
+def stand_in(func: Any, symbolic: bool = False) -> Any:
+    """What stands for ``func`` in a graph. ``symbolic``: in one for changing sizes."""
+    if symbolic and (made := _SYMBOLIC.get(func)) is not None:
+        return made
+    return _STANDING_IN.get(func, func) if isinstance(func, _FUNCTIONS) else func
+
+
+def of_layers(func: Any) -> bool:
+    """Whether a function of a graph computes recurrent layers: tracing it takes as long as many operations."""
+    return any(func is one for one in _LAYERS)
+
+
+def rounding(node: Node) -> Any:
+    """What is called for an operation: where it rounds numbers of the host to the kind of a tensor, one by which that
+    can be followed."""
+    made = _ROUNDING.get(node.func) if isinstance(node.func, _NATIVE) else None
+    if made is None:
+        return node.func
+    given = node.args[2:] if made is _set_rounded else [*node.args, *node.kwargs.values()]
+    return made if any(isinstance(number, Slot) for number in numbers_in(list(given))) else node.func
+
+
+def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``torch.tensor`` of numbers, some of which are symbolic sizes or 0-d tensors here: of float64 for a float, of
+    int64 for an int."""
+    numbers = list(numbers_in(data))
+    dtype = dtype or _dtype_of(numbers)
+    device = options.get("device")
+    with torch.no_grad():
+        parts = [
+            number.reshape(()).to(device=device, dtype=dtype, copy=True)
+            if isinstance(number, torch.Tensor)
+            else torch.full((), number, dtype=dtype, device=device)
+            for number in numbers
+        ]
+        made = torch.stack(parts).reshape(_shape(data))
+    return made.requires_grad_() if options.get("requires_grad", False) else made
+
+
+def _as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """``torch.as_tensor`` and ``torch.asarray`` of numbers, as ``_tensor`` has them."""
+    return _tensor(data, dtype=dtype, device=device)
+
+
+def _new_tensor(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``Tensor.new_tensor`` of numbers, as ``_tensor`` has them."""
+    return _tensor(data, dtype=dtype or like.dtype, **{"device": like.device, **options})
+
+
+def _stays(numbers: Sequence[Any], dtype: torch.dtype | None) -> bool:
+    """Whether the numbers that a graph is traced with are as different in tensors of this kind as they are."""
+    wide = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+    floats = any(isinstance(number, float | torch.SymFloat) for number in numbers)
+    kind = dtype or _dtype_of(list(numbers))
+    return kind in wide or (kind in (torch.int32, torch.int64) and not floats)
+
+
+def _rounded(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``torch.tensor`` of numbers of the host."""
+    if _stays([*numbers_in(data)], dtype):
+        return torch.tensor(data, dtype=dtype, **options)
+    return _tensor(data, dtype=dtype, **options)
+
+
+def _as_rounded(data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> torch.Tensor:
+    """``torch.as_tensor`` and ``torch.asarray`` of numbers of the host."""
+    return _rounded(data, dtype=dtype, device=device)
+
+
+def _new_rounded(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``Tensor.new_tensor`` of numbers of the host."""
+    return _rounded(data, dtype=dtype or like.dtype, **{"device": like.device, **options})
+
+
+def _set_rounded(tensor: torch.Tensor, index: Any, number: Any) -> None:
+    """``tensor[index] = number``, where that or a part of the index is a number of the host."""
+    if isinstance(number, int | float) and not _stays([number], tensor.dtype):
+        number = torch.full((), number, dtype=tensor.dtype, device=tensor.device)
+    tensor[index] = number
+
+
+def tensor_given(
+    data: Any, *, dtype: torch.dtype | None = None, fetched: Sequence[bool] = (), **options: Any
+) -> torch.Tensor:
+    """``torch.tensor`` of lists with tensors of one element in them, which count as numbers whatever their shape.
+    ``fetched``: for each number whether it is one of Python's, which may be a tensor here."""
+    numbers = list(numbers_in(data)) if isinstance(data, list | tuple) else []
+    if not any(isinstance(number, torch.Tensor) for number in numbers):
+        return torch.tensor(data, dtype=dtype, **options)
+    if dtype is None:
+        kinds = [
+            number.dtype if isinstance(number, torch.Tensor) and not pythons else _own_dtype(number)
+            for number, pythons in zip(numbers, fetched or [False] * len(numbers), strict=True)
+        ]
+        dtype = functools.reduce(torch.promote_types, kinds)
+    return _tensor(data, dtype=dtype, **options)
+
+
+def _own_dtype(number: Any) -> torch.dtype:
+    """What ``torch.tensor`` makes of one of Python's numbers."""
+    return torch.tensor(number).dtype if isinstance(number, bool | complex) else _dtype_of([number])
+
+
+def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
+    """``torch.full`` with a number that is a 0-d tensor here."""
+    if not isinstance(fill_value, torch.Tensor):
+        return torch.full(size, fill_value, dtype=dtype, **options)
+    zeros = torch.zeros(size, dtype=dtype or _dtype_of([fill_value]), **options)
+    with torch.no_grad():
+        return zeros.copy_(fill_value)
+
+
+def _dtype_of(numbers: list[Any]) -> torch.dtype:
+    floats = (n.is_floating_point() if isinstance(n, torch.Tensor) else isinstance(n, float) for n in numbers)
+    return torch.get_default_dtype() if any(floats) else torch.int64
+
+
+def numbers_in(data: Any) -> Iterator[Any]:
+    """What is in a list, however deep."""
+    if isinstance(data, list | tuple):
+        for part in data:
+            yield from numbers_in(part)
+    else:
+        yield data
+
+
+def _shape(data: Any) -> tuple[int, ...]:
+    return (len(data), *_shape(data[0])) if isinstance(data, list | tuple) else ()
+
+
+def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
+    """Traced, ``one_hot`` compares with a range, whatever the classes are; to scatter raises as it should."""
+    if num_classes < 0:
+        return torch.nn.functional.one_hot(tensor, num_classes)
+    zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
+    return zeros.scatter_(-1, tensor.unsqueeze(-1), 1)
+
+
+def _getitem(tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    """Subscripting would ask a symbolic index for its number."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if not any(isinstance(part, torch.SymInt) for part in parts):
+        return tensor[index]
+    if not all(isinstance(part, int | slice | torch.SymInt) and not isinstance(part, bool) for part in parts):
+        return tensor[index]
+    dim = 0
+    for part in parts:
+        if isinstance(part, slice):
+            tensor = tensor[(*(slice(None),) * dim, part)] if part != slice(None) else tensor
+            dim += 1
+        else:
+            tensor = tensor.select(dim, part)
+    return tensor
+
+
+def _lstm_cell(
+    x: torch.Tensor, state: Any, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The operations of torch's own cells, which ask for the numbers of their sizes."""
+    h, c = state
+    linear = torch.nn.functional.linear
+    gates = linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))
+    parts = gates.unsafe_split(gates.size(1) // 4, 1)
+    enter, forget, cell, leave = parts[0].sigmoid_(), parts[1].sigmoid_(), parts[2].tanh_(), parts[3].sigmoid_()
+    c = (forget * c).add_(enter * cell)
+    return leave * c.tanh(), c
+
+
+def _gru_cell(
+    x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    of_input = linear(x, weight_x, bias_x).unsafe_split(h.size(1), 1)
+    of_state = linear(h, weight_h, bias_h).unsafe_split(h.size(1), 1)
+    reset = of_state[0].add_(of_input[0]).sigmoid_()
+    enter = of_state[1].add_(of_input[1]).sigmoid_()
+    new = of_input[2].add(of_state[2].mul_(reset)).tanh_()
+    return (h - new).mul_(enter).add_(new)
+
+
+def _rnn_tanh_cell(*args: Any) -> torch.Tensor:
+    return torch.tanh(_rnn_sum(*args))
+
+
+def _rnn_relu_cell(*args: Any) -> torch.Tensor:
+    return torch.relu(_rnn_sum(*args))
+
+
+def _rnn_sum(
+    x: torch.Tensor, h: torch.Tensor, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
+) -> torch.Tensor:
+    linear = torch.nn.functional.linear
+    return linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))
+
+
+def _lstm(*args: Any) -> Any:
+    """What ``torch.lstm`` does where oneDNN computes its layers: C++ asks for the numbers of sizes on its way there."""
+    if is_packed(args):
+        return packed("lstm", *args)
+    x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
+    plain = isinstance(weights, list | tuple) and biases and state[0].size(2) == state[1].size(2)
+    if not (plain and torch._C._get_mkldnn_enabled() and x.dtype == torch.float32 and x.device.type == "cpu"):
+        return torch.lstm(*args)
+    x = (x.transpose(0, 1) if batch_first else x).contiguous()
+    h, c = state[0].contiguous(), state[1].contiguous()
+    directions, hidden = (2 if bidirectional else 1), h.size(2)
+    last_h, last_c = [], []
+    for layer in range(layers):
+        outs = []
+        for direction in range(directions):
+            index = layer * directions + direction
+            own = weights[4 * index : 4 * index + 4]
+            out, new_h, new_c, _ = torch.ops.aten.mkldnn_rnn_layer(
+                x, *own, h[index], c[index], direction == 1, [], 2, hidden, layers, biases, bidirectional,
+                batch_first, train,
+            )  # fmt: skip
+            outs.append(out)
+            last_h.append(new_h)
+            last_c.append(new_c)
+        x = outs[0] if directions == 1 else torch.cat(outs, -1)
+        if dropout and train and layer < layers - 1:
+            x = torch.dropout(x, dropout, True)
+    x = x.transpose(0, 1) if batch_first else x
+    return x, torch.stack(last_h), torch.stack(last_c)
+
+
+def _interpolate(
+    input: torch.Tensor,
+    size: Any = None,
+    scale_factor: Any = None,
+    mode: str = "nearest",
+    align_corners: bool | None = None,
+    recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
+) -> torch.Tensor:
+    """What ``F.interpolate`` does with images: C++ asks for the numbers of all sizes to find those of the result."""
+    if input.dim() != 4 or mode not in ("nearest", "bilinear", "bicubic") or recompute_scale_factor or antialias:
+        return torch.nn.functional.interpolate(
+            input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
+        )
+    scales: list[Any] = [None, None]
+    if size is None:
+        scales = [
+            float(part) for part in (scale_factor if isinstance(scale_factor, list | tuple) else [scale_factor] * 2)
+        ]
+        sizes = [torch.sym_int(input.size(2 + k) * scale) for k, scale in enumerate(scales)]
+    else:
+        sizes = list(size) if isinstance(size, list | tuple) else [size] * 2
+    aten = torch.ops.aten
+    made: torch.Tensor
+    if mode == "nearest":
+        made = aten.upsample_nearest2d.default(input, sizes, *scales)
+    else:
+        kernel = aten.upsample_bilinear2d if mode == "bilinear" else aten.upsample_bicubic2d
+        made = kernel.default(input, sizes, bool(align_corners), *scales)
+    return made
+
+
+def _pad_sequence(
+    sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
+) -> torch.Tensor:
+    """What ``pad_sequence`` does: C++ asks for the numbers of all lengths to find the largest."""
+    longest = sequences[0].size(0)
+    for one in sequences[1:]:
+        longest = torch.sym_max(longest, one.size(0))
+    count, rest = len(sequences), sequences[0].size()[1:]
+    sizes = (count, longest, *rest) if batch_first else (longest, count, *rest)
+    made: torch.Tensor = sequences[0].new_full(sizes, padding_value)
+    for number, one in enumerate(sequences):
+        length = one.size(0)
+        row = made.select(0 if batch_first else 1, number)
+        row.narrow(0, longest - length if padding_side == "left" else 0, length).copy_(one)
+    return made
+
+
+# Layers, as one operation each where sequences are packed: how many there are at each step is known when the graph
+# runs. Each has a name by which another process finds it.
+
+
+def _lstm_layers(*args: Any) -> Any:
+    return packed("lstm", *args) if is_packed(args) else torch.lstm(*args)
+
+
+def _gru_layers(*args: Any) -> Any:
+    return packed("gru", *args) if is_packed(args) else torch.gru(*args)
+
+
+def _rnn_tanh_layers(*args: Any) -> Any:
+    return packed("rnn_tanh", *args) if is_packed(args) else torch.rnn_tanh(*args)
+
+
+def _rnn_relu_layers(*args: Any) -> Any:
+    return packed("rnn_relu", *args) if is_packed(args) else torch.rnn_relu(*args)
+
+
+_SYMBOLIC: dict[Any, Callable[..., Any]] = {
+    torch.Tensor.__getitem__: _getitem,
+    torch.nn.functional.interpolate: _interpolate,
+    torch.linspace: linspace,
+    torch._C._nn.pad_sequence: _pad_sequence,
+    torch.lstm: _lstm,
+    torch.gru: gru,
+    torch.rnn_tanh: rnn_tanh,
+    torch.rnn_relu: rnn_relu,
+    torch.lstm_cell: _lstm_cell,
+    torch.gru_cell: _gru_cell,
+    torch.rnn_tanh_cell: _rnn_tanh_cell,
+    torch.rnn_relu_cell: _rnn_relu_cell,
+}
+_LAYERS = (_lstm, gru, rnn_tanh, rnn_relu, _lstm_layers, _gru_layers, _rnn_tanh_layers, _rnn_relu_layers)
+SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
+_FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
+_NATIVE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
+# What stands for functions that are given numbers which the graph computes.
+OF_NUMBERS: dict[Any, Callable[..., Any]] = {
+    torch.tensor: _tensor,
+    torch.full: _full,
+    torch.as_tensor: _as_tensor,
+    torch.asarray: _as_tensor,
+    torch.Tensor.new_tensor: _new_tensor,
+}
+# What stands for functions by which C++ code rounds numbers of the host to the kind of a tensor: two numbers that a
+# graph is traced with may be one when they have been rounded. Here each is what fills a tensor of that kind.
+_ROUNDING: dict[Any, Callable[..., Any]] = {
+    torch.tensor: _rounded,
+    torch.as_tensor: _as_rounded,
+    torch.asarray: _as_rounded,
+    torch.Tensor.new_tensor: _new_rounded,
+    torch.Tensor.__setitem__: _set_rounded,
+}
+_STANDING_IN: dict[Any, Callable[..., Any]] = {
+    torch.nn.functional.one_hot: _one_hot,
+    torch.nn.functional.ctc_loss: ctc_loss,
+    torch.lstm: _lstm_layers,
+    torch.gru: _gru_layers,
+    torch.rnn_tanh: _rnn_tanh_layers,
+    torch.rnn_relu: _rnn_relu_layers,
+}

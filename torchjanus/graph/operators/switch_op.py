@@ -1,0 +1,84 @@
+"""The operators that stand for a round in which tensors decide: one of several ways forward, and the same backward.
+
+As those of loops (see ``loop_op``) they name what to run by a key and say what they give in a text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+
+from torchjanus.graph.operators.loop_op import TAGS, define, rounds_of, shapes_of
+
+__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_choice"]
+
+UNKNOWN = -1  # the number of a way that is not known
+
+
+class Chooser(Protocol):
+    """Runs one of several ways. Both return new tensors only, which share no memory."""
+
+    def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The results, the number of the way that was taken, and what only the backward is interested in."""
+        ...
+
+    def choose_backward(
+        self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
+        ...
+
+
+class Reaching(Protocol):
+    """Knows through which ways gradients flow."""
+
+    def reached(self, ways: Sequence[int]) -> list[bool]:
+        """Which of some tensors get a gradient, where the rounds went these ways."""
+        ...
+
+
+def _choose(key: int, gives: str, given: Any) -> list[torch.Tensor]:
+    chooser: Any = rounds_of(key)
+    return chooser.choose(given)  # type: ignore[no-any-return]
+
+
+def _choose_backward(
+    key: int, gives: str, present: str, way: torch.Tensor, tangents: Any, kept: Any
+) -> list[torch.Tensor]:
+    chooser: Any = rounds_of(key)
+    return chooser.choose_backward(present, int(way), tangents, kept)  # type: ignore[no-any-return]
+
+
+def _reached(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:
+    reaching: Any = rounds_of(key)
+    return torch.tensor(reaching.reached(ways.tolist()), dtype=torch.bool)
+
+
+def _choose_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
+    return shapes_of(gives, 1)
+
+
+def _choose_backward_shapes(
+    key: int, gives: str, present: str, way: Any, tangents: Any, kept: Any
+) -> list[torch.Tensor]:
+    return shapes_of(gives, 1)
+
+
+def _reached_shapes(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:
+    return torch.empty((count,), dtype=torch.bool, device=ways.device)
+
+
+_CHOOSE = "(int key, str gives, Tensor[] given) -> Tensor[]"
+_BACKWARD = "(int key, str gives, str present, Tensor way, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
+
+CHOOSE = define("choose", _CHOOSE, _choose, _choose_shapes, TAGS)
+CHOOSE_RANDOM = define("choose_random", _CHOOSE, _choose, _choose_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
+CHOOSE_BACKWARD = define("choose_backward", _BACKWARD, _choose_backward, _choose_backward_shapes, TAGS)
+REACHED = define("reached", "(int key, int count, Tensor ways) -> Tensor", _reached, _reached_shapes, TAGS)
+
+
+def is_choice(target: object) -> bool:
+    """Whether a node's target is one of these operators."""
+    return target in (CHOOSE, CHOOSE_RANDOM, CHOOSE_BACKWARD, REACHED)

@@ -1,0 +1,185 @@
+"""All calls of a recursive function as a differentiable function of torch: JANUS's InvokeOp (sections 4.2.1 and 5).
+
+``Invocation`` is called like a function of torch, by which it becomes one node of each direction in the step's graph;
+``Roots`` is what a step calls. Knows nothing of how calls are run, nor of how a forest is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.operators.loop_op import Given, describe
+from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
+from torchjanus.graph.recursion.cells.partition import Halves, TracedCells, halves_of
+from torchjanus.graph.recursion.variants.plan import Forest, Recursion
+
+__all__ = ["Invocation", "Roots", "Unrolled", "roots_in"]
+
+
+class Unrolled(Refused):
+    """Recursive calls cannot be run many at a time: they have to be unrolled."""
+
+
+@dataclass(eq=False)
+class Invocation:
+    """The calls of a recursive function in one place of the step, as one differentiable function of torch.
+
+    Called with the number of roots, the shared tensors, the rows that the step supplies (a stack for each of the
+    recursion's seeds), the lengths of its lists and how many rows its tables have, it returns the rows that the step
+    takes: a stack of one row for each root for each of the recursion's results, or of all of a list, and then a stack
+    of one truth for each of its truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
+
+    Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
+    cannot be run for many calls at once.
+    """
+
+    recursion: Recursion
+    traced: TracedCells = field(default_factory=TracedCells)  # of recursions that have cells in common
+    made: dict[Any, Halves] = field(default_factory=dict)
+    tell: Callable[[Halves], object] | None = None  # told of each that is made: for use outside of a graph
+    __name__ = "invoke"
+
+    def __call__(
+        self,
+        roots: int,
+        shared: Sequence[torch.Tensor],
+        seeds: Sequence[torch.Tensor],
+        lengths: Sequence[int] = (),
+    ) -> list[torch.Tensor]:
+        found = _Calls.apply(  # type: ignore[no-untyped-call]
+            self.halves(shared, seeds), roots, tuple(lengths), *shared, *seeds
+        )
+        return list(found)
+
+    def halves(self, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> Halves:
+        """What is run for tensors like these. Raises Refused."""
+        grad = torch.is_grad_enabled()
+        wanted = tuple(grad and tensor.requires_grad for tensor in (*shared, *seeds))
+        halves = self.made.get(wanted)
+        if halves is None:
+            halves = self.made[wanted] = halves_of(
+                self, self.recursion, wanted[: len(shared)], wanted[len(shared) :], self.traced
+            )
+            if self.tell is not None:
+                self.tell(halves)
+        return halves
+
+    def use(self, forest: Forest) -> AbstractContextManager[None]:
+        """In this thread and within, the calls are those of ``forest``. What they need to keep is freed at the end.
+
+        For several at once see ``graph.invoke_op.laid_out``.
+        """
+        return laid_out({self: forest})
+
+
+@dataclass(frozen=True, eq=False)
+class Roots:
+    """The recursive calls that a step itself makes in one place, ``count`` of them, as one function of torch. ``used``:
+    which of the shared tensors some call uses: others have no gradient. ``shown``: what they return may leave the step.
+    ``tables``: which of the shared tensors may have fewer rows than the recursion's (-1: one that nobody uses).
+
+    Called with the shared tensors, the rows that the step supplies, a list for each seed, and the rows of its lists, it
+    returns what the calls return, one after the other, then all rows of each list, then truths. Raises Unrolled."""
+
+    invocation: Invocation
+    count: int
+    used: tuple[bool, ...]
+    shown: bool
+    tables: tuple[int, ...] = ()
+    __name__ = "recursion"
+
+    def __call__(
+        self,
+        shared: Sequence[torch.Tensor],
+        seeds: Sequence[Sequence[torch.Tensor]],
+        lists: Sequence[torch.Tensor] = (),
+    ) -> list[torch.Tensor]:
+        shared = [tensor if used else tensor.detach() for tensor, used in zip(shared, self.used, strict=True)]
+        stacks = [torch.stack(list(rows)) for rows in seeds]
+        recursion = self.invocation.recursion
+        bounds = [0 if index < 0 else shared[index].size(0) for index in self.tables]
+        for index in {*self.tables} - {-1}:
+            shared[index] = _filled_up(shared[index], recursion.shared[index].size(0))
+        sizes = [*(one.size() for one in recursion.shared), *(recursion.buffers[n].shape for n in recursion.seeds)]
+        for tensor, size in zip([*shared, *(stack[0] for stack in stacks)], sizes, strict=True):
+            # Cells are made for these sizes; that one is asked for holds it fast.
+            if tuple(map(int, tensor.size())) != tuple(size):
+                raise Unrolled(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
+        try:
+            made = self.invocation(self.count, shared, stacks, [*(rows.size(0) for rows in lists), *bounds])
+        except Refused as refused:
+            raise Unrolled(refused.refusal) from refused
+        results, by_root = len(recursion.results), recursion.by_root
+        found = [stack.unbind(0) for stack in made[:by_root]]
+        rows = [column[root] for root in range(self.count) for column in found]
+        if self.shown:  # each is a tensor of its own
+            rows = [row.clone() for row in rows]
+        return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
+
+
+def roots_in(program: Program) -> Iterator[Roots]:
+    """The recursive calls that the program makes, in order."""
+    return (node.func for node in program.nodes if isinstance(node.func, Roots))
+
+
+def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:
+    """The table with so many rows. Raises Unrolled where it has more."""
+    if table.size(0) > rows:
+        raise Unrolled(_of_other_sizes((int(table.size(0)),), (rows,)))
+    return torch.cat([table, table.new_zeros((rows - table.size(0), *table.shape[1:]))])
+
+
+def _of_other_sizes(now: tuple[int, ...], before: tuple[int, ...]) -> Refusal:
+    what = f"recursive calls use tensors of sizes {list(before)} and {list(now)}"
+    return Refusal(NOWHERE, what, "A graph of all calls is made for one size.", "Let them be of one size.")
+
+
+class _Calls(torch.autograd.Function):
+    """All calls, differentiated by all calls backwards."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, halves: Halves, roots: int, lengths: tuple[int, ...], *given: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        count = len(halves.recursion.shared)
+        shared, seeds = list(given[:count]), list(given[count:])
+        by_root = halves.recursion.by_root
+        rows = [Given(one.dtype, (roots, *one.shape), False, one.device) for one in halves.result_buffers[:by_root]]
+        rows += [Given(one.dtype, one.shape, True, one.device) for one in halves.result_buffers[by_root:]]
+        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(halves.recursion.asked))])
+        made = tuple(FORWARD(halves.key, gives, list(lengths), shared, seeds))
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
+        if halves.wanted or halves.wanted_seeds:
+            ctx.save_for_backward(*shared, *made)
+            ctx.gradients = describe(
+                [Given(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device) for i in halves.wanted]
+                + [Given(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device) for i in halves.wanted_seeds]
+            )
+        ctx.halves = halves
+        return made
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        halves: Halves = ctx.halves
+        given = [tangents[index] for index in halves.tangents]
+        present = "".join("0" if tangent is None else "1" for tangent in given)
+        count = len(halves.recursion.shared)
+        results: list[Any] = [None] * (count + len(halves.recursion.seeds))
+        if "1" in present:
+            present_ones = [tangent for tangent in given if tangent is not None]
+            saved = ctx.saved_tensors
+            shared, made = list(saved[:count]), list(saved[count:])
+            found = BACKWARD(halves.key, ctx.gradients, present, present_ones, shared, made)
+            places = (*halves.wanted, *(count + index for index in halves.wanted_seeds))
+            for place, gradient in zip(places, found, strict=True):
+                results[place] = gradient
+        return (None, None, None, *results)

@@ -1,0 +1,169 @@
+"""The two operators that stand for all calls of a recursive function in a graph, forward and backward (JANUS 4.2.1).
+
+They name what to run by a key and say what they give in a text, like the loop's (see graph.loop_op). Which calls there
+are, and in which order they run, changes from run to run and is no matter of the graph: whoever runs the graph has laid
+out the forest beforehand, for his own thread. What the backward needs of the forward stays with that forest.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakValueDictionary
+
+import torch
+
+from torchjanus.core.errors import InternalFault
+from torchjanus.graph.operators.loop_op import shapes_of
+from torchjanus.graph.recursion.variants.plan import Forest
+
+__all__ = [
+    "BACKWARD",
+    "FORWARD",
+    "Calls",
+    "Laid",
+    "is_invoke",
+    "known_calls",
+    "laid_now",
+    "laid_out",
+    "register",
+]
+
+
+@dataclass(eq=False, slots=True)
+class Laid:
+    """A forest laid out for one run of a graph. ``states``: by key, what the calls forward left for those backward."""
+
+    forest: Forest
+    states: dict[int, Any] = field(default_factory=dict)
+
+
+class Calls(Protocol):
+    """Runs all calls of a forest. Both return new tensors only, which share no memory with each other or what they
+    take."""
+
+    owner: object  # by which the forest is found
+
+    def forward(
+        self, laid: Laid, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The rows that the step takes, stacked, and of each buffer of truths whether all rows are true."""
+        ...
+
+    def backward(
+        self, laid: Laid, key: int, present: str, tangents: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
+        ...
+
+
+class _Current(threading.local):
+    def __init__(self) -> None:
+        self.laid: dict[object, Laid] = {}
+
+
+_CURRENT = _Current()
+_KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
+
+
+@contextmanager
+def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
+    """In this thread and within, the calls that these owners stand for are those of these forests.
+
+    What the calls forward have left is freed at the end.
+    """
+    before = _CURRENT.laid
+    _CURRENT.laid = {**before, **{owner: Laid(forest) for owner, forest in forests.items()}}
+    try:
+        yield
+    finally:
+        _CURRENT.laid = before
+
+
+def laid_now() -> Mapping[Any, Forest]:
+    """The forests that are laid out in this thread, for ``laid_out``."""
+    return {owner: laid.forest for owner, laid in _CURRENT.laid.items()}
+
+
+def register(key: int, calls: Calls) -> None:
+    """From now on ``key`` stands for these calls, as long as they live."""
+    _KEYED[key] = calls
+
+
+def known_calls(key: int) -> Calls | None:
+    """Who runs the calls that ``key`` stands for, if anybody does."""
+    return _KEYED.get(key)
+
+
+def is_invoke(target: object) -> bool:
+    """Whether a node's target is one of the operators."""
+    return target in (FORWARD, BACKWARD)
+
+
+def _found(key: int) -> tuple[Calls, Laid]:
+    calls: Calls | None = _KEYED.get(key)
+    if calls is None:
+        raise InternalFault(f"nobody runs the calls of recursion {key}")
+    laid = _CURRENT.laid.get(calls.owner)
+    if laid is None:
+        raise InternalFault(f"no forest has been laid out for recursion {key}")
+    return calls, laid
+
+
+_library = torch.library.Library("torchjanus", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_exact_strides)
+_FORWARD = "(int key, str gives, SymInt[] lengths, Tensor[] shared, Tensor[] seeds) -> Tensor[]"
+_BACKWARD = "(int key, str gives, str present, Tensor[] tangents, Tensor[] shared, Tensor[] results) -> Tensor[]"
+
+
+@functools.lru_cache
+def _roots(gives: str) -> int:
+    _, stacked, size = gives.partition(";")[0].split("|") if gives else ("", "n", "")
+    return int(size.partition(",")[0]) if stacked == "1" else 0
+
+
+def _forward(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
+    calls, laid = _found(key)
+    roots = _roots(gives)
+    results, bounds = laid.forest.results, laid.forest.bounds
+    lengths, rows = lengths[: len(lengths) - len(bounds)], lengths[len(lengths) - len(bounds) :]
+    by_root, lists = results[: len(results) - len(lengths)], results[len(results) - len(lengths) :]
+    if any(len(rows) != roots for rows in by_root) or [len(rows) for rows in lists] != list(lengths):
+        raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots, or other lists")
+    if any(bound > there for bound, there in zip(bounds, rows, strict=True)):
+        raise IndexError("a recursive call picks a row that is not there")  # Python will say which
+    return calls.forward(laid, key, shared, seeds)
+
+
+def _backward(key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any) -> list[torch.Tensor]:
+    # ``results`` is taken so that no scheduler puts this before the forward.
+    calls, laid = _found(key)
+    return calls.backward(laid, key, present, tangents, shared)
+
+
+def _forward_shapes(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> list[torch.Tensor]:
+    found, left = [], iter(lengths)
+    for kind in gives.split(";") if gives else ():
+        found += shapes_of(kind, next(left) if "|n|" in kind else 0)
+    return found
+
+
+def _backward_shapes(
+    key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any
+) -> list[torch.Tensor]:
+    return shapes_of(gives, 0)
+
+
+def _define(name: str, schema: str, run: Any, shapes: Any) -> torch._ops.OpOverload:
+    _library.define(name + schema, tags=_TAGS)
+    _library.impl(name, run, "CompositeExplicitAutograd")
+    torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
+    return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
+
+
+FORWARD = _define("invoke", _FORWARD, _forward, _forward_shapes)
+BACKWARD = _define("invoke_backward", _BACKWARD, _backward, _backward_shapes)

@@ -1,0 +1,135 @@
+"""The cells of a recursion as functional ATen graphs for any number of calls at once, and what each is given.
+
+Knows nothing of forests, nor of how graphs are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.operators.loop_op import new_key
+from torchjanus.graph.recursion.cells.batch import batched, outputs_of
+from torchjanus.graph.recursion.cells.split import CellParts, cut
+from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Recursion
+
+__all__ = ["Halves", "TracedCells", "halves_of"]
+
+
+class TracedCells:
+    """Cells that have been traced, by what they compute and of what: to trace one takes half a second, and a recursion
+    that has learnt one more way has its other cells as they were."""
+
+    def __init__(self) -> None:
+        # Cells are kept with what was made of them: forms tell functions apart by where they are in memory.
+        self._parts: dict[Any, tuple[Cell, CellParts]] = {}
+        self._flowing: dict[Any, tuple[Cell, tuple[bool, ...]]] = {}
+
+    def parts(self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
+        """The cell for many calls at once, in parts. Raises Refused."""
+        key = _key_of(cell, recursion, shared, active)
+        known = self._parts.get(key)
+        if known is None:
+            known = cell, cut(cell, batched(cell, recursion, shared, active))
+            self._parts[key] = known
+        return replace(known[1], cell=cell)
+
+    def keep(self, parts: CellParts, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
+        """The same parts, unless the cell is known already."""
+        known = self._parts.setdefault(_key_of(parts.cell, recursion, shared, active), (parts.cell, parts))
+        return replace(known[1], cell=parts.cell)
+
+    def flowing(
+        self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
+    ) -> tuple[bool, ...]:
+        """Of what the cell gives, whether gradients flow back through it. Raises Refused."""
+        key = _key_of(cell, recursion, shared, active)
+        known = self._flowing.get(key)
+        if known is None:
+            known = cell, tuple(out.requires_grad for out in outputs_of(cell, recursion, shared, active))
+            self._flowing[key] = known
+        return known[1]
+
+
+def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Any:
+    buffers = recursion.buffers
+    return (
+        id(cell) if cell.form is None else cell.form,
+        tuple(
+            (one.size(), one.stride(), one.dtype, asked) for one, asked in zip(recursion.shared, shared, strict=True)
+        ),
+        tuple((buffers[index].shape, buffers[index].dtype, active[index]) for index in cell.takes),
+        cell.columns,
+        tuple((buffers[index].shape, buffers[index].dtype) for index in cell.gives),
+    )
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Halves:
+    """A recursion in both directions, for shared tensors and seeds of which some require gradients.
+
+    ``active``: the buffers that gradients flow through. ``tangents``: the results that have them. ``wanted`` and
+    ``wanted_seeds``: the shared tensors and seeds of which the backward gives gradients, in this order.
+    """
+
+    owner: object
+    key: int
+    recursion: Recursion
+    cells: tuple[CellParts, ...]
+    active: tuple[bool, ...]
+    tangents: tuple[int, ...]
+    wanted: tuple[int, ...]
+    wanted_seeds: tuple[int, ...]
+
+    @property
+    def result_buffers(self) -> list[Buffer]:
+        """The buffers of which the step takes rows."""
+        return [self.recursion.buffers[index] for index in self.recursion.results]
+
+
+def halves_of(
+    owner: object, recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells
+) -> Halves:
+    """Both directions, where ``shared`` and ``seeds`` say what requires gradients. Raises Refused."""
+    everything = [*(tensor.device for tensor in recursion.shared), *(buffer.device for buffer in recursion.buffers)]
+    if any(device.type != "cpu" for device in everything):
+        raise Refused(
+            Refusal(NOWHERE, "a recursion works on another device than the processor", "That has not been tried.", "")
+        )
+    active = _active(recursion, shared, seeds, traced)
+    cells = [traced.parts(cell, recursion, shared, active) for cell in recursion.cells]
+    return Halves(
+        owner=owner,
+        key=new_key(),
+        recursion=recursion,
+        cells=tuple(cells),
+        active=tuple(active),
+        tangents=tuple(place for place, index in enumerate(recursion.results) if active[index]),
+        wanted=tuple(sorted({index for cell in cells for index in cell.wanted})),
+        wanted_seeds=tuple(place for place, index in enumerate(recursion.seeds) if seeds[place] and active[index]),
+    )
+
+
+def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells) -> list[bool]:
+    """Which buffers gradients flow through. Raises Refused."""
+    active = [False] * len(recursion.buffers)
+    for place, index in enumerate(recursion.seeds):
+        active[index] |= seeds[place] and recursion.buffers[index].differentiable
+    changed = True
+    while changed:
+        changed = False
+        for cell in recursion.cells:
+            for index, flows in zip(cell.gives, traced.flowing(cell, recursion, shared, active), strict=True):
+                if not flows or active[index]:
+                    continue
+                if not recursion.buffers[index].differentiable:
+                    what = f"{cell.name} gives gradients to a value that had none when it was watched"
+                    raise Refused(Refusal(NOWHERE, what, "They would be lost.", ""))
+                active[index] = changed = True
+        for total in recursion.totals:
+            flows = total.grad and (active[total.items] or (total.start is not None and active[total.start]))
+            if flows and not active[total.gives]:
+                active[total.gives] = changed = True
+    return active

@@ -1,0 +1,78 @@
+"""What has to be so for loops over trees to be told as calls: nothing knows how many rounds there were.
+
+Knows nothing of how they are told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.numbers import expressions_in, refs_in
+from torchjanus.graph.recursion.entry_loops.columns import only_numbers
+from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
+from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.recipes import parts_of
+from torchjanus.trace.values import Fetch, Read, Size, leaves
+
+__all__ = ["only_read", "refuse_counted", "used_outside"]
+
+
+def only_read(old: Trace, origin: Origin, recipes: Sequence[Any]) -> bool:
+    """Whether a list decides nothing, and rounds do nothing with its elements but to tell what they read."""
+    users = (event for event in old.events if not isinstance(event, Found))
+    pins = old.pins.get(Read(origin.then(Step.LEN)).token, 0)
+    return (
+        pins <= 1
+        and only_numbers(old, origin.token, recipes)
+        and not any(items_of(event, {origin.token: 0}) for event in users)
+    )
+
+
+def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
+    """Nothing may know how many rounds there were but by the length of lists. ``columns``: those of which tensors are
+    made. Raises UnlikeRoots."""
+    for loop in loops:
+        for origin in loop.over:
+            token = Read(origin.then(Step.LEN)).token
+            if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
+                continue
+            known = sum(origin in other.over for other in loops)
+            known += sum(origin.token == token for token in columns)
+            if old.pins.get(token, 0) != known:
+                raise UnlikeRoots
+    counts = {len(loop.starts) for loop in loops}
+    picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in loops))
+    for turns in old.turns:
+        if turns.end is not None and len(turns.starts) in counts:
+            inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
+            if not all(one.where in picks for one in inside):
+                raise UnlikeRoots
+
+
+def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int]) -> set[int]:
+    """The tensors of rounds that are used after them."""
+    found = set[int]()
+    for position, event in enumerate(old.events):
+        if any(loop.holds(position) for loop in loops):
+            continue
+        if isinstance(event, Op):
+            found.update(ref.number for ref in refs_in((event.args, event.kwargs)))
+            found.update(ref.number for ref in event.outs)
+            exprs: Any = expressions_in((event.args, event.kwargs))
+        else:
+            exprs = [event.expr] if hasattr(event, "expr") else []
+            if hasattr(event, "ref"):
+                found.add(event.ref.number)
+        found.update(x.ref for expr in exprs for x in leaves(expr) if isinstance(x, Fetch | Size))
+    for recipe in old.all_recipes():
+        for part in parts_of(recipe):
+            if hasattr(part, "ref"):
+                found.add(part.ref.number)
+            if hasattr(part, "expr"):
+                found.update(x.ref for x in leaves(part.expr) if isinstance(x, Fetch | Size))
+    return found & inside

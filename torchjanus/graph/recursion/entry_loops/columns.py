@@ -1,0 +1,180 @@
+"""Numbers that a step collects of its trees into one tensor: ``torch.tensor([tree.label for tree in trees])``.
+
+The host collects them before the graph runs, however many trees there are. Knows nothing of loops in which calls are
+made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.recursion.entry_loops.iterations import items_of, rebased
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.values import Apply, Expr, Read, leaves
+
+__all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "only_numbers"]
+
+
+class Column:
+    """Makes a tensor of what an expression is for each element of a list. Raises TypeError where an element is of
+    another class than those that were seen."""
+
+    _known: dict[Any, Column] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
+
+    def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> None:
+        self._expr, self.kind, self._classes = expr, kind, tuple(classes)
+        self.__name__ = f"[{expr} for element in ...]"
+
+    def at(self, container: Origin, number: int) -> Origin:
+        """Where the number of one element is found. ``container``: where the list is."""
+        assert isinstance(self._expr, Read)
+        return _from(container.item(number), self._expr.origin)
+
+    @classmethod
+    def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> Column:
+        """The one that does this."""
+        key = (expr.token, kind, tuple((origin.token, known) for origin, known in classes))
+        return cls._known.setdefault(key, cls(expr, kind, classes))
+
+    def __call__(self, container: Any) -> torch.Tensor:
+        if type(container) not in (list, tuple) or not container:
+            raise TypeError("no list or tuple with elements")
+        values = []
+        for element in container:
+            for origin, known in self._classes:
+                if type(origin.read((element,), {})) is not known:
+                    raise TypeError("an element is of another class")
+            value = self._expr.read((element,), {})  # type: ignore[union-attr]
+            if type(value) is not self.kind:
+                raise TypeError("a number is of another type")
+            values.append(value)
+        with torch._C.DisableTorchFunction():
+            return torch.tensor(values)
+
+
+def as_it_is(column: torch.Tensor, **options: Any) -> torch.Tensor:
+    """``torch.tensor`` of the numbers in a column."""
+    return column.to(dtype=options.get("dtype")) if options.get("dtype") is not None else column.clone()
+
+
+def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Column] | None:
+    """The list of which the operation makes a tensor, by the token of its path, and how; None if it does another
+    thing."""
+    if op.name != "torch.tensor" or len(op.args) != 1 or not op.kwargs.keys() <= {"dtype"}:
+        return None
+    parts = op.args[0]
+    if type(parts) not in (list, tuple) or not parts or not all(isinstance(part, Expr) for part in parts):
+        return None
+    lengths = {e.origin.token[1]: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
+    for token in over:
+        if lengths.get(token) != len(parts):
+            continue
+        if (known := column_along(trace, token, parts)) is not None:
+            return token, known
+    return None
+
+
+def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | None:
+    """What each of these is of the element with its number of the list at this path, if that is the same for all, and
+    a plain number."""
+    told = [_of_element(part, token, number) for number, part in enumerate(parts)]
+    if None in told or len({one.token for one in told if one is not None}) > 1:
+        return None
+    first = told[0]
+    assert first is not None
+    origins = [leaf.origin for leaf in leaves(first) if isinstance(leaf, Read)]
+    above = {at.token for origin in origins for at in _above(origin)}
+    kinds, classes = set(), set()
+    for event in trace.events:
+        if isinstance(event, Found) and (known := _at_element(event.origin, token)) is not None:
+            if known.token in above:
+                classes.add((known, type(event.value)))
+            elif known in origins:
+                kinds.add((event.kind, type(event.value)))
+    if len(kinds) != 1 or len({origin for origin, _ in classes}) < len(classes):
+        return None
+    ((kind, cls),) = kinds
+    if kind != "number" or cls not in (int, float) or not isinstance(first, Read):
+        return None
+    ordered = sorted(classes, key=lambda one: (len(str(one[0])), str(one[0])))
+    return Column.of(first, cls, ordered)
+
+
+def lists_beside(
+    trace: Trace, counts: AbstractSet[int], over: Mapping[Any, int], recipes: Sequence[Any]
+) -> list[Origin]:
+    """Lists of as many elements as there are rounds of which the run does nothing but to make tensors."""
+    found = []
+    for event in trace.events:
+        if not isinstance(event, Found) or event.origin.step is not Step.LEN or event.value not in counts:
+            continue
+        base = event.origin.base
+        assert base is not None
+        one = {base.token: 0}
+        known = any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events)
+        if base.token in over or not known or not only_numbers(trace, base.token, recipes):
+            continue
+        users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
+        made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
+        if made and all(made) and trace.pins.get(Read(event.origin).token, 0) == len(made):
+            found.append(base)
+    return found
+
+
+def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
+    """Whether nothing is found of the elements of a list but numbers, and none of them leaves the run."""
+    one = {token: 0}
+    if any(items_of(_Left(recipe), one) for recipe in recipes):
+        return False
+    found = (event for event in trace.events if isinstance(event, Found) and items_of(event, one))
+    return all(event.kind in ("number", "object") for event in found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What leaves the run alone, as if an event spoke of it."""
+
+    args: Any
+
+
+def _above(origin: Origin) -> list[Origin]:
+    found, at = [], origin.base
+    while at is not None:
+        found.append(at)
+        at = at.base
+    return found
+
+
+def _at_element(origin: Origin, token: Any) -> Origin | None:
+    """The path from an element of the list, as if that were what is read."""
+    made = rebased(origin, {token: 0})
+    return None if made is origin else _from(Origin.arg(0, "element"), made)
+
+
+def _from(element: Origin, origin: Origin) -> Origin:
+    """The path with another beginning."""
+    return element if origin.base is None else _from(element, origin.base).then(origin.step, origin.key)
+
+
+def _of_element(expr: Any, token: Any, number: int) -> Any:
+    """The expression as one of the element with this number, and of nothing else; None if it is another."""
+    if isinstance(expr, Apply):
+        parts = [_of_element(part, token, number) if isinstance(part, Expr) else part for part in expr.args]
+        return None if None in parts else Apply(expr.func, tuple(parts))
+    if not isinstance(expr, Read):
+        return None
+    at: Origin | None = expr.origin
+    while at is not None and not (at.base is not None and at.base.token == token):
+        at = at.base
+    if at is None or at.key != number:
+        return None
+    made = _at_element(expr.origin, token)
+    return None if made is None else Read(made)

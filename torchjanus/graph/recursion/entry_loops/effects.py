@@ -1,0 +1,187 @@
+"""What rounds of loops over trees do beside their calls: numbers that they fetch and hand on, writes, extern calls.
+
+Told as those of any other loop (see ``loop_effects``): what a round fetches, or hands out, is a row of a column, and
+so is what it reads of its tree. Knows nothing of how calls are followed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.loops.analysis.effects import Telling
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, UnlikeRounds, pick
+from torchjanus.graph.loops.analysis.merged_effects import Told
+from torchjanus.graph.recursion.entry_loops.columns import column_along
+from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
+from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots
+from torchjanus.trace.actions import Op, Several
+from torchjanus.trace.events import Effectful, Trace
+from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.recipes import TensorOf
+from torchjanus.trace.values import Apply, Fetch, Read, Turn
+
+__all__ = ["Beside", "told_beside"]
+
+
+@dataclass(slots=True)
+class _Exprs(Exprs):
+    """Expressions of rounds of which each may take a way of its own: tensors are known by where they are made."""
+
+    trace: Trace = field(default_factory=Trace)
+    over: Sequence[Origin] = ()
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # of tensors, those that are free
+    changed: frozenset[int] = frozenset()  # the memory of what is changed in place
+    gathered: dict[Origin, int] = field(default_factory=dict)  # what is read of all trees -> the tensor of that
+    read: dict[Fetch, list[Any]] = field(default_factory=dict)  # what it was
+
+    def taken(self, number: int, after: int) -> int:
+        """Nothing that rounds fetch is changed later: it is the same at any time."""
+        return 0
+
+    def column(self, refs: Sequence[int], taken: int) -> int:
+        """See Exprs."""
+        column = Column(self.made[refs[0]][1], taken)
+        if column not in self.columns:
+            memory = self.trace.memory
+            if len(self.columns) == MOST or not self.changed.isdisjoint(memory[ref] for ref in refs):
+                raise UnlikeRounds
+            self.columns[column] = next(self.numbers)
+        return self.columns[column]
+
+    def is_own(self, stack: int) -> bool:
+        """Whether these leave the call as tensors of their own."""
+        return any(column.taken < 0 for column, known in self.columns.items() if known == stack)
+
+    def told(self, row: Sequence[Any]) -> Any:
+        """See Exprs. What each round reads of its own tree is fetched of a tensor that the host makes."""
+        if not all(isinstance(expr, Read) for expr in row) or len({expr.token for expr in row}) == 1:
+            return Exprs.told(self, row)
+        for base in self.over:
+            along = column_along(self.trace, base.token, row)
+            if along is not None and along.kind is int:  # others might be rounded
+                origin = base.then(Step.OF, along)
+                if origin not in self.gathered:
+                    self.gathered[origin] = next(self.numbers)
+                fetch = Fetch(self.gathered[origin], self.positions[-1], int, None, True)
+                found = {e.origin.token: e.value for e in self.trace.events if isinstance(e, Found)}
+                self.listed[fetch], self.read[fetch] = [], [found[one.origin.token] for one in row]
+                return Apply(pick, (fetch, Turn(0, 1)))
+        raise UnlikeRounds
+
+    def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
+        """See Exprs."""
+        return self.read[fetch] if fetch in self.read else Exprs.values(self, fetch, fetched)
+
+
+class Beside:
+    """One loop as ``Told`` knows loops: its ``events``, round by round; ``made``: tensor -> round, and which one of
+    those that rounds make; ``columns``: the tensors of all rounds that are one tensor, by the number of that."""
+
+    trains = False
+
+    def __init__(self, trace: Trace, loop: LoopOfRoots, numbers: Iterator[int], changed: frozenset[int]) -> None:
+        limits = [*loop.starts, loop.end]
+        self.end, self.count = loop.end, len(loop.starts)
+        self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
+        first = trace.events[loop.ops[0][0]]
+        assert isinstance(first, Op)
+        self.modes = first.modes
+        orders: dict[Any, int] = {}
+        self.made: dict[int, tuple[int, int]] = {}
+        for number, keyed in enumerate(loop.keyed):
+            for key, position in keyed.items():
+                for which, ref in enumerate(trace.events[position].outs):  # type: ignore[union-attr]
+                    self.made.setdefault(ref.number, (number, orders.setdefault((key, which), len(orders))))
+        past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
+        lengths = [e.origin for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN]
+        alike = [o for o in lengths if o.base in loop.over]
+        counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
+        self._lengths = list(dict.fromkeys(alike))
+        self.exprs = _Exprs(
+            self.made, [past[limit] for limit in limits], (), Read(self._lengths[0]), -1, 0,
+            trace=trace, over=list(dict.fromkeys((*loop.over, *(o.base for o in counted if o.base is not None)))),
+            numbers=numbers, changed=changed,
+        )  # fmt: skip
+        effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
+        if any(isinstance(event, Several) for events in effects for event in events):
+            raise UnlikeRounds
+        self.telling = Telling(trace, self.exprs, effects)
+
+    @property
+    def columns(self) -> dict[int, list[int]]:
+        by_place = {place: tensor for tensor, place in self.made.items()}
+        return {
+            stack: [by_place[number, column.order] for number in range(self.count)]
+            for column, stack in self.exprs.columns.items()
+        }
+
+    @property
+    def lists(self) -> list[Origin]:
+        """The lists of whose elements rounds are told what they read."""
+        return list(dict.fromkeys(origin.base for origin in self.exprs.gathered if origin.base is not None))
+
+    def conditions(self, place: Place) -> Iterator[Held]:
+        """What has to be so for the rounds to be as many as the first list has elements: at least one, and no list
+        ends before the others."""
+        count = self.exprs.count
+        yield Held(Apply(operator.ge, (count, 1)), True, place)
+        for length in dict.fromkeys((*self._lengths[1:], *(origin.then(Step.LEN) for origin in self.lists))):
+            if Read(length).token != count.token:
+                yield Held(Apply(operator.eq, (count, Read(length))), True, place)
+
+    @property
+    def told(self) -> bool:
+        """Whether there is anything to be told."""
+        return bool(self.exprs.listed or self.exprs.columns or self.telling.each)
+
+
+class _Told(Told):
+    """Lists of what rounds compute are rows already, whatever else there is in rounds (see ``grown``)."""
+
+    def _items(self, items: Sequence[Any]) -> Sequence[Any]:
+        return items if all(isinstance(item, TensorOf) for item in items) else super()._items(items)
+
+
+def told_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
+    """The run with what its rounds do beside their calls told by the host, and the loops of which that is so. What the
+    rounds themselves write and call is left in its place. Raises UnlikeRoots."""
+    inside = [event for loop in loops for event in trace.events[loop.starts[0] : loop.end]]
+    changed = frozenset(_changed(trace))
+    try:
+        beside = [Beside(trace, loop, numbers, changed) for loop in loops]
+        told = _Told(trace, beside)
+    except UnlikeRounds as error:
+        raise UnlikeRoots from error
+    if not any(one.told for one in beside):
+        return trace, beside
+    events = [told.computed.get(id(event), event) for event in trace.events]
+    made = {number for one in beside for number in one.made}
+    fetched = {token: value for token, value in trace.fetched.items() if token[1] not in made}
+    fetched.update((fetch.token, values) for fetch, values in told.fetched())
+    return replace(
+        trace,
+        events=events,
+        result=told.result,
+        recipes=told.recipes,
+        fetched=fetched,
+        alive=[*trace.alive, trace, inside],
+    ), beside
+
+
+def _changed(trace: Trace) -> Iterator[int]:
+    """The memory of what operations change in place."""
+    met = set(trace.origins)
+    for event in trace.events:
+        if isinstance(event, Op):
+            yield from (trace.memory[ref.number] for ref in event.outs if ref.number in met)
+            met.update(ref.number for ref in event.outs)
+
+
+def _value(trace: Trace, origin: Origin) -> Any:
+    return next(event.value for event in trace.events if isinstance(event, Found) and event.origin == origin)

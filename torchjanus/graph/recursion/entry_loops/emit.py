@@ -1,0 +1,409 @@
+"""A run with its loops over trees told as calls of functions: what a round is, and what comes behind all of them.
+
+Knows nothing of which loops those are.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
+from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
+from torchjanus.graph.recursion.entry_loops.effects import Beside, told_beside
+from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, added_up
+from torchjanus.graph.recursion.entry_loops.iterations import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
+from torchjanus.graph.recursion.entry_loops.output_lists import sum_from, sum_of_rows
+from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
+from torchjanus.trace.actions import WITHIN, Extern, Invoked, InvokedEach, Mutation, Op, Stored
+from torchjanus.trace.around import around
+from torchjanus.trace.events import ANYTHING, Trace
+from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
+from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
+from torchjanus.trace.rounds import Plain
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Read
+
+__all__ = ["Rooted"]
+
+_FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
+
+
+class Rooted(Rewriting):
+    """Writes the run anew. Raises UnlikeRoots."""
+
+    def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
+        self.new = itertools.count(len(old.tensors))  # numbers of tensors that are added
+        old, self.beside = told_beside(old, loops, self.new)
+        self.does_more = any(one.told for one in self.beside)  # than to call
+        super().__init__(old)
+        self.loops, self.look = loops, made
+        self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
+        self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
+        recipes = old.all_recipes()
+        read = [origin for one in self.beside for origin in one.lists if origin.token not in self.over]
+        if not all(only_read(old, origin, recipes) for origin in read):
+            raise UnlikeRoots
+        self.over.update((origin.token, 0) for origin in read)
+        beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
+        self.over.update((origin.token, 0) for origin in beside)
+        self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
+        if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
+            raise UnlikeRoots
+        self.columns = {
+            position: column
+            for position, event in enumerate(old.events)
+            if isinstance(event, Op) and not any(loop.holds(position) for loop in loops)
+            if (column := column_of(old, event, self.over)) is not None
+        }
+        # Loops in which nothing is done, but that numbers are collected.
+        self.idle = {
+            turns.end
+            for turns in old.turns
+            if turns.end is not None and turns.origin is not None and turns.origin.token in self.over
+            if not any(isinstance(event, Op) for event in old.events[turns.starts[0] : turns.end])
+        }
+        order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
+        self.calls = {position: n for n, position in enumerate(order)}
+        self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
+        if any(calls_in(_Made(recipe)) for recipe in recipes):
+            raise UnlikeRoots
+        refuse_counted(old, loops, [token for token, _ in self.columns.values()])
+        used = used_outside(old, loops, self.inside)
+        free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
+        self.begun: dict[int, list[Any]] = {}
+        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its rounds rely on
+        self.rows: list[int] = []  # tensors that calls append to lists
+        self.sum_of: dict[int, int] = {}  # what the last round has added up -> the sums' own number
+        for loop, one in zip(loops, self.beside, strict=True):
+            event, *others = self._told(loop, one, used, free)
+            self.begun[loop.end] = [event, *others]
+            free = max(free, *(1 + number for number, _ in event.grown))
+        local = {n for n, origin in old.origins.items() if items_of(_At(origin), self.over)}
+        lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
+        self.kept = [n for n in range(len(old.tensors)) if n not in lost and n not in set(self.rows)]
+        self.collected = {origin: number for one in self.beside for origin, number in one.exprs.gathered.items()}
+        for token, known in self.columns.values():
+            self.collected.setdefault(self._rows_of(token, known), next(self.new))
+        self.found = {e.origin: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
+        columns = (number for one in self.beside for number in one.columns)
+        numbered = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
+        self.numbers = {number: new for new, number in enumerate(numbered)}
+        self.after: list[int] = []
+        self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
+        self.said: set[Origin] = set()  # what of the numbers that the host collects is told already
+
+    # -- a loop as calls ------------------------------------------------------------------------------------------
+
+    def _told(self, loop: LoopOfRoots, beside: Beside, used: set[int], free: int) -> Iterator[Any]:
+        """The event that stands for the rounds, and what is behind it: sums, and what rounds do beside their calls."""
+        old = self.old
+        added = [added_up(old, self.inside, loop, place) for place in loop.sums]
+        finals = {outs[-1] for _, _, outs in added}
+        carried = {number for _, _, outs in added for number in outs}
+        if used & carried - finals:
+            raise UnlikeRoots
+        plain = [[n for n in some if n not in carried] for some in loop.made]
+        # What rounds give: the terms of each sum, and what else is used after them, in the order in which it was made.
+        outs = [
+            list(
+                dict.fromkeys(
+                    [
+                        *(terms[n] for terms, _, _ in added),
+                        *(k for k in some if k in used),
+                        *(rows[n] for rows in beside.columns.values()),
+                    ]
+                )
+            )
+            for n, some in enumerate(plain)
+        ]
+        if any(n in carried for rows in beside.columns.values() for n in rows):
+            raise UnlikeRoots
+        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
+        passed = _passed_along(calls)
+        if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
+            raise UnlikeRoots
+        sums = {positions[key] for positions in loop.keyed for key in loop.sums}
+        rounds = [self._round(loop, number, sums, some, len(passed)) for number, some in enumerate(outs)]
+        self.fixed[loop.end] = list({fact.token: fact for one in rounds for fact in one.fixed}.values())
+        first, told = calls[0], rounds[0]
+        if any(one.given != told.given for one in rounds):
+            raise UnlikeRoots
+        self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
+        self.rows += [ref.number for refs in passed.values() for ref in refs]
+        # Rounds that call other functions of the same code are other rounds, though nothing in a round tells.
+        parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
+        callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
+        given: tuple[tuple[str, Any], ...] = tuple(
+            (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
+        )
+        given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(told.given))
+        shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
+        for position in (position for ops in loop.ops for position in ops):
+            refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
+            shared.update((ref, None) for ref in refs if ref.number in old.origins)
+        found = _own_of(calls)
+        grown = tuple(passed.items())
+        grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
+        base = Invoked(
+            first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
+            {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over)),
+             "own": tuple(found.values())}, (), first.modes, first.place, callee=callee, given=given, made=None,
+            own=tuple(found),
+        )  # fmt: skip
+        made = ("constant", ("NoneType", None))
+        each = tuple(replace(base, call=one.trace, made=made) for one in rounds)
+        yield InvokedEach(
+            base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
+            made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
+            counted=calls[0].counted, own=base.own, rounds=each, even=loop.even,
+        )  # fmt: skip
+        for terms, start, (*_, last) in added:
+            stack = self.sum_of[last] = next(self.new)
+            modes = first.modes
+            out = (TensorRef(stack),)
+            yield Op(torch.stack, "torch.stack", (list(map(TensorRef, terms)),), {}, out, modes, loop.place)
+            func: Any = sum_of_rows if start is None else sum_from
+            args = out if start is None else (*out, TensorRef(start))
+            yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
+        if beside.told:
+            yield from beside.conditions(loop.place)
+        for stack, terms in beside.columns.items():
+            # What leaves has the gradients that it has in eager; what is fetched has none.
+            own = beside.exprs.is_own(stack)
+            modes = first.modes if own else replace(first.modes, grad=False)
+            rows = list(map(TensorRef, terms))
+            yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, loop.place)
+        if beside.telling.each is not None:
+            yield beside.telling.each
+
+    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int) -> RoundOfRoots:
+        """``outs``: what it appends to lists of its own; ``passed``: how many others its calls know before those."""
+        old = self.old
+        facts = []
+        calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
+        for event in old.events:
+            if isinstance(event, _FACTS) and ((items := items_of(event, loop.lists)) or calls_in(event)):
+                if calls_in(event) - set(calls):
+                    if number in items or calls_in(event) & set(calls):
+                        raise UnlikeRoots
+                    continue
+                if items <= {number}:
+                    facts.append(event)
+                elif number in items and not isinstance(event, Same):
+                    raise UnlikeRoots
+        limits = (*loop.starts, loop.end)
+        events = []
+        for position in range(limits[number], limits[number + 1]):
+            event = old.events[position]
+            if position not in sums and not isinstance(event, (*_FACTS, Stored, Mutation, Extern)):
+                if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
+                    raise UnlikeRoots
+                events.append(event)
+        own = frozenset(loop.made[number]) | self.inside
+        over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
+        known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
+        telling = Telling(old, over, own)
+        telling.made_trace.around = around(known, numbers=False)
+        telling.tell(facts, events, outs, range(passed, passed + len(outs)))
+        made = telling.made_trace
+        gone = unseen(made, self.look)
+        if gone:
+            paths = frozenset(e.origin.token for n, e in enumerate(made.events) if n in gone and isinstance(e, Found))
+            kept = [event for n, event in enumerate(made.events) if n not in gone]
+            made.events = [
+                replace(e, given=tuple((name, passed_on(recipe, paths)) for name, recipe in e.given))
+                if isinstance(e, Invoked)
+                else e
+                for e in kept
+            ]
+        return RoundOfRoots(made, tuple(telling.given), tuple(telling.fixed.values()))
+
+    # -- the run anew ---------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        old = self.old
+        events: list[Any] = []
+        places: list[int] = []
+        operations, before = 0, 0
+        self.after = []
+        steps: list[tuple[Any, int]] = []
+        for position, event in enumerate(old.events):
+            loop = next((one for one in self.loops if one.holds(position)), None)
+            if loop is None and calls_in(event):
+                raise UnlikeRoots  # it is another call by its number now
+            if isinstance(event, Op):
+                self.after.append(operations)
+            places.append(len(steps))
+            before += isinstance(event, Op)
+            if isinstance(event, _FACTS):
+                if items_of(event, self.over) or calls_in(event) & self.told_calls:
+                    continue
+                if isinstance(event, Pinned) and isinstance(event.expr, Read) and self._is_length(event.expr.origin):
+                    continue
+                steps.append((event, before))
+            elif position in self.idle:
+                continue
+            elif loop is None:
+                if position in self.columns:
+                    steps += ((made, before) for made in self._column(event, position))
+                elif items_of(event, self.over):
+                    raise UnlikeRoots
+                else:
+                    steps.append((event, before))
+                operations += isinstance(event, Op)
+            elif position == loop.end:
+                steps += ((fact, before) for fact in self.fixed[loop.end])
+                for origin in self.beside[self.loops.index(loop)].exprs.gathered:
+                    steps += ((fact, before) for fact in self._collected(origin, loop.place))
+                for made in self.begun[loop.end]:
+                    steps.append((made, before))
+                    operations += isinstance(made, Op)
+        self.after.append(operations)
+        places.append(len(steps))
+        try:
+            events = [self.event(event, after) for event, after in steps]
+        except (KeyError, IndexError) as error:
+            raise UnlikeRoots from error
+
+        def outside(starts: Sequence[int]) -> bool:
+            return not any(loop.holds(start) for loop in self.loops for start in starts)
+
+        origins = {self.numbers[n]: origin for n, origin in old.origins.items() if n in self.numbers}
+        values: dict[int, Any] = {}
+        for event in events:
+            if isinstance(event, Found) and event.origin.step is Step.OF and isinstance(event.origin.key, Column):
+                number = self.collected[event.origin]
+                origins[self.numbers[number]] = event.origin
+                values[number] = event.value
+        tensors = [old.tensors[n] if n < len(old.tensors) else values.get(n) for n in self.numbers]
+        memory = [old.memory[n] if n < len(old.tensors) else 0 for n in self.numbers]
+        try:
+            return self.made(
+                events,
+                tensors=tensors,
+                memory=memory,
+                origins=origins,
+                kinds={self.numbers[n]: kind for n, kind in old.kinds.items() if n in self.numbers},
+                rounds=[
+                    replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
+                    for one in old.rounds
+                    if outside(one.starts)
+                ],
+                turns=[
+                    one.elsewhere([places[n] for n in one.starts], None if one.end is None else places[one.end])
+                    for one in old.turns
+                    if outside(one.starts)
+                ],
+                loops=[
+                    replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
+                    for one in old.loops
+                    if outside(one.starts)
+                ],
+                frames=[],
+                plain=[Plain(places[one.position], one.operands, one.total) for one in old.plain],
+                changed={places[position]: names for position, names in old.changed.items()},
+                measured=places[old.measured] if old.measured >= 0 else old.measured,
+                counted=[],
+            )  # fmt: skip
+        except (KeyError, IndexError) as error:
+            raise UnlikeRoots from error
+
+    def _rows_of(self, token: Any, column: Column) -> Origin:
+        """Where the numbers are found that the host collects of a list."""
+        return next(origin for origin in self.lists if origin.token == token).then(Step.OF, column)
+
+    def _column(self, op: Any, position: int) -> Iterator[Any]:
+        """Numbers of all trees, of which the step makes a tensor."""
+        origin = self._rows_of(*self.columns[position])
+        yield from self._collected(origin, op.place)
+        yield replace(op, func=as_it_is, name="column", args=(TensorRef(self.collected[origin]),))
+
+    def _collected(self, origin: Origin, place: Place) -> Iterator[Found]:
+        """Numbers of all trees, which the host collects, found once."""
+        if origin in self.said:
+            return
+        self.said.add(origin)
+        assert origin.base is not None
+        places = (origin.key.at(origin.base, n) for n in itertools.count())
+        elements = itertools.takewhile(self.found.__contains__, places)
+        value = torch.tensor([self.found[element] for element in elements])
+        dtype = str(value.dtype).removeprefix("torch.")
+        yield Found(
+            origin, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, place
+        )
+        yield Found(origin.then(Step.SIZE, 0), len(value), "number", place=place)
+
+    def _is_length(self, origin: Origin) -> bool:
+        return origin.step is Step.LEN and origin.base is not None and origin.base.token in self.over
+
+    def event(self, event: Any, after: int) -> Any:
+        made = super().event(event, after)
+        if isinstance(event, InvokedEach):
+            grown = tuple((n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown)
+            given = tuple((name, self.recipe(recipe)) for name, recipe in event.given)
+            rounds = tuple(replace(one, args=made.args, kwargs=made.kwargs, given=given) for one in event.rounds)
+            made = replace(made, grown=grown, given=given, rounds=rounds)
+        return made
+
+    def recipe(self, recipe: Any) -> Any:
+        made = super().recipe(recipe)
+        if isinstance(made, Build | Again):  # how many new objects there are changes with the number of rounds
+            made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
+        return made
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def operation(self, op: Op, after: int) -> Op:
+        return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[r.number]) for r in op.outs))
+
+
+def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
+    """The lists of the step to which the calls of rounds append, and what all of them have appended."""
+    counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
+    if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
+        raise UnlikeRoots
+    found: dict[int, tuple[TensorRef, ...]] = {}
+    for event in calls:
+        for number, refs in event.grown:
+            found[number] = (*found.get(number, ()), *refs)
+    return found
+
+
+def _own_of(calls: Sequence[Invoked]) -> dict[Origin, TensorRef]:
+    """The tensors of the step's own that the calls of rounds find: the same in all of them."""
+    found: dict[Origin, TensorRef] = {}
+    for event in calls:
+        for origin, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
+            if found.setdefault(origin, ref) != ref:
+                raise UnlikeRoots
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What leaves the step alone, as if an event spoke of it."""
+
+    args: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _At:
+    """A path alone, as if an event spoke of it."""
+
+    origin: Origin

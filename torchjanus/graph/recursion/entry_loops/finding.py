@@ -1,0 +1,150 @@
+"""Finds loops of a run over lists of trees: what each goes over, and which of its operations are sums over its rounds.
+
+Knows nothing of what becomes of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["LoopOfRoots", "added_up", "loop_of"]
+
+_ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_anew")
+
+
+@dataclass(slots=True)
+class LoopOfRoots:
+    """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``keyed``: those by where
+    they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each round the
+    tensors it makes, in order; ``even``: the lists have to be of one length;
+    ``picks``: where (line, column) a round picks elements by its number."""
+
+    place: Place
+    starts: tuple[int, ...]
+    end: int
+    over: tuple[Origin, ...]
+    ops: list[list[int]]
+    sums: tuple[tuple[Place, int], ...] = ()
+    made: tuple[tuple[int, ...], ...] = ()
+    keyed: tuple[dict[tuple[Place, int], int], ...] = ()
+    even: bool = False
+    picks: frozenset[tuple[int, int]] = frozenset()
+
+    @property
+    def lists(self) -> dict[Any, int]:
+        return {origin.token: number for number, origin in enumerate(self.over)}
+
+    def holds(self, position: int) -> bool:
+        return self.starts[0] <= position <= self.end
+
+
+def loop_of(
+    trace: Trace,
+    place: Place,
+    starts: tuple[int, ...],
+    end: int,
+    sums: tuple[tuple[Place, int], ...] | None,
+    picked: Sequence[Origin] = (),
+) -> LoopOfRoots | None:
+    """The loop; None where it goes over no lists. ``picked``: lists from which rounds pick elements by their number."""
+    limits = [*starts, end]
+    spans = list(itertools.pairwise(limits))
+    lengths = [
+        e.origin.base
+        for e in trace.events
+        if isinstance(e, Found) and e.origin.step is Step.LEN and e.value == len(starts) and e.origin.base is not None
+    ]
+    over = []
+    for base in dict.fromkeys((*lengths, *picked)):
+        if not any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events):
+            continue
+        found = [
+            set().union(*(items_of(e, {base.token: 0}) for e in trace.events[a:b] if isinstance(e, Op)))
+            for a, b in spans
+        ]
+        if all(some == {number} for number, some in enumerate(found)):
+            over.append(base)
+    if not set(over) & set(lengths) or set(picked) - set(over):
+        return None
+    ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
+    loop = LoopOfRoots(place, starts, end, tuple(over), ops, even=bool(picked))
+    loop.keyed = tuple(_keyed(trace, positions) for positions in ops)
+    loop.made = tuple(_made(trace, positions) for positions in ops)
+    loop.sums = tuple(_sums(trace, loop)) if sums is None else sums
+    return loop
+
+
+def _keyed(trace: Trace, positions: Sequence[int]) -> dict[tuple[Place, int], int]:
+    """The operations of a round by where they stand, and how many were made there before."""
+    found: dict[tuple[Place, int], int] = {}
+    for position in positions:
+        place, times = trace.events[position].place, 0
+        while (place, times) in found:
+            times += 1
+        found[place, times] = position
+    return found
+
+
+def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
+    found: dict[int, None] = {}
+    for position in positions:
+        found.update((ref.number, None) for ref in trace.events[position].outs)  # type: ignore[union-attr]
+    return tuple(found)
+
+
+def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
+    """Which operations of a round add to what the round before has added to."""
+    first, second = loop.keyed[0], loop.keyed[1]
+    before = set(loop.made[0])
+    for place, position in second.items():
+        op = trace.events[position]
+        assert isinstance(op, Op)
+        carried = [ref.number for ref in refs_in((op.args, op.kwargs)) if ref.number in before]
+        if not carried:
+            continue
+        if place not in first or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]
+            raise UnlikeRoots
+        yield place
+
+
+def added_up(
+    trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
+) -> tuple[list[int], int | None, list[int]]:
+    """What is added up there, from which tensor on, and what it is after each round."""
+    terms: list[int] = []
+    outs: list[int] = []
+    start: int | None = None
+    for number, positions in enumerate(loop.keyed):
+        op = trace.events[positions[place]] if place in positions else None
+        if not isinstance(op, Op) or op.name not in _ADDING or op.kwargs or len(op.args) != 2 or len(op.outs) != 1:
+            raise UnlikeRoots
+        own = [a.number for a in op.args if isinstance(a, TensorRef) and a.number in loop.made[number]]
+        others = [a for a in op.args if not (isinstance(a, TensorRef) and a.number in loop.made[number])]
+        if len(own) != 1 or op.outs[0].number in own:
+            raise UnlikeRoots
+        if number:
+            if others != [TensorRef(outs[-1])]:
+                raise UnlikeRoots
+        elif isinstance(others[0], TensorRef):
+            start = others[0].number
+        elif type(others[0]) not in (int, float) or others[0] != 0:
+            raise UnlikeRoots
+        terms.append(own[0])
+        outs.append(op.outs[0].number)
+    if start is not None and start in inside:
+        raise UnlikeRoots
+    if set(terms) & set(outs):
+        raise UnlikeRoots
+    return terms, start, outs

@@ -1,0 +1,365 @@
+"""Lists of a step to which recursive calls append, told as the rows of one tensor: trees differ in how many there are.
+
+A rewriting of traces: where the step stacks such a list, joins or adds up its elements, it does so with the rows. How
+many there are is known once the calls have been followed. Knows nothing of how that is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.ir.numbers import refs_in
+from torchjanus.graph.ir.program import Node
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.rewrites.lists import takes_all
+from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Asserted, Found
+from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, Read, Size, leaves
+
+__all__ = ["added_up", "grown", "is_rows_of", "sum_from", "sum_of_rows"]
+
+_ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
+
+
+def _rows(which: torch.Tensor) -> torch.Tensor:
+    raise AssertionError("the rows are given by the calls that append to the list")
+
+
+_rows.__name__ = "rows"
+
+
+def is_rows_of(node: Node) -> bool:
+    """Whether the node stands for all that calls append to a list: its argument tells which list."""
+    return node.func is _rows
+
+
+def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
+    """``torch.cat`` of the rows."""
+    return rows.flatten(0, 1).clone()
+
+
+def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
+    """``sum`` of the rows."""
+    return rows.sum(0, dtype=None if rows.dtype is torch.bool else rows.dtype)
+
+
+def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    """``sum`` of the rows, from something else than zero on."""
+    return start + sum_of_rows(rows)
+
+
+def added_up(rows: Sequence[torch.Tensor], start: Any = 0) -> torch.Tensor:
+    """What calls have added up: it is told with the rows."""
+    return sum(rows, start)
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """``refs``: what calls append to the list, in order; ``own``: those that are nothing else; ``after``: the last
+    event that appends; ``place``: where that is."""
+
+    number: int
+    refs: tuple[int, ...]
+    own: frozenset[int]
+    after: int
+    place: Place
+
+
+def grown(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
+    """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used.
+    ``made``, ``inner``: see ``unseen``."""
+    lists, gone = list(_lists(trace)), unseen(trace, made, inner)
+    return _Grown(trace, lists, gone).trace() if lists or gone else trace
+
+
+def _lists(trace: Trace) -> Iterator[_List]:
+    calls = [(position, event) for position, event in enumerate(trace.events) if isinstance(event, Invoked)]
+    results = {ref.number for _, event in calls for ref in event.outs}
+    for number in dict.fromkeys(number for _, event in calls for number, _ in event.grown):
+        refs: list[int] = []
+        after = 0
+        for position, event in calls:
+            for one, some in event.grown:
+                if one == number and some:
+                    refs += [ref.number for ref in some]
+                    after = position
+        if refs:
+            own = frozenset(ref for ref in refs if ref not in results and ref not in trace.origins)
+            yield _List(number, tuple(refs), own, after, trace.events[after].place)
+
+
+def _refused(place: Place, what: str) -> Refused:
+    why = "It is one tensor, of as many rows as there are."
+    return Refused(Refusal(place, f"the step {what}", why, "Stack the list, or add it up; or return what is used."))
+
+
+class _Grown(Rewriting):
+    """Writes the run anew with the elements of lists as rows. Raises Refused."""
+
+    def __init__(self, old: Trace, lists: Sequence[_List], gone: frozenset[int]) -> None:
+        """``gone``: events of which nothing is said any more."""
+        super().__init__(old)
+        self.lists = lists
+        self.gone = gone
+        self.paths = frozenset(e.origin.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
+        # What tells which rows they are is numbered behind all else, and each time the rows behind that.
+        self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
+        self.numbers: dict[int, int] = {}  # of tensors in the old run -> in the new one
+        self.changes: dict[int, Op | None] = {}  # by position: what an operation is now, None: it is no more
+        self.after = [0]  # operations before a point of the old run -> of the new one
+        for one in lists:
+            self._find_uses(one)
+        self._refuse_others()
+        left = {ref for one in lists for ref in one.own}
+        for position in self.changes.keys() - {p for p, made in self.changes.items() if made is not None}:
+            left.update(ref.number for ref in old.events[position].outs)  # type: ignore[union-attr]
+        self.kept = [number for number in range(len(old.tensors)) if number not in left]
+        added = [number for one in lists for number in (self.given[one.number], self.given[one.number] + 1)]
+        self.numbers = {number: new for new, number in enumerate((*self.kept, *added))}
+
+    def _made_rows(self, one: _List) -> TensorRef:
+        return TensorRef(self.given[one.number] + 1)
+
+    def _find_uses(self, one: _List) -> None:
+        events = self.old.events
+        for position, event in enumerate(events):
+            if not isinstance(event, Op) or position in self.changes:
+                continue
+            if event.func is added_up and tuple(ref.number for ref in event.args[0]) == one.refs:
+                adding = sum_from if len(event.args) > 1 else sum_of_rows
+                self._becomes(position, event, adding, (self._made_rows(one), *event.args[1:]))
+            elif takes_all(event, one.refs):
+                func: Any = torch.clone if event.name == "torch.stack" else _one_behind_the_other
+                self._becomes(position, event, func, (self._made_rows(one),))
+            elif (chain := _chain(events, position, one.refs)) is not None:
+                self.changes.update(dict.fromkeys(chain[:-1]))
+                last = events[chain[-1]]
+                assert isinstance(last, Op)
+                begun = [arg for arg in event.args if isinstance(arg, TensorRef) and arg.number != one.refs[0]]
+                func = sum_from if begun else sum_of_rows
+                self._becomes(chain[-1], last, func, (self._made_rows(one), *begun))
+
+    def _becomes(self, position: int, op: Op, func: Any, args: tuple[TensorRef, ...]) -> None:
+        self.changes[position] = replace(op, func=func, name=func.__name__, args=args, kwargs={})
+
+    # -- what cannot be said of rows ------------------------------------------------------------------------------
+
+    def _refuse_others(self) -> None:
+        own = frozenset(ref for one in self.lists for ref in one.own)
+        for position, event in enumerate(self.old.events):
+            if isinstance(event, Op) and position not in self.changes and not isinstance(event, Invoked):
+                if any(ref.number in own for ref in refs_in((event.args, event.kwargs))):
+                    raise _refused(event.place, "uses single elements of a list to which recursive calls append")
+            elif isinstance(event, Invoked) and any(ref.number in own for ref in event.args):
+                raise _refused(event.place, "passes on elements of a list to which recursive calls append")
+            elif isinstance(event, Asserted) and event.ref.number in own:
+                raise _refused(event.place, "asks elements of a list to which recursive calls append")
+            for expr in (event.expr,) if hasattr(event, "expr") else ():
+                if any(isinstance(leaf, Fetch | Size) and leaf.ref in own for leaf in leaves(expr)):
+                    raise _refused(event.place, "reads elements of a list to which recursive calls append")
+        if any(token[0] in ("fetch", "size") and token[1] in own for token in self.old.fetched):
+            raise _refused(self.lists[0].place, "reads elements of a list to which recursive calls append")
+        self._refuse_changed()
+        self._refuse_leaving(own)
+
+    def _refuse_changed(self) -> None:
+        """What is appended is seen as it is then: nobody changes it before it is used."""
+        memory, met = self.old.memory, set(self.old.origins)
+        changed: dict[int, int] = {}  # which memory is changed, and where first
+        for position, event in enumerate(self.old.events):
+            if isinstance(event, Op):
+                for ref in event.outs:
+                    if ref.number in met:
+                        changed.setdefault(memory[ref.number], position)
+                met.update(ref.number for ref in event.outs)
+            for one in self.lists:
+                made = self.changes.get(position)
+                used = made is not None and made.args[:1] == (self._made_rows(one),)
+                if used and any(changed.get(memory[ref], position) < position for ref in one.refs):
+                    raise _refused(event.place, "changes what recursive calls append to a list")
+        for _, recipe in self._leaving():
+            for part in parts_of(recipe):
+                whole = self._whole(part) if isinstance(part, Build) else None
+                if whole is not None and any(memory[ref] in changed for ref in whole.refs):
+                    raise _refused(whole.place, "changes what recursive calls append to a list")
+
+    def _leaving(self) -> Iterator[tuple[Place, Any]]:
+        old = self.old
+        if old.result is not None:
+            yield NOWHERE, old.result
+        for event in old.events:
+            yield from ((event.place, recipe) for recipe in old.recipes.get(id(event), ()))
+
+    def _whole(self, build: Build) -> _List | None:
+        """The list of which this is all."""
+        refs = tuple(part.ref.number if isinstance(part, TensorOf) else -1 for part in build.items)
+        known = (one for one in self.lists if one.refs == refs)
+        return next(known, None) if build.cls in (list, tuple) and build.make is None else None
+
+    def _refuse_leaving(self, own: frozenset[int]) -> None:
+        memory = self.old.memory
+        alone: list[int] = []  # the memory of what leaves otherwise than in a whole list
+        whole: list[_List] = []
+
+        def look(place: Place, recipe: Any) -> None:
+            if isinstance(recipe, Build) and (one := self._whole(recipe)) is not None:
+                whole.append(one)
+                return
+            if isinstance(recipe, TensorOf | TensorAt):
+                if recipe.ref.number in own:
+                    raise _refused(place, "lets out single elements of a list to which recursive calls append")
+                alone.append(memory[recipe.ref.number])
+            elif isinstance(recipe, Build):
+                inner = [p for item in recipe.items for p in (item if isinstance(item, tuple) else (item,))]
+                for part in (*inner, *(p for _, p in (*recipe.attributes, *recipe.fields))):
+                    look(place, part)
+
+        for place, recipe in self._leaving():
+            look(place, recipe)
+        for n, one in enumerate(whole):
+            places = [memory[ref] for ref in one.refs]
+            others = {*alone, *(memory[ref] for other in whole[n + 1 :] for ref in other.refs)}
+            others |= {memory[number] for number in self.old.origins}
+            if len(set(places)) < len(places) or not others.isdisjoint(places):
+                raise _refused(one.place, "lets out what shares its memory with what recursive calls append")
+
+    # -- the run anew ---------------------------------------------------------------------------------------------
+
+    def trace(self) -> Trace:
+        old = self.old
+        events: list[Event] = []
+        places: list[int] = []
+        operations = 0
+        values: dict[int, torch.Tensor] = {}
+        lengths = {Origin.grown(one.number).then(Step.SIZE, 0): one for one in self.lists}
+        for position, event in enumerate(old.events):
+            places.append(len(events))
+            if position in self.gone:
+                continue
+            if isinstance(event, Found) and event.origin in lengths:
+                if event.value != len(lengths[event.origin].refs):
+                    raise _refused(event.place, "asks how long a list is while recursive calls append to it")
+                continue
+            if position in self.changes:
+                made = self.changes[position]
+                events += [] if made is None else [made]
+            elif isinstance(event, Invoked):
+                events.append(replace(event, grown=tuple((number, ()) for number, _ in event.grown)))
+            else:
+                events.append(event)
+            if isinstance(event, Op):
+                operations += self.changes.get(position, event) is not None
+            for one in self.lists:
+                if one.after == position:
+                    found = self._found(one)
+                    values[self.given[one.number]] = found[0].value
+                    events += found
+                    operations += 1
+            if isinstance(event, Op):
+                self.after.append(operations)
+        places.append(len(events))
+        turned = [
+            turns.elsewhere([places[n] for n in turns.starts], None if turns.end is None else places[turns.end])
+            for turns in old.turns
+        ]
+        rounds = [
+            replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
+            for one in old.rounds
+            if not any(n in self.changes for n in range(one.starts[0], one.end))
+        ]
+        tensors = [old.tensors[number] for number in self.kept]
+        origins = {self.numbers[number]: origin for number, origin in old.origins.items()}
+        for one in self.lists:
+            tensors += [values[self.given[one.number]], None]
+            origins[self.numbers[self.given[one.number]]] = Origin.grown(one.number)
+        return self.made(
+            [self.event(event, 0) for event in events],
+            tensors=tensors,
+            memory=[*(old.memory[number] for number in self.kept), *(0 for _ in range(2 * len(self.lists)))],
+            origins=origins,
+            rounds=rounds,
+            turns=turned,
+            loops=[
+                replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
+            ],
+            plain=[replace(plain, position=places[plain.position]) for plain in old.plain],
+            changed={places[position]: names for position, names in old.changed.items()},
+            measured=places[old.measured] if old.measured >= 0 else old.measured,
+        )  # fmt: skip
+
+    def _found(self, one: _List) -> list[Any]:
+        """Which rows they are is found, and how many; and the rows are made."""
+        origin, call = Origin.grown(one.number), self.old.events[one.after]
+        assert isinstance(call, Invoked)
+        value = torch.zeros(len(one.refs), dtype=torch.int64)
+        detail = ("Tensor", "int64", tuple(value.shape), value.stride(), "cpu", False, True)
+        which = TensorRef(self.given[one.number])
+        return [
+            Found(origin, value, "tensor", detail, place=one.place),
+            Found(origin.then(Step.SIZE, 0), len(one.refs), "number", place=one.place),
+            Op(_rows, "rows", (which,), {}, (self._made_rows(one),), call.modes, one.place),
+        ]
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def operation(self, op: Op, after: int) -> Op:
+        made = replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
+        if not isinstance(made, Invoked):
+            return made
+        given = ((name, passed_on(recipe, self.paths)) for name, recipe in made.given)
+        return replace(made, given=tuple((name, self.recipe(recipe)) for name, recipe in given))
+
+    def recipe(self, recipe: Any) -> Any:
+        one = self._whole(recipe) if isinstance(recipe, Build) else None
+        if one is None:
+            return super().recipe(recipe)
+        count = Read(Origin.grown(one.number).then(Step.SIZE, 0))
+        rows = TensorRef(self.numbers[self._made_rows(one).number])
+        return replace(recipe, items=(Repeat(RowOf(rows, alone=True), count),))
+
+
+def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:
+    """Where the elements are added up from here on, as ``sum`` does: the positions, if that is so."""
+    first = events[start]
+    if not isinstance(first, Op) or not _adds(first) or len(first.args) != 2:
+        return None
+    others = [arg for arg in first.args if arg != TensorRef(refs[0])]
+    if len(others) != 1 or (others[0] != 0 and not isinstance(others[0], TensorRef)):
+        return None
+    if isinstance(others[0], TensorRef) and others[0].number in refs:
+        return None
+    found, total = [start], first.outs[0]
+    waiting = list(refs[1:])
+    for position in range(start + 1, len(events)):
+        event = events[position]
+        if not waiting:
+            break
+        if not isinstance(event, Op):
+            continue
+        if not _adds(event) or event.args != (total, TensorRef(waiting[0])):
+            return None
+        found.append(position)
+        total = event.outs[0]
+        waiting.pop(0)
+    return None if waiting else found
+
+
+def _adds(event: Op) -> bool:
+    return event.name in _ADDITIONS and not event.kwargs and len(event.outs) == 1

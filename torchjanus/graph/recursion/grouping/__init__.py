@@ -1,0 +1,1 @@
+"""Which recursive calls of a step are made together."""

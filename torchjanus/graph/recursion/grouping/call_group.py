@@ -1,0 +1,259 @@
+"""Recursive calls of a step that are made together, so that the nodes of all its trees are run in one go.
+
+Knows nothing of the step's program, of how trees are followed in detail, nor of how cells are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.recursion.cells.buffers import Assembled, Uneven, assemble
+from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
+from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.traversal.traversal import Root, Walker, wherever
+from torchjanus.graph.recursion.variants.counts import read_place
+from torchjanus.graph.recursion.variants.gradients import Used
+from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.reads import Written, given_tensors, numbers_made
+from torchjanus.graph.recursion.variants.variant import tables_in
+from torchjanus.trace.actions import Invoked, InvokedEach, Mutation, Stored
+from torchjanus.trace.recipes import Recipe
+
+__all__ = ["Calls", "Grove"]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
+    them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
+    the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
+    how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
+    is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
+    ``used``: of each call to what of what it returns and appends gradients may flow;
+    ``written``: what the step changes before the last of them; ``counted``: the lists that stand for numbers that calls
+    count, with recipes of what those are before the first of them; ``alike``: of each place in ``shared`` all at which
+    the same tensor is found; ``tables``: where those are of which calls only pick rows, and see more than there are."""
+
+    callee: Any
+    events: tuple[Invoked, ...]
+    shared: dict[Any, torch.Tensor]
+    passed: tuple[Any, ...]
+    results: tuple[Any, ...]
+    lists: tuple[int, ...] = ()
+    leaving: bool = False
+    places: tuple[int, ...] = ()
+    shown: bool = False
+    world: dict[Any, Any] = field(default_factory=dict)
+    used: tuple[Used, ...] = ()
+    written: tuple[Written, ...] = ()
+    counted: dict[int, Any] = field(default_factory=dict)
+    alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
+    tables: tuple[Any, ...] = ()
+
+    def assemble(self, repertoire: Repertoire) -> Assembled:
+        """The recursion that is known by now. Raises Refused."""
+        while True:
+            try:
+                lists = [self._known_as(number) for number in self.lists]
+                ways = repertoire.reached([self.callee], self.world)
+                if not tables_in(ways).issuperset(self.tables):
+                    what = f"{self.events[0].name} does something else with a tensor of which it has only picked rows"
+                    raise Refused(Refusal(self.events[0].place, what, "", ""))
+                deciding = next((way for way in ways if way.sides), None)
+                if deciding is not None and self._exact(repertoire):
+                    name = deciding.name
+                    what = f"a tensor decides which way {name} goes, and some of its results are detached or not used"
+                    why = "Which parameters have a gradient is not known beforehand."
+                    raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
+                appends = set().union(*(way.trace.appends for way in ways))
+                if self.leaving and len(appends) > len({place for place, _ in appends}):
+                    what = "a list leaves the step in which some elements have gradients and others have none"
+                    raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
+                several = any(isinstance(event, InvokedEach) for event in self.events)
+                return assemble(ways, self.shared, self.passed, self.results, lists, several, self.reached(repertoire))
+            except Uneven as uneven:
+                repertoire.leave(uneven)
+
+    def _known_as(self, number: int) -> int:
+        """By which number calls know a list of the step. Raises Refused."""
+        known = {place for event in self.events for place, (one, _) in enumerate(event.grown) if one == number}
+        if len(known) > 1:
+            what = "the lists to which recursive calls append change places"
+            raise Refused(Refusal(self.events[0].place, what, "", "Pass them in one order."))
+        return known.pop()
+
+    def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
+        """Who follows the calls."""
+        counts = dict.fromkeys(assembled.recursion.seeds, 0)
+        roots: list[Root] = []
+        # A row is a copy: what eager returns would change with the parameter that it is a view of.
+        never = repertoire.showing() if self.shown or self.leaving else frozenset()
+        guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
+        for event in self.events:
+            seeds = []
+            for token in given_tensors(event):
+                if ("argument", self.callee, token) in self.passed:
+                    number = assembled.buffers["argument", self.callee, token]
+                    seeds.append((token, number, counts[number]))
+                    counts[number] += 1
+            lists = tuple(map(self._place, (n for n, _ in event.grown)))
+            names = [name for name, _ in event.given]
+            each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
+            own = never if self.shown else frozenset()
+            even = isinstance(event, InvokedEach) and event.even
+            used = self.used[len(roots)]
+            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
+        handed = dict.fromkeys(guarded, never)
+        told = (
+            needs, handed, self._exact(repertoire), self.written, self.alike, len(self.counted), self.tables
+        )  # fmt: skip
+        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
+
+    def _place(self, number: int) -> int | None:
+        """Which of the step's lists, or numbers that are counted, it is (see ``Root``)."""
+        if number in self.counted:
+            return ~list(self.counted).index(number)
+        return self.lists.index(number) if number in self.lists else None
+
+    def _exact(self, repertoire: Repertoire) -> bool:
+        """Whether calls on the same way may have gradients or none."""
+        return repertoire.tells_apart(self.callee, self.world, self.used)
+
+    def reached(self, repertoire: Repertoire) -> frozenset[Any]:
+        """Where these calls find the shared tensors that they use."""
+        known = (way.flowing for way in repertoire.reached([self.callee], self.world))
+        events = [(event, used) for event, used in zip(self.events, self.used, strict=True) if used]
+        found = repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
+        return wherever(found, self.alike)
+
+
+@dataclass(eq=False)
+class Grove:
+    """Some recursive calls of one function: what the step calls as ``roots``, and how they are followed."""
+
+    calls: Calls
+    assembled: Assembled
+    roots: Roots
+    walker: Walker
+
+    @property
+    def invocation(self) -> Invocation:
+        """The calls as a node of a graph knows them."""
+        return self.roots.invocation
+
+    @property
+    def writes(self) -> bool:
+        """Whether calls write to objects."""
+        return bool(self.assembled.writes)
+
+    def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
+        """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
+        made: dict[tuple[int, int], torch.Tensor] = {}
+        now: dict[tuple[int, Any], Any] = {}
+        found = []
+        buffers = dict(zip(map(id, self.assembled.writes), self._buffers(), strict=True))
+        for number, target, value in forest.writes:
+            write = self.assembled.writes[number]
+            if (buffer := buffers[id(write)]) is not None:
+                if (buffer, value) not in made:
+                    made[buffer, value] = forest.kept[buffer][value].clone()
+                value = made[buffer, value]
+            if isinstance(write.event, Stored):
+                place = (id(target), write.event.key)
+                if write.counts:
+                    value = value(now[place] if place in now else read_place(write.event, target))
+                now[place] = value
+            found.append((write.event, target, value))
+        return found
+
+    def _buffers(self) -> Iterator[int | None]:
+        for way in self.assembled.ways:
+            for number, write in enumerate(way.writes):
+                if write.list is None:
+                    yield self.assembled.stored.get((way.number, number))
+
+    @property
+    def asked(self) -> Place:
+        """Where a tensor decides what a call does."""
+        return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
+
+    def __str__(self) -> str:
+        calls, cells = self.calls.events, len(self.assembled.recursion.cells)
+        ways = sum(way.callee == self.calls.callee for way in self.assembled.ways)
+        return f"{calls[0].name}, called {len(calls)} times by the step: {ways} ways, in {cells} cells"
+
+    @property
+    def reads(self) -> list[Origin]:
+        """What ``follow`` is given of the step, in this order."""
+        return self.walker.reads
+
+    @property
+    def lists(self) -> Iterator[tuple[Origin, int]]:
+        """Where the step finds the rows of its lists, and which of a forest's results they are."""
+        first = self.assembled.recursion.by_root
+        return ((Origin.grown(number), first + n) for n, number in enumerate(self.calls.lists))
+
+    @property
+    def numbers(self) -> Iterator[tuple[Origin, int, int]]:
+        """Where the step finds the numbers that calls return: of which call, and which of its numbers, each is."""
+        for call, (event, place) in enumerate(zip(self.calls.events, self.calls.places, strict=True)):
+            for which, path in enumerate(numbers_made(event.made)):
+                origin = Origin.grown(("call", place))
+                for key in path:
+                    origin = origin.item(key)
+                yield origin, call, which
+
+    @property
+    def counts(self) -> Iterator[tuple[Origin, int]]:
+        """Where the step finds the numbers that calls count, and which of a forest's counts they are."""
+        return ((Origin.grown(number), n) for n, number in enumerate(self.calls.counted))
+
+    @property
+    def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
+        """What each call is given."""
+        return tuple(event.given for event in self.calls.events)
+
+    @property
+    def starts(self) -> tuple[Recipe, ...]:
+        """What the numbers that calls count are before the first of them."""
+        return tuple(self.calls.counted.values())
+
+    def follow(
+        self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()
+    ) -> Forest | None:
+        """See Walker.walk."""
+        return self.walker.walk(step, given, starts)
+
+    def renew(self, repertoire: Repertoire) -> bool:
+        """Serve the ways that have been seen since. Returns whether that needs no other cells than there are."""
+        try:
+            assembled = self.calls.assemble(repertoire)
+        except Refused:
+            return False
+        before = self.assembled
+        places = (
+            [(c.takes, c.gives, c.alone) for c in before.recursion.cells],
+            before.recursion.seeds,
+            before.recursion.results,
+        )
+        after = [(c.takes, c.gives, c.alone) for c in assembled.recursion.cells]
+        if assembled.forms != before.forms or assembled.recursion.buffers != before.recursion.buffers:
+            return False
+        if (after, assembled.recursion.seeds, assembled.recursion.results) != places:
+            return False
+        asked = [(one.truths, one.somewhere, one.nowhere, one.kept) for one in (assembled.recursion, before.recursion)]
+        if asked[0] != asked[1]:
+            return False
+        if {write.name for write in assembled.writes} != {write.name for write in before.writes}:
+            return False
+        walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
+        if len(walker.reads) != len(self.walker.reads):
+            return False
+        self.assembled, self.walker = assembled, walker
+        return True

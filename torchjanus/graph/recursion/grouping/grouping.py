@@ -1,0 +1,328 @@
+"""Puts the recursive calls of a step's program into groves.
+
+Calls that depend on nothing done in between become one node of the program. Knows nothing of how calls are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Refusal, Refused
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.program import Assertion, Node, Ref
+from torchjanus.graph.loops.rewrites.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
+from torchjanus.graph.recursion.cells.invoke import Invocation, Roots, Unrolled
+from torchjanus.graph.recursion.entry_loops.output_lists import is_rows_of
+from torchjanus.graph.recursion.grouping.call_group import Calls, Grove
+from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.variants.gradients import Used
+from torchjanus.graph.recursion.variants.nodes import refs_of, taken_by, with_equal_arguments
+from torchjanus.graph.recursion.variants.reads import (
+    class_of,
+    given_tensors,
+    is_read,
+    names_read,
+    result_key,
+    written_by,
+)
+from torchjanus.graph.recursion.variants.variant import Way, tables_in
+from torchjanus.trace.actions import Extern, Invoked, InvokedEach, Mutation, Op, Stored
+from torchjanus.trace.around import around
+from torchjanus.trace.events import Trace
+from torchjanus.trace.recipes import RowOf, TensorOf, parts_of
+
+__all__ = ["with_groves"]
+
+LEAST_ROWS = 64  # that tables have to calls
+
+Group = Sequence[tuple[int, Invoked]]  # calls that are made together, and at which nodes of the program
+
+
+def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Generalised:
+    """The plan with its recursive calls in groves. Raises Refused."""
+    if not any(isinstance(event, Invoked) for event in trace.events):
+        return plan
+    planting = _Planting(plan, trace, repertoire)
+    for group in planting.groups:
+        try:
+            planting.plant(group)
+        except Refused as refused:
+            raise Unrolled(refused.refusal) from refused
+    return planting.planted()
+
+
+class _Planting:
+    """A step's program while its calls are put together, one of the ``groups`` after the other."""
+
+    def __init__(self, plan: Generalised, trace: Trace, repertoire: Repertoire) -> None:
+        self.plan = plan
+        self.trace = trace
+        self.repertoire = repertoire
+        self.nodes = with_equal_arguments(plan.program.nodes)
+        self.assertions = list(plan.program.assertions)
+        self.groves: list[Grove] = []
+        calls = [event for event in trace.events if isinstance(event, Invoked)]
+        self.groups = list(_groups(self.nodes, len(plan.program.inputs), calls))
+        self._order = {id(event): number for number, event in enumerate(calls)}
+        self._at = {id(event): number for number, event in enumerate(trace.events)}
+        self._free = max(len(plan.program.inputs), *(1 + ref.index for node in self.nodes for ref in node.outs))
+        # Which node gives the rows of each of the step's lists.
+        self._rows = {_list_of(plan, node): position for position, node in enumerate(self.nodes) if is_rows_of(node)}
+        self._world = around(trace.events)
+        self._gradients = differentiated(self.nodes)
+
+    def plant(self, group: Group) -> None:
+        """Make these calls at the first of them. Raises Refused."""
+        events = [event for _, event in group]
+        lists = self._lists_of(group)
+        calls, held = self._calls(group, lists)
+        if calls.shown:
+            _refuse_always_shown(events, self.repertoire)
+        grove, node = self._grove(group, lists, calls, held)
+        self._refuse_read_back(grove, group)
+        self._refuse_changed_tables(grove, group)
+        if grove.assembled.recursion.kept and not node.outs:
+            raise _refused(group, "return nothing", "")
+        if grove.writes and any(other.writes for other in self.groves):
+            raise _refused(group, "other calls write, too", "In which order is not known.")
+        self.groves.append(grove)
+        for writing in self.groves:
+            for other in self.groves:
+                _refuse_read_later(writing, other)
+        first, *others = (position for position, _ in group)
+        for _ in range(grove.assembled.recursion.asked):
+            node = replace(node, outs=(*node.outs, Ref(self._free)))
+            self.assertions.append(Assertion(Ref(self._free), True, first + 1, grove.asked))
+            self._free += 1
+        self.nodes[first] = node
+        for position in (*others, *(self._rows[number] for number in lists)):
+            self.nodes[position] = replace(self.nodes[position], func=_nothing, args=(), kwargs={}, outs=())
+
+    def planted(self) -> Generalised:
+        """The plan, with all its calls put together."""
+        program, nodes = self.plan.program, tuple(self.nodes)
+        # What is only written to objects has to be computed, too.
+        roots = (node for node in nodes if isinstance(node.func, Roots))
+        kept = tuple(node.outs[0] for node in roots if node.func.invocation.recursion.kept)
+        program = replace(
+            program,
+            nodes=nodes,
+            assertions=tuple(sorted(self.assertions, key=lambda assertion: assertion.after)),
+            outputs=(*program.outputs, *kept),
+            output_after=(*program.output_after, *(len(nodes) for _ in kept)),
+        )
+        return replace(self.plan, program=program, groves=tuple(self.groves))
+
+    def _lists_of(self, group: Group) -> tuple[int, ...]:
+        """The lists to which these calls append. Raises Refused where others do, too."""
+        for number in dict.fromkeys(number for _, event in group for number, _ in event.grown):
+            some = [other for other in self.groups if any(n == number for _, event in other for n, _ in event.grown)]
+            if len(some) > 1:
+                raise _refused(group, "others append to the same list", "They are not made together.")
+        return tuple(dict.fromkeys(n for _, event in group for n, _ in event.grown if n in self._rows))
+
+    def _calls(self, group: Group, lists: tuple[int, ...]) -> tuple[Calls, dict[Any, int]]:
+        """What is known of the calls, and which value of the step each tensor is that they find around themselves."""
+        trace, events = self.trace, tuple(event for _, event in group)
+        first, callee, given = events[0], events[0].callee, self.nodes[group[0][0]].kwargs.get("own", ())
+        ways = self.repertoire.reached([callee], self._world)
+        own = dict(zip((origin.token for origin in first.own), given, strict=True))
+        held, examples = _held(self.plan, ways, own)
+        known = zip(own, (trace.kinds.get(ref.number) for ref in first.kwargs.get("own", ())), strict=True)
+        lengths = {token: kind[0][0] for token, kind in known if kind is not None and kind[0]}
+        tables = tuple(token for token in lengths if token in examples and token in tables_in(ways))
+        for token in tables:
+            examples[token] = _longer(examples[token], lengths[token])
+        tokens: dict[int, set[Any]] = {}
+        for token, index in held.items():
+            tokens.setdefault(index, set()).add(token)
+        of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
+        recipes = [self.plan.result, *(recipe for effect in self.plan.effects for recipe in effect.recipes)]
+        calls = Calls(
+            callee,
+            events,
+            examples,
+            passed=tuple(key for token in given_tensors(first) if (key := ("argument", callee, token)) in of_use),
+            results=tuple(result_key(first, which) for which in range(len(first.outs))),
+            lists=lists,
+            leaving=bool(lists) and any(isinstance(part, RowOf) for recipe in recipes for part in parts_of(recipe)),
+            places=tuple(self._order[id(event)] for event in events),
+            shown=self._are_shown(group),
+            world=self._world,
+            used=tuple(self._used(self.nodes[position], event) for position, event in group),
+            written=tuple(written_by(trace, trace.events[: self._at[id(events[-1])]])),
+            counted={number: start for event in events for number, start in event.counted},
+            alike={token: frozenset(tokens[index]) for token, index in held.items()},
+            tables=tables,
+        )
+        return calls, held
+
+    def _are_shown(self, group: Group) -> bool:
+        """See Calls."""
+        memory = self.trace.memory
+        parts = [part for recipe in self.trace.all_recipes() for part in parts_of(recipe)]
+        leaving = {memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if memory else set()
+        left = not leaving.isdisjoint(memory[ref.number] for _, event in group for ref in event.outs)
+        return left or looked_at_later(self.nodes, [position for position, _ in group])
+
+    def _used(self, node: Node, event: Invoked) -> Used:
+        """To what of what a call returns and appends gradients may flow."""
+        gradients, nodes = self._gradients, self.nodes
+        returned = (which for which, ref in enumerate(node.outs) if ref.index in gradients)
+        lists = ((place, self._rows[number]) for place, (number, _) in enumerate(event.grown) if number in self._rows)
+        appended = (("list", place) for place, at in lists if any(ref.index in gradients for ref in nodes[at].outs))
+        return frozenset((*returned, *appended))
+
+    def _grove(self, group: Group, lists: tuple[int, ...], calls: Calls, held: Mapping[Any, int]) -> tuple[Grove, Node]:
+        """The calls as a grove, and as a node of the program."""
+        nodes, callee = self.nodes, calls.callee
+        assembled = calls.assemble(self.repertoire)
+        walker = calls.walker(assembled, self.repertoire, {})
+        reached = calls.reached(self.repertoire)
+        flowing = tuple(origin.token in reached for origin in assembled.shared)
+        offered = [origin.token for origin in assembled.shared]
+        longer = tuple(offered.index(token) if token in offered else -1 for token in calls.tables)
+        invocation = Invocation(assembled.recursion, self.repertoire.traced)
+        roots = Roots(invocation, len(group), flowing, calls.shown, longer)
+        seeds: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
+        for position, event in group:
+            for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
+                if ("argument", callee, token) in calls.passed:
+                    seeds[assembled.buffers["argument", callee, token]].append(ref)
+        rows = [self._rows[number] for number in lists]
+        whole = [nodes[position].args[0] for position in rows]
+        args = ([Ref(held[origin.token]) for origin in assembled.shared], list(seeds.values()), whole)
+        outs = tuple(ref for position in (*(p for p, _ in group), *rows) for ref in nodes[position].outs)
+        first = nodes[group[0][0]]
+        return Grove(calls, assembled, roots, walker), Node(roots, args, {}, outs, first.modes, first.place)
+
+    def _refuse_read_back(self, grove: Grove, group: Group) -> None:
+        """The step does nothing with what calls write, and does not itself write in between."""
+        if not grove.writes:
+            return
+        trace = self.trace
+        stored = (event.key for event in trace.events if isinstance(event, Stored))
+        names = names_read(trace) | {(None, key) for key in stored if type(key) is str}
+        for write in grove.assembled.writes:
+            cls, name = write.name
+            if cls is None and isinstance(write.event, Stored):  # an object of the step
+                cls = class_of(trace, write.event.base)
+            if is_read((cls, name), names):
+                raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
+        begun, ended = self._at[id(group[0][1])], self._at[id(group[-1][1])]
+        if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
+            raise _refused(group, "the step does other things between them", "All calls are made at once.")
+
+    def _refuse_changed_tables(self, grove: Grove, group: Group) -> None:
+        """What the host picks rows of is what it was before the step."""
+        tables = {pick.table.token for way in grove.assembled.ways for pick in way.picks.values()}
+        if not tables:
+            return
+        memory = self.trace.memory
+        picked = {memory[number] for number, origin in self.trace.origins.items() if origin.token in tables}
+        for event in self.trace.events[: self._at[id(group[0][1])]]:
+            if isinstance(event, Op) and writes(event):
+                changed = {memory[ref.number] for ref in taken_by(event)}
+                if changed & picked:
+                    what = "the step changes a tensor in place of which recursive calls pick rows by their own numbers"
+                    raise Refused(Refusal(event.place, what, "The host picks them before the step.", "Pass on a copy."))
+
+
+def _refuse_always_shown(events: Sequence[Invoked], repertoire: Repertoire) -> None:
+    """Where the step lets out what calls return, that is not always a parameter, or a view of one."""
+    for event in events:
+        if not isinstance(event, InvokedEach) and repertoire.shows_always(event):
+            what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
+            raise Refused(Refusal(event.place, what, "What calls return lies in rows of one tensor.", "Return a copy."))
+
+
+def _refuse_read_later(writing: Grove, other: Grove) -> None:
+    """What calls write is not what calls of another function read."""
+    names = {name for way in other.assembled.ways for name in way.names_read} if writing is not other else set()
+    for write in writing.assembled.writes:
+        if is_read(write.name, names):
+            what = f"calls of {writing.calls.events[0].name} write what other calls read"
+            raise Refused(Refusal(write.event.place, what, "Writes are made at the end.", "Return it."))
+
+
+def _refused(group: Group, what: str, why: str) -> Refused:
+    event = group[0][1]
+    return Refused(Refusal(event.place, f"calls of {event.name} write to objects, and {what}", why, "Return it."))
+
+
+def _list_of(plan: Generalised, node: Node) -> int:
+    """The number of the list of which the node gives the rows."""
+    (which,) = node.args
+    number: int = plan.origins[which.index].key
+    return number
+
+
+def _nothing() -> None:
+    """The call is made with another."""
+
+
+def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> Iterator[Group]:
+    """The calls that can be made at one point of the program: that of the first of them."""
+    waiting = iter(events)
+    there = set(range(inputs))
+    opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
+    for position, node in enumerate(nodes):
+        if getattr(node.func, "__name__", "") == "invoke":
+            event = next(waiting)
+            kind = (event.callee, event.made, given_tensors(event), tuple(node.kwargs.get("own", ())))
+            group = opened.get(kind)
+            if group is not None and any(ref.index not in group[0] for ref in refs_of(node)):
+                yield opened.pop(kind)[1]
+                group = None
+            if group is None:
+                group = opened[kind] = (set(there), [])
+            group[1].append((position, event))
+        elif _stands_between(node, there):
+            yield from (group for _, group in opened.values())
+            opened.clear()
+        there.update(ref.index for ref in node.outs)
+    yield from (group for _, group in opened.values())
+
+
+def _stands_between(node: Node, there: set[int]) -> bool:
+    """Whether calls before the node and calls after it cannot be made together."""
+    return writes(node) or asks_for_gradients(node) or any(ref.index in there for ref in node.outs)
+
+
+def _held(
+    plan: Generalised, ways: Sequence[Way], own: Mapping[Any, Ref]
+) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
+    """Which value of the step each tensor is that calls find around themselves, by where they find it, and what it is
+    like. ``own``: those that the step has made."""
+    by_path = {origin.token: index for index, origin in enumerate(plan.origins)}
+    inputs = plan.program.inputs
+    by_tensor = {id(entry.example): index for index, entry in enumerate(inputs)}
+    held: dict[Any, int] = {}
+    examples: dict[Any, torch.Tensor] = {}
+    for way in ways:
+        for part in way.parts:
+            for ref, origin in part.shared:
+                entry = way.plan.program.inputs[ref.index]
+                if origin.token in own:
+                    index: int | None = own[origin.token].index
+                else:  # the step may have met it on another path
+                    index = by_path.get(origin.token, by_tensor.get(id(entry.example)))
+                    entry = entry if index is None else inputs[index]
+                if index is not None:
+                    held[origin.token] = index
+                    examples[origin.token] = _like(entry.example, entry.requires_grad)
+    return held, examples
+
+
+def _longer(example: torch.Tensor, rows: int) -> torch.Tensor:
+    """The like of a table with room for so many rows, and more: one for many lengths."""
+    size = (max(LEAST_ROWS, 1 << (rows - 1).bit_length()), *example.shape[1:])
+    return torch.empty(size, dtype=example.dtype, device=example.device).requires_grad_(example.requires_grad)
+
+
+def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    return example.detach().requires_grad_(requires_grad)

@@ -1,0 +1,132 @@
+"""Tells whether recursive calls take ways that are known, before they are made: those need not be watched.
+
+Each way has code of its own, which stays as others are learnt. Knows nothing of how calls are computed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torchjanus.core.access_path import Origin
+from torchjanus.graph.recursion.traversal.text import (
+    SCOPE,
+    Unknown,
+    by_size,
+    checked,
+    given_text,
+    guarded,
+    numbers_given,
+)
+from torchjanus.graph.recursion.variants.variant import Way
+from torchjanus.host.embed import compile_with_constants
+
+__all__ = ["Recogniser", "room_within"]
+
+_ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
+
+
+def room_within(limit: int) -> int:
+    """How deep calls may go where Python may go as deep as ``limit``."""
+    return int(limit * _ROOM)
+
+
+class _Matcher:
+    """The code of one way. ``take`` follows a call and those within, if it takes the way; else it returns None.
+    ``reads``: what it asks of the step."""
+
+    def __init__(self, way: Way) -> None:
+        needs: dict[Any, tuple[int, Origin]] = {}
+        names: dict[str, Any] = {}
+        parameters = [f"p{number}" for number in range(len(way.parameters))]
+        source, passed = checked(way, needs, names)
+        body = list(_body(way, passed, source))
+        source.flush()
+        lines = [f"def take({', '.join(['d', 'run', *parameters])}):"]
+        lines += ["    if d > run.limit: raise Unknown", f"    step = run.step[{way.number}]", "    while True:"]
+        lines += [f"        {line}" for line in (*guarded(source.lines), *body)]
+        scope: dict[str, Any] = {**SCOPE}
+        compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
+        self.take: Callable[..., Any] = scope["take"]
+        self.reads = tuple(origin for _, origin in needs.values())
+        self.made = way.made
+
+
+def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
+    """What is done once it is known that a call takes the way."""
+    # Whether a call takes such a way, what it writes or finds counted, and to what gradients flow, is known when it was
+    # made.
+    if (
+        way.truths
+        or way.entered
+        or way.sides
+        or way.cuts_gradients
+        or not way.gradients.uniform
+        or any(write.list is None for write in way.writes)
+    ):
+        yield "raise Unknown"
+        return
+    yield f"run.met.add({way.number})"
+    for number, (site, text) in enumerate(zip(way.sites, passed, strict=True)):
+        yield f"for take in run.takes({source.object(site.event.callee)}, ()):"
+        yield f"    c{number} = take({', '.join([f'd + {site.frames}', 'run', *text])})"
+        yield f"    if c{number} is not None: break"
+        yield "else: raise Unknown"
+        yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise Unknown"
+        yield from numbers_given(site, number, 0)
+    numbers = [given_text(source, recipe) for recipe in way.numbers]
+    source.flush()
+    yield f"return ({''.join(f'{text}, ' for text in (str(way.number), *numbers))})"
+
+
+class _Run:
+    """One call that is followed. ``step``: what each way asks of the step; ``met``: the ways that were taken."""
+
+    def __init__(self, matchers: Mapping[int, _Matcher], takes: Any, limit: int, given: Any) -> None:
+        known: dict[Any, Any] = {}
+        self.step = {
+            number: [_read(origin, given, known) for origin in matcher.reads] for number, matcher in matchers.items()
+        }
+        self.made = {number: matcher.made for number, matcher in matchers.items()}
+        self.takes, self.limit = takes, limit
+        self.met: set[int] = set()
+
+
+def _read(origin: Origin, given: Any, known: dict[Any, Any]) -> Any:
+    if origin.token not in known:
+        known[origin.token] = origin.read(*given)
+    return known[origin.token]
+
+
+class Recogniser:
+    """The ways that calls may take. ``known``: the code of ways, by their numbers; it is added to."""
+
+    def __init__(self, ways: Mapping[Any, Sequence[Way]], known: dict[int, _Matcher]) -> None:
+        self._takes: dict[Any, list[Any]] = {}
+        self._matchers: dict[int, _Matcher] = {}
+        for callee, own in ways.items():
+            for way in by_size(own):
+                matcher = known.get(way.number)
+                if matcher is None:
+                    matcher = known[way.number] = _Matcher(way)
+                self._matchers[way.number] = matcher
+                self._takes.setdefault(callee, []).append(matcher.take)
+
+    def recognise(
+        self, callee: Any, step: Any, given: Sequence[Any], room: int
+    ) -> tuple[frozenset[int], int, Any] | None:
+        """The ways that a call and those within take, its own, and what it returns looks like. None where one is
+        unknown, or where there is no ``room`` for them to go as deep as they do. ``step``: the arguments of the
+        step."""
+        try:
+            run = _Run(self._matchers, self._takes.get, room_within(room), step)
+        except (KeyError, AttributeError, IndexError, TypeError):
+            return None
+        try:
+            for take in self._takes.get(callee, ()):
+                found = take(0, run, *given)
+                if found is not None:
+                    return frozenset(run.met), found[0], run.made[found[0]]
+        except (Unknown, RecursionError, ArithmeticError):
+            pass
+        return None

@@ -1,0 +1,416 @@
+"""Follows the recursive calls of one run on the host, without computing anything.
+
+The functions are written out as Python that goes through the same objects as the user's: each call is matched with a
+way by what the way relies on, goes on to the calls that the way makes, and notes what is to be computed. Knows nothing
+of how cells are run.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import InternalFault
+from torchjanus.graph.recursion.cells.buffers import Assembled
+from torchjanus.graph.recursion.traversal.notes import Own, Stretch, Unit
+from torchjanus.graph.recursion.traversal.recognition import room_within
+from torchjanus.graph.recursion.traversal.schedule import NoSuchRow, Noted, lay_out
+from torchjanus.graph.recursion.traversal.text import (
+    SCOPE,
+    Matched,
+    Unknown,
+    WaySource,
+    branches,
+    by_size,
+    checked,
+    given_text,
+    number_text,
+)
+from torchjanus.graph.recursion.variants.counts import counting_text, place_of
+from torchjanus.graph.recursion.variants.gradients import Used
+from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.reads import Written, numbers_made
+from torchjanus.graph.recursion.variants.variant import Way, Write
+from torchjanus.host.checks import BROKEN
+from torchjanus.host.embed import compile_with_constants
+from torchjanus.trace.actions import Stored
+from torchjanus.trace.recipes import Number
+from torchjanus.trace.values import Expr
+
+__all__ = ["Root", "Walker", "wherever"]
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
+    with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
+    the number that the callee knows, which of the results each is; None for one to which nothing is appended; of a
+    number that they count, the complement of which of those it is;
+    ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
+    of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
+    length; ``used``: to what of what it returns and appends gradients may flow (see ``way_gradients``)."""
+
+    callee: Any
+    made: Any
+    seeds: tuple[tuple[Any, int, int], ...]
+    lists: tuple[int | None, ...] = ()
+    each: tuple[int, ...] = ()
+    parameters: int = 0
+    never: frozenset[int] = frozenset()
+    even: bool = False
+    used: Used = frozenset()
+
+
+class Walker:
+    """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
+
+    def __init__(
+        self,
+        assembled: Assembled,
+        roots: Sequence[Root],
+        counts: Sequence[int],
+        reached: frozenset[Any],
+        needs: dict[Any, tuple[int, Origin]],
+        handed: Mapping[Any, frozenset[int]],
+        exact: bool = False,
+        written: Sequence[Written] = (),
+        alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
+        counted: int = 0,
+        tables: Sequence[Any] = (),
+    ) -> None:
+        """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
+        which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
+        step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
+        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
+        the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
+        which the same one is found; ``counted``: how many numbers calls count;
+        ``tables``: where tensors are found of whose rows the least and the most are noted."""
+        self._tables = {token: number for number, token in enumerate(tables)}
+        self._counted = counted
+        self._exact = exact
+        self._written_before = written
+        self._alike = alike
+        self._assembled = assembled
+        self._roots = tuple(roots)
+        self.needs = needs
+        self._handed = handed
+        recursion = assembled.recursion
+        self._counts = list(counts)
+        tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
+        self._wanted, self._tokens = reached & tokens, tokens
+        self._used = [
+            {o.token for o in part.flowing if o.token in reached or o.token not in way.sometimes} & tokens
+            for way, part in assembled.examples
+        ]
+        self._complete: dict[tuple[int, ...], bool] = {}
+        self._rows_written = [write.ref is not None for write in assembled.writes]
+        self._follow = self._written()
+
+    @property
+    def reads(self) -> list[Origin]:
+        """What ``walk`` is given of the step, in this order."""
+        return [origin for _, origin in self.needs.values()]
+
+    def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
+        """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
+        goes deeper than eager could. ``starts``: what the numbers that calls count are before the first of them."""
+        try:
+            noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
+        except (Unknown, RecursionError, ArithmeticError):
+            return None
+        except BROKEN as error:
+            raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
+        cells = tuple(number for number, some in enumerate(noted.units) if any(some.values()))
+        if not (self._gradients_reach_all(met) if self._exact else self._reaches_all(cells)):
+            return None
+        try:
+            forest = lay_out(self._assembled.recursion, self._counts, noted, self._rows_written)
+        except NoSuchRow:
+            return None
+        forest.bounds = noted.bounds
+        forest.counts = [count for (count,) in noted.counts]
+        forest.numbers = [made[self._assembled.recursion.by_root :] for made in noted.results]
+        return forest
+
+    def _reaches_all(self, cells: tuple[int, ...]) -> bool:
+        """Whether the parameters that are used are those that have to be."""
+        known = self._complete.get(cells)
+        if known is None:
+            reached = {token for cell in cells for token in self._used[cell]}
+            known = self._complete[cells] = self._wanted == wherever(reached, self._alike) & self._tokens
+        return known
+
+    def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
+        """The same, where gradients flow to calls along these ways only, and to so much of what they return."""
+        gradients = {way.number: way.gradients for way in self._assembled.ways}
+        found = [gradients[number].flow(used)[0] for number, used in met]
+        return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
+
+    # -- the text -------------------------------------------------------------------------------------------------
+
+    def _written(self) -> Any:
+        names: dict[str, Any] = {}
+        ways: dict[Any, list[Way]] = {}
+        for way in self._assembled.ways:
+            ways.setdefault(way.callee, []).append(way)
+        self._functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
+        # Of each function the tensors that it is given, as far as they are of use: their rows are passed along.
+        self._leaves: dict[Any, dict[Any, int]] = {}
+        for key in self._assembled.buffers:
+            if key[0] == "argument":
+                leaves = self._leaves.setdefault(key[1], {})
+                leaves[key[2]] = len(leaves)
+        lines = ["def follow(step, roots, starts, limit):"]
+        lines += [f"    {line}" for line in self._notebook()]
+        for callee, own in ways.items():
+            lines += self._function(callee, own, names)
+        firsts = self._assembled.recursion.seeds
+        begun = {buffer: sum(self._counts[:number]) for number, buffer in enumerate(firsts)}
+        results = []
+        for number, root in enumerate(self._roots):
+            rows = {token: begun[buffer] + row for token, buffer, row in root.seeds}
+            passed = [str(rows.get(token, 0)) for token in self._leaves.get(root.callee, ())]
+            name = self._functions[root.callee]
+            names[f"U{number}"] = root.used
+            first = ["0", f"U{number}"] if self._exact else ["0"]
+            lines += [f"    q{n} = {_list_text(which)}" for n, which in enumerate(root.lists)]
+            kinds = self._kinds(root.callee, root.made, root.never)
+            if root.each:
+                lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
+            else:
+                lines.append(f"    w{number}, *r{number} = {name}({', '.join([*first, *passed, f'*roots[{number}]'])})")
+                lines.append(f"    if w{number} not in {kinds}: raise Unknown")
+            lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
+            results.append(f"r{number}")
+        noted = f"level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts, bounds"
+        lines.append(f"    return Noted({noted}), met")
+        scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
+        compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
+        return scope["follow"]
+
+    @staticmethod
+    def _each(number: int, root: Root, call: str, kinds: str) -> Iterator[str]:
+        """A call for each element of some lists."""
+        names = [f"x{place}" for place in root.each]
+        lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
+        if root.even and len(names) > 1:
+            first, *others = (f"len(roots[{number}][{place}])" for place in root.each)
+            yield f"    if not ({' == '.join([first, *others])}): raise Unknown"
+        given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
+        yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
+        yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
+        yield f"    r{number} = []"
+
+    def _notebook(self) -> Iterator[str]:
+        """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""
+        recursion = self._assembled.recursion
+        cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
+        yield f"level = [0] * {sum(self._counts)}; rise = level.append; climb = level.extend"
+        yield f"units = [{', '.join('levels(list)' for _ in cells)}]"
+        columns = (", ".join("levels(list)" for _ in cell.columns) for cell in recursion.cells)
+        yield f"columns = [{', '.join(f'[{texts}]' for texts in columns)}]"
+        lists = ", ".join("levels(list)" for _ in totals)
+        yield f"sums = [{lists}]; terms = [{lists}]"
+        yield f"met = set(); written = []; lists = [{', '.join('[]' for _ in range(recursion.lists))}]"
+        yield f"bounds = {[0] * len(self._tables)}"
+        yield "counts = [[start] for start in starts]"
+        yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
+        for n, cell in enumerate(recursion.cells):
+            at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
+            yield f"u{n} = units[{n}]{at}"
+            yield from (f"k{n}_{place} = columns[{n}][{place}]{at}" for place in range(len(cell.columns)))
+        for n in totals:
+            yield f"t{n} = sums[{n}]; i{n} = terms[{n}]"
+
+    def _kinds(self, callee: Any, made: Any, never: frozenset[int] = frozenset()) -> str:
+        """The ways that return such a thing, as text."""
+        ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
+        return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
+
+    def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
+        leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
+        parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
+        flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
+        yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
+        yield "        if d > limit: raise Unknown"
+        entered = sorted(set().union(*(way.entered for way in ways)))
+        yield from (f"        y{n} = q{n}[0]" for n in entered)
+        yield from branches([self._way(way, names) for way in by_size(ways)])
+        yield "        raise Unknown"
+
+    def _way(self, way: Way, names: dict[str, Any]) -> Matched:
+        source, passed = checked(way, self.needs, names, self._written_before)
+        if self._exact and way.sites:
+            names[f"F{way.number}"] = way.gradients.flow
+        columns = [
+            [
+                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else _held_text(source, way, n)
+                for kind, n in part.columns
+            ]
+            for part in way.parts
+        ]
+        written = [
+            ("", "")
+            if write.list is not None and not write.counts
+            else ("", self._value(source, write))
+            if write.list is not None
+            else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
+            for write in way.writes
+        ]
+        numbers = [given_text(source, recipe) for recipe in way.numbers]
+        picked = [
+            (self._tables[token], _slot_text(source, way.number_at(slot)[1]))
+            for token, slots in way.tables.items()
+            for slot in (slots or () if token in self._tables else ())
+        ]
+        source.flush()
+        body = (*_picking(picked), *self._body(way, passed, columns, written, numbers))
+        return Matched(tuple(source.lines), body)
+
+    def _body(
+        self,
+        way: Way,
+        passed: list[list[str]],
+        columns: list[list[str]],
+        written: list[tuple[str, str]],
+        numbers: list[str],
+    ) -> Iterator[str]:
+        """What is noted of a call that takes this way."""
+        if self._exact:
+            yield f"met.add(({way.number}, g))"
+            if way.sites:
+                yield f"_, e = F{way.number}(g)"
+        stretch, units = Stretch(), list[Unit]()
+        for kind, number in (*way.order, ("end", 0)):
+            if kind == "part":
+                units.append(self._part(way, number, columns[number]))
+            elif kind == "fold":
+                units.append(self._fold(way, number))
+            else:
+                yield from stretch.noted(units)
+                units.clear()
+            if kind == "site":
+                yield from self._writes(way, written, number)
+                yield from self._call(way, number, passed[number], stretch)
+        yield from self._writes(way, written, len(way.sites))
+        for n, write in enumerate(way.writes):
+            if write.ref is not None and write.list is None:
+                yield f"n{n}[2] = {stretch.row(self._row(way, write.ref))}"
+            elif write.ref is not None:
+                yield f"q{write.list}[n{n}] = {stretch.row(self._row(way, write.ref))}"
+        found = [stretch.row(self._row(way, ref)) for ref in way.results]
+        yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found, *numbers])})"
+
+    def _part(self, way: Way, number: int, columns: list[str]) -> Unit:
+        """What is noted of a part of the way."""
+        part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
+        takes = [self._row(way, ref) for ref in part.takes]
+        rows = ", ".join(f"{{{place}}}" for place in range(len(takes)))
+        line = f"u{cell}[{{level}}].extend(({{row}}, {rows}))" if takes else f"u{cell}({{row}})"
+        at = "[{level}].append" if takes else ""
+        texts = (text.replace("{", "{{").replace("}", "}}") for text in columns)
+        lines = (line, *(f"k{cell}_{place}{at}({text})" for place, text in enumerate(texts)))
+        return Unit(f"part{number}", takes, len(part.gives), lines)
+
+    def _fold(self, way: Way, number: int) -> Unit:
+        """What is noted of a sum of the way."""
+        fold, total = way.folds[number], self._assembled.total_of[way.number, number]
+        begin = 0 if fold.start is None else 1
+        takes = [self._row(way, ref) for ref in ((fold.start,) if fold.start is not None else ()) + fold.items]
+        terms = "".join(f"{{{place}}}, " for place in range(begin, len(takes)))
+        lines = (
+            f"t{total}[{{level}}].extend(({{row}}, {'{0}' if begin else '0'}, {len(fold.items)}))",
+            f"i{total}[{{level}}].extend(({terms}))",
+        )
+        return Unit(f"fold{number}", takes, 1, lines)
+
+    def _call(self, way: Way, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
+        """Follow a call that the way makes."""
+        site = way.sites[number]
+        callee = site.event.callee
+        by_token = dict(site.args)
+        rows = [
+            stretch.row(self._row(way, by_token[token])) if token in by_token else "0"
+            for token in self._leaves.get(callee, ())
+        ]
+        flag = [f"e[{number}]"] if self._exact else []
+        inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
+        yield f"c{number} = {self._functions[callee]}({inner})"
+        never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
+        kinds = self._kinds(callee, site.event.made, never)
+        if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
+            yield f"if c{number}[0] not in {kinds}: raise Unknown"
+        numbers = [f"v{number}_{which}" for which in range(len(numbers_made(site.event.made)))]
+        if site.outs or numbers:
+            rows = [f"c{number}_{which}" for which in range(len(site.outs))]
+            yield f"_, {', '.join([*rows, *numbers])} = c{number}"
+
+    def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
+        """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
+        for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
+            if write.before == before and write.list is not None and write.counts:
+                yield f"q{write.list}[0] = ({value})(q{write.list}[0])"
+            elif write.before == before and write.list is not None:
+                yield f"n{n} = len(q{write.list}); q{write.list}.append(0)"
+            elif write.before == before:
+                number = next(k for k, known in enumerate(self._assembled.writes) if known is write)
+                yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
+
+    @staticmethod
+    def _value(source: WaySource, write: Write) -> str:
+        if not write.counts:
+            return given_text(source, write.value)
+        event = write.event
+        place = place_of(event) if isinstance(event, Stored) else event.base
+        if not isinstance(write.value, Number):
+            return f"lambda c: {given_text(source, write.value)}"
+        return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
+
+    def _row(self, way: Way, ref: Any) -> Own | str:
+        """The row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
+        match way.source_of(ref):
+            case ("argument", token):
+                return f"a{self._leaves[way.callee][token]}"
+            case ("call", site, which):
+                return f"c{site}_{which}"
+            case ("part" | "fold" as kind, number, which):
+                return Own(f"{kind}{number}", which)
+        raise AssertionError(f"{ref} is no row")
+
+
+def _list_text(which: int | None) -> str:
+    """The text of one of the step's lists, or of a number that is counted (see ``Root``)."""
+    if which is None:
+        return "[]"
+    return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
+
+
+def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
+    """These places of shared tensors, and all others at which the same are found."""
+    return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))
+
+
+def _held_text(source: WaySource, way: Way, number: int) -> str:
+    """The text of a tensor that a node holds, or of where a row of one of the step's is found."""
+    pick = way.picks.get(number)
+    if pick is None:
+        return source.value(way.plan.origins[number])
+    return f"({source.value(pick.table)}, {source.number(pick.number)})"
+
+
+def _slot_text(source: WaySource, number: Any) -> str:
+    return number_text(source, number) if isinstance(number, Expr) else repr(number)
+
+
+def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """Note which rows of tables are picked: none that is not there, nor counted from the end."""
+    for table, text in picked:
+        yield f"b = {text}"
+        yield "if b < 0: raise Unknown"
+        yield f"if b >= bounds[{table}]: bounds[{table}] = b + 1"

@@ -1,0 +1,104 @@
+"""Numbers that recursive calls count on objects: ``node.visits += 1``.
+
+Nothing else of a call depends on such a number, so it does not matter that calls are followed before anything is
+written: the commit makes each new number of what is there by then. Of what the step itself has set (see
+``semantics.tally``) the host knows what it is when a call begins. Knows nothing of how calls are followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.ir.numbers import expressions_in
+from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.values import Apply, Read, leaves
+
+__all__ = ["count_of", "counted", "counting_text", "entered_at", "place_of", "read_place"]
+
+_COUNT = "count "  # begins the name of the parameter by which a call knows what is there when it begins
+
+
+def entered_at(number: Any) -> Origin:
+    """Where a call finds what calls have counted before it. ``number``: by which they know the count."""
+    return Origin.parameter(f"{_COUNT}{number}")
+
+
+def count_of(origin: Origin) -> int | None:
+    """Which count it is, if what is found there is one of those."""
+    known = origin.step is Step.PARAMETER and origin.key.startswith(_COUNT)
+    return int(origin.key.removeprefix(_COUNT)) if known else None
+
+
+def place_of(event: Stored) -> Origin:
+    """Where a run would find what it has written."""
+    return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
+
+
+def read_place(event: Stored, target: Any) -> Any:
+    """What is there before it is written."""
+    return getattr(target, event.key) if event.how == "field" else target[event.key]
+
+
+def counted(trace: Trace) -> frozenset[Any]:
+    """The places of numbers of which a call only makes what it writes there in their stead: once, and before it makes
+    other calls, which may count there, too."""
+    found: dict[Any, int] = {}  # how many calls had been made when it was read
+    written: dict[Any, list[bool]] = {}
+    calls = 0
+    for event in trace.events:
+        calls += isinstance(event, Invoked)
+        if isinstance(event, Found):
+            found.setdefault(event.origin.token, calls)
+        elif isinstance(event, Stored) and event.how in ("field", "item"):
+            place = place_of(event).token
+            written.setdefault(place, []).append(found.get(place) == calls)
+    counts = {place for place, fitting in written.items() if fitting == [True]}
+    return frozenset(counts - set(_used(trace))) if counts else frozenset()
+
+
+def _used(trace: Trace) -> Iterator[Any]:
+    """The places of numbers that are used for anything else."""
+    exprs = list(expressions_in(trace.result))
+    for event in trace.events:
+        match event:
+            case Held(expr=expr) | Pinned(expr=expr) | Computed(expr=expr) | Each(count=expr):
+                exprs += expressions_in(expr)
+            case Stored():
+                own = place_of(event).token
+                yield from (place for place in _places(expressions_in(trace.recipes[id(event)])) if place != own)
+            case Mutation():
+                exprs += expressions_in(trace.recipes[id(event)])
+            case Op():
+                exprs += expressions_in((event.args, event.kwargs))
+        if isinstance(event, Invoked):
+            exprs += expressions_in([recipe for _, recipe in event.given])
+        at = getattr(event, "origin", None) or getattr(event, "base", None)
+        while at is not None:
+            exprs += expressions_in(at.key)
+            at = at.base
+    yield from _places(exprs)
+
+
+def _places(exprs: Any) -> Iterator[Any]:
+    return (leaf.origin.token for expr in exprs for leaf in leaves(expr) if isinstance(leaf, Read))
+
+
+def counting_text(expr: Any, place: Any, number: Callable[[Any], str], function: Callable[[Any], str]) -> str:
+    """The text of a function that makes the new number of what is there. ``number``: the text of any other number, as
+    it is when the call is followed; ``function``: that of a function."""
+    given: list[str] = []
+
+    def text(part: Any) -> str:
+        if isinstance(part, Read) and part.origin.token == place:
+            return "c"
+        if isinstance(part, Apply):
+            return f"{function(part.func)}({', '.join(map(text, part.args))})"
+        given.append(f"x{len(given)}={number(part)}")
+        return f"x{len(given) - 1}"
+
+    body = text(expr)
+    return f"lambda {', '.join(['c', *given])}: {body}"

@@ -1,0 +1,420 @@
+"""Ways that part where a tensor decides, told as one (if-conversion, predication): whoever follows the calls cannot
+know which way each will go, so all is computed for all of them, and each call takes the values of its own way.
+
+What a call computes of the other way must not harm: it is computed of zeros, by functions that are defined, and have
+finite derivatives, everywhere; so no error, infinity or NaN of a way that is not taken reaches a result or a gradient.
+Works on traces; knows nothing of cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.core.access_path import Origin
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.recursion.variants.facts import about, decides, flipped
+from torchjanus.graph.recursion.variants.predicates import DECIDED, Choice, Path, masked, selected
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.around import disagree
+from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
+from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.recipes import Build, TensorOf
+from torchjanus.trace.rounds import Loop
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Fetch, Size, is_local
+
+__all__ = ["converted"]
+
+MAX_LEAVES = 8  # each is computed for all calls
+
+_TOTAL = frozenset(
+    """abs add addcmul addmm amax amin bmm cat chunk clamp clone contiguous cos dot einsum elu embedding eq expand
+    expand_as flatten float gelu ge get getitem glu gt hardtanh hstack inner layer_norm le leaky_relu lerp linear
+    log_softmax logsigmoid lt matmul max maximum mean min minimum mish mm mul mv narrow ne neg new_ones new_zeros ones
+    ones_like outer permute positive prelu radd relu relu6 reshape rmul rsub select selu sigmoid silu sin softmax
+    softplus softsign split square squeeze stack sub sum T t tanh tensor transpose tril triu unbind unsqueeze view
+    view_as vstack where zeros zeros_like""".split()
+)
+_CONSTANT_DIVISOR = ("div", "truediv", "true_divide")
+_SILENT = (Entered, Left, Decision, Trips)
+_FACTS = (Found, Absent, Filled, Keys, Same, Instance, Held, Pinned, Computed)
+
+
+class _Unfit(Exception):
+    """The ways cannot be told as one."""
+
+
+def converted(events: Sequence[Invoked]) -> Choice | None:
+    """Calls that took different ways, between which tensors decide, as one; None where they cannot be told so."""
+    first = events[0]
+    if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
+        return None
+    try:
+        return _Conversion(events).choice()
+    except _Unfit:
+        return None
+
+
+class _Leaf(Rewriting):
+    """One of the runs. ``numbers``: what its tensors are called in the new one; ``after``: operations before a point of
+    it, in the new one; ``places``: where its events are."""
+
+    def __init__(self, old: Trace, conversion: _Conversion) -> None:
+        super().__init__(old)
+        self.conversion = conversion
+        self.numbers: dict[int, int] = {}
+        self.path: Path = ()  # what has been decided
+        self.begun: tuple[int, ...] = ()  # how many tensors there were before each of these decisions
+        self.own: set[int] = set()  # the events that are its own, perhaps with other runs
+        self.after = [0]
+        self.places: list[int] = []
+        self.given: frozenset[int] = frozenset()  # the memory of tensors that others see
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.conversion.masked(self, self.conversion.number_of(self, number))
+
+    def final(self, number: int) -> int:
+        return self.conversion.number_of(self, number)
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def expr(self, expr: Any) -> Any:
+        if not isinstance(expr, Fetch | Size):
+            return super().expr(expr)
+        made = replace(expr, ref=self.final(expr.ref), after=self.position(expr.after))
+        if expr.token in self.old.fetched:
+            self.conversion.fetched[made.token] = self.old.fetched[expr.token]
+        return made
+
+
+@dataclass(slots=True)
+class _Call:
+    """A call that a way makes, as the new run says it."""
+
+    event: Invoked
+    args: tuple[int, ...]
+
+
+_Following = Generator[_Call, tuple[TensorRef, ...], Any]
+
+
+class _Conversion:
+    """Writes the runs as one."""
+
+    def __init__(self, events: Sequence[Invoked]) -> None:
+        self.first = events[0]
+        self.leaves = [_Leaf(event.call, self) for event in events]
+        self.events: list[Any] = []
+        self.tensors: list[Any] = []
+        self.origins: dict[int, Origin] = {}
+        self.by_origin: dict[Any, int] = {}
+        self.groups: list[set[int]] = []  # of each tensor, which share its memory
+        self.common: set[int] = set()  # what calls return
+        self.masks: dict[Any, int] = {}
+        self.fetched: dict[Any, Any] = {}
+        self.ops = 0
+        self.said: dict[Any, Any] = {}  # what is said of a place of the heap
+        self.deciding: set[int] = set()
+        self.within: dict[int, Path] = {}
+        self.paths: dict[int, Path] = {}  # of the leaves
+
+    def choice(self) -> Choice:
+        traces = [leaf.old for leaf in self.leaves]
+        around: dict[Any, Any] = {}
+        for trace in traces:
+            if disagree(around, trace.around):
+                raise _Unfit
+            around |= trace.around
+        following = self._follow(self.leaves, 0, ())
+        outs: Any = None
+        result: Any = None
+        try:
+            while True:
+                call = following.send(outs)
+                outs = self._call(call)
+        except StopIteration as done:
+            result = done.value
+        last = traces[0]
+        made = replace(
+            last,
+            events=self.events,
+            tensors=self.tensors,
+            origins=self.origins,
+            owners={known: origin for trace in reversed(traces) for known, origin in trace.owners.items()},
+            result=result,
+            recipes={known: recipe for leaf in self.leaves for known, recipe in leaf.recipes.items()},
+            fetched=self.fetched,
+            way=None,
+            rounds=[],
+            turns=[],
+            frames=[],
+            plain=[],
+            given=[],
+            peeked=[],
+            reread=[],
+            counted=[],
+            changed={},
+            kinds={},
+            measured=-1,
+            alive=[*traces, *(part for trace in traces for part in trace.alive)],
+            loops=list(self._loops()),
+            around=around,
+            looked_at=set().union(*(trace.looked_at for trace in traces)),
+            memory=[min(group) + 1 for group in self.groups],
+        )  # fmt: skip
+        event = replace(self.first, call=made)
+        paths = tuple(self.paths[id(leaf)] for leaf in self.leaves)
+        return Choice(event, frozenset(self.deciding), self.within, paths)
+
+    def _loops(self) -> Iterable[Loop]:
+        met = set()
+        for leaf in self.leaves:
+            for loop in leaf.old.loops:
+                places = [*leaf.places, len(self.events)]
+                one = replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end])
+                spanned = range(one.starts[0], one.end) if one.starts else range(0)
+                if any(number in self.deciding or not self._is_of(leaf, number) for number in spanned):
+                    raise _Unfit  # rounds of each way for themselves
+                if (key := (one.place, one.starts, one.end)) not in met:
+                    met.add(key)
+                    yield one
+
+    def _is_of(self, leaf: _Leaf, number: int) -> bool:
+        event = self.events[number]
+        return number in leaf.own or isinstance(event, Invoked) or (isinstance(event, Op) and event.func in DECIDED)
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def number_of(self, leaf: _Leaf, number: int) -> int:
+        """What the new run calls a tensor, where the leaf is now."""
+        new = leaf.numbers.get(number)
+        if new is None:
+            origin = leaf.old.origins.get(number)
+            if origin is None:
+                raise _Unfit
+            new = leaf.numbers[number] = self._input(leaf, number, origin)
+        return new
+
+    def _input(self, leaf: _Leaf, number: int, origin: Origin) -> int:
+        known = self.by_origin.get(origin.token)
+        if known is None:
+            known = self.by_origin[origin.token] = self._new(leaf.old.tensors[number])
+            self.origins[known] = origin
+        return known
+
+    def _new(self, tensor: Any = None, *alike: int) -> int:
+        """Another tensor; ``alike``: those whose memory it may share."""
+        number = len(self.tensors)
+        self.tensors.append(tensor)
+        group = {number}.union(*(self.groups[one] for one in alike))
+        self.groups.append(group)
+        for one in group:
+            self.groups[one] = group
+        return number
+
+    def masked(self, leaf: _Leaf, number: int) -> int:
+        """What a way computes with instead of a tensor that was there before it was taken."""
+        origin = self.origins.get(number)
+        if origin is not None and not is_local(origin):
+            return number
+        made = number
+        for (decision, outcome), begun in zip(leaf.path, leaf.begun, strict=True):
+            if origin is None and number >= begun and number not in self.common:
+                continue  # it was made on this way
+            key = (decision, outcome, made)
+            if key not in self.masks:
+                self.masks[key] = self._new()
+                out, place = TensorRef(self.masks[key]), self.events[decision].place
+                args = (decision, TensorRef(made), outcome)
+                self._emit(Op(masked, "masked", args, {}, (out,), self.first.modes, place))
+            made = self.masks[key]
+        return made
+
+    # -- events ---------------------------------------------------------------------------------------------------
+
+    def _emit(self, event: Any) -> None:
+        self.events.append(event)
+        self.ops += isinstance(event, Op)
+
+    def _fact(self, event: Any) -> bool:
+        """Whether it says something new. What contradicts what another way says is no single way."""
+        place = about(event)
+        if place in self.said:
+            if self.said[place] != event.token:
+                raise _Unfit
+            return False
+        self.said[place] = event.token
+        return True
+
+    def _follow(self, group: Sequence[_Leaf], begin: int, path: Path) -> _Following:
+        """All events from there on, of runs that are alike so far. Yields their calls, and takes what those return."""
+        first = group[0]
+        for position in range(begin, 1 + max(len(leaf.old.events) for leaf in group)):
+            some = [leaf.old.events[position] if position < len(leaf.old.events) else None for leaf in group]
+            if len({None if event is None else event.token for event in some}) > 1:
+                return (yield from self._decide(group, position, path))
+            event = some[0]
+            if event is None:
+                break
+            for leaf in group:
+                leaf.places.append(len(self.events))
+            if isinstance(event, Invoked):
+                outs = yield self._asked(first, event)
+                for leaf in group:
+                    leaf.numbers.update((ref.number, new.number) for ref, new in zip(event.outs, outs, strict=True))
+            else:
+                self._tell(group, event, path)
+            if isinstance(event, Op):
+                for leaf in group:
+                    leaf.after.append(self.ops)
+        if len({None if leaf.old.result is None else leaf.old.result.token for leaf in group}) > 1:
+            raise _Unfit
+        for leaf in group:
+            self.paths[id(leaf)] = path
+        return first.recipe(first.old.result)
+
+    def _tell(self, group: Sequence[_Leaf], event: Any, path: Path) -> None:
+        first = group[0]
+        if isinstance(event, Op):
+            if path:
+                self._check(first, event)
+            made = first.operation(event, len(first.after) - 1)
+            outs = []
+            for ref in event.outs:
+                if ref.number in first.numbers:  # it is changed in place
+                    outs.append(TensorRef(first.numbers[ref.number]))
+                    continue
+                alike = [
+                    first.numbers[old]
+                    for old in first.numbers
+                    if first.old.memory[old] == first.old.memory[ref.number] and first.old.memory[old]
+                ]
+                outs.append(TensorRef(self._new(None, *alike)))
+            for leaf in group:
+                leaf.numbers.update((ref.number, new.number) for ref, new in zip(event.outs, outs, strict=True))
+            self._emit_for(group, replace(made, outs=tuple(outs)))
+            return
+        if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
+            return
+        if path and not isinstance(event, (*_FACTS, *_SILENT, Asserted)):
+            raise _Unfit  # an effect that only some calls have
+        said = first.event(event, len(first.after) - 1)
+        if decides(event) and path:
+            self.within[len(self.events)] = path
+        self._emit_for(group, replace(said, after=self.ops) if isinstance(said, Asserted) else said)
+
+    def _emit_for(self, group: Sequence[_Leaf], event: Any) -> None:
+        for leaf in group:
+            leaf.own.add(len(self.events))
+        self._emit(event)
+
+    def _check(self, leaf: _Leaf, op: Op) -> None:
+        """On a way that not all calls take everything is defined everywhere, and nothing is changed that others see."""
+        short = op.name.rpartition(".")[2].strip("_")
+        if op.name.endswith(".__get__"):
+            short = op.name.split(".")[-2]
+        constant = short in _CONSTANT_DIVISOR and len(op.args) == 2 and type(op.args[1]) in (int, float) and op.args[1]
+        power = short == "pow" and len(op.args) == 2 and type(op.args[1]) is int and op.args[1] > 0
+        if not (short in _TOTAL or constant or power) or op.draws or op.modes != self.first.modes:
+            raise _Unfit
+        if any(leaf.old.memory[ref.number] in leaf.given for ref in op.outs if ref.number in leaf.numbers):
+            raise _Unfit
+
+    def _asked(self, leaf: _Leaf, event: Invoked) -> _Call:
+        given = tuple((name, leaf.recipe(recipe)) for name, recipe in event.given)
+        args = tuple(leaf.final(ref.number) for ref in event.args)
+        return _Call(replace(event, given=given), args)
+
+    def _call(self, call: _Call) -> tuple[TensorRef, ...]:
+        outs = tuple(TensorRef(self._new()) for _ in call.event.outs)
+        self.common.update(ref.number for ref in outs)
+        self._emit(replace(call.event, args=tuple(map(TensorRef, call.args)), outs=outs))
+        return outs
+
+    # -- decisions ------------------------------------------------------------------------------------------------
+
+    def _decide(self, group: Sequence[_Leaf], position: int, path: Path) -> _Following:
+        if any(position >= len(leaf.old.events) for leaf in group):
+            raise _Unfit
+        some: list[Any] = [leaf.old.events[position] for leaf in group]
+        yes = [leaf for leaf, event in zip(group, some, strict=True) if getattr(event, "outcome", False)]
+        no = [leaf for leaf in group if leaf not in yes]
+        tokens = {event.token if event.outcome else flipped(event) for event in some if decides(event)}
+        if not all(map(decides, some)) or len(tokens) > 1 or not yes or not no:
+            raise _Unfit
+        decision = len(self.events)
+        event = yes[0].event(yes[0].old.events[position], len(yes[0].after) - 1)
+        self._emit(replace(event, after=self.ops) if isinstance(event, Asserted) else event)
+        self.deciding.add(decision)
+        known = len(self.tensors)
+        sides = []
+        for own, outcome in ((yes, True), (no, False)):
+            inner = (*path, (decision, outcome))
+            for leaf in own:
+                leaf.places.append(decision)
+                leaf.path, leaf.begun = inner, (*leaf.begun, known)
+                leaf.given = frozenset(leaf.old.memory[number] for number in leaf.numbers)
+            sides.append(self._follow(own, position + 1, inner))
+        return (yield from self._join(decision, sides))
+
+    def _join(self, decision: int, sides: Sequence[_Following]) -> _Following:
+        """Both sides, whose calls are the same: what differs is selected."""
+        outs: Any = None
+        while True:
+            found = []
+            for side in sides:
+                try:
+                    found.append((False, side.send(outs)))
+                except StopIteration as done:
+                    found.append((True, done.value))
+            (ended, one), (other_ended, other) = found
+            if ended != other_ended:
+                raise _Unfit  # only one of them goes on to a call
+            if ended:
+                return self._one_recipe(decision, one, other)
+            if (one.event.callee, one.event.made) != (other.event.callee, other.event.made) or one.event.grown:
+                raise _Unfit
+            given, args = [], list(one.args)
+            for (name, a), (other_name, b) in zip(one.event.given, other.event.given, strict=True):
+                if name != other_name:
+                    raise _Unfit
+                given.append((name, self._one_recipe(decision, a, b)))
+            args = [self._selected(decision, a, b) for a, b in zip(one.args, other.args, strict=True)]
+            outs = yield _Call(replace(one.event, given=tuple(given)), tuple(args))
+
+    def _one_recipe(self, decision: int, one: Any, other: Any) -> Any:
+        if isinstance(one, TensorOf) and isinstance(other, TensorOf):
+            return TensorOf(TensorRef(self._selected(decision, one.ref.number, other.ref.number)))
+        if isinstance(one, Build) and isinstance(other, Build):
+            if _shape(one) != _shape(other) or one.attributes or one.fields or one.cls is dict:
+                raise _Unfit
+            parts = zip(one.items, other.items, strict=True)
+            return replace(one, items=tuple(self._one_recipe(decision, a, b) for a, b in parts))
+        if type(one) is not type(other) or one is None or one.token != other.token:
+            raise _Unfit
+        return one
+
+    def _selected(self, decision: int, one: int, other: int) -> int:
+        if one == other:
+            return one
+        for made in reversed(self.events[decision:]):
+            if isinstance(made, Op) and made.func is selected:
+                if made.args == (decision, TensorRef(one), TensorRef(other)):
+                    return made.outs[0].number
+        number = self._new(None, one, other)
+        args = (decision, TensorRef(one), TensorRef(other))
+        place = self.events[decision].place
+        self._emit(Op(selected, "selected", args, {}, (TensorRef(number),), self.first.modes, place))
+        return number
+
+
+def _shape(recipe: Any) -> Any:
+    """What it makes, whichever tensors are in it."""
+    if isinstance(recipe, TensorOf):
+        return ("tensor",)
+    if isinstance(recipe, Build):
+        return (recipe.cls, *map(_shape, recipe.items))
+    return None if recipe is None else ("else", recipe.token if hasattr(recipe, "token") else None)

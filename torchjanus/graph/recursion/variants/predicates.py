@@ -1,0 +1,143 @@
+"""What tensors decide on a way through a recursive function, as nodes beside what the way computes.
+
+Where they were seen to decide one way only, the call asserts it; of ways that are told as one (see graph.if_conversion)
+each call selects its own. Knows nothing of how ways are cut into cells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.ir.program import Node, Program, Ref
+from torchjanus.graph.recursion.variants.nodes import gives_back
+from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.events import Trace
+
+__all__ = ["DECIDED", "Choice", "Path", "Side", "masked", "selected", "with_truths"]
+
+Path = tuple[tuple[int, bool], ...]  # what has to be decided how: the numbers of events
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Ways told as one: ``event`` is the call, with a trace for all of them. ``deciding``: the events of it that
+    decide; ``within``: of other assertions on what calls they are made; ``paths``: of each of the ways what is decided
+    how."""
+
+    event: Invoked
+    deciding: frozenset[int]
+    within: dict[int, Path]
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Shared ``tensors`` (by where they are found) that only some calls use: those on one of the ``paths``."""
+
+    tensors: frozenset[Any]
+    paths: tuple[Path, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class WithTruths:
+    """The ``nodes``, with those that tell what is decided; for each the number of its event, no ``places`` where nodes
+    are more than what was called; ``truths``: what has to be true; ``takings``: of each side whether it is
+    taken."""
+
+    nodes: list[Node]
+    places: list[int]
+    truths: list[Ref]
+    takings: list[Ref]
+
+
+def selected(taken: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """What a way gives, of two that part."""
+    if one.size() != other.size() or one.dtype != other.dtype:
+        what = f"the ways on which a tensor decides give tensors of sizes {list(one.size())} and {list(other.size())}"
+        raise Refused(Refusal(NOWHERE, what, "Many are one tensor, a row each.", "Let them be alike."))
+    return torch.where(taken, one, other)
+
+
+def masked(taken: torch.Tensor, tensor: torch.Tensor, outcome: bool) -> torch.Tensor:
+    """Of what a way computes: zeros for calls that do not take it."""
+    if not tensor.is_floating_point():
+        return tensor
+    zeros = torch.zeros_like(tensor)
+    return torch.where(taken, tensor, zeros) if outcome else torch.where(taken, zeros, tensor)
+
+
+DECIDED: frozenset[Any] = frozenset({selected, masked})  # their first argument is the number of the event that decides
+
+
+def with_truths(
+    program: Program, trace: Trace, place: Place, choice: Choice | None, sides: Sequence[Side]
+) -> WithTruths:
+    """The nodes of a way, and those that tell what tensors decide."""
+    events = [index for index, event in enumerate(trace.events) if isinstance(event, Op)]
+    truths: list[Ref] = []
+    takings: list[Ref] = []
+    known = len(events) == len(program.nodes)
+    nodes: list[Node] = []
+    places: list[int] = []
+    decided: dict[int, Ref] = {}
+    asked = sorted(program.assertions, key=lambda assertion: assertion.after)
+    free = max((1 + ref.index for node in program.nodes for ref in node.outs), default=0)
+    free = max(free, len(program.inputs))
+    for number in range(len(program.nodes) + 1):
+        while asked and asked[0].after == number:
+            assertion = asked.pop(0)
+            func = _is_true if assertion.expected else _is_false
+            truth, free = Ref(free), free + 1
+            nodes.append(Node(func, (assertion.ref,), {}, (truth,), place=assertion.place))
+            places.append(assertion.event)
+            if choice is not None and assertion.event in choice.deciding:
+                decided[assertion.event] = truth
+                continue
+            if choice is not None and assertion.event in choice.within:
+                path = [(decided[event], outcome) for event, outcome in choice.within[assertion.event]]
+                nodes.append(Node(_or_elsewhere, (truth, path), {}, (Ref(free),), place=assertion.place))
+                places.append(assertion.event)
+                truth, free = Ref(free), free + 1
+            truths.append(truth)
+        if number < len(program.nodes) and not gives_back(program.nodes[number]):
+            node = program.nodes[number]
+            if node.func in DECIDED:
+                node = replace(node, args=(decided[node.args[0]], *node.args[1:]))
+            nodes.append(node)
+            places += events[number : number + 1]
+    for side in sides:
+        paths = [[(decided[event], outcome) for event, outcome in path] for path in side.paths]
+        nodes.append(Node(_takes_one, (paths,), {}, (Ref(free),), place=place))
+        places.append(len(trace.events))
+        takings.append(Ref(free))
+        free += 1
+    return WithTruths(nodes, places if known else [], truths, takings)
+
+
+def _is_true(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.ne(0).reshape(())
+
+
+def _is_false(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.eq(0).reshape(())
+
+
+def _holds(path: Sequence[tuple[torch.Tensor, bool]]) -> torch.Tensor:
+    """Whether a call goes along the path."""
+    found = [truth if outcome else truth.logical_not() for truth, outcome in path]
+    return torch.stack(found).all()
+
+
+def _or_elsewhere(truth: torch.Tensor, path: Sequence[tuple[torch.Tensor, bool]]) -> torch.Tensor:
+    """What has to be true of calls that go along the path."""
+    return torch.logical_or(truth, _holds(path).logical_not())
+
+
+def _takes_one(paths: Sequence[Sequence[tuple[torch.Tensor, bool]]]) -> torch.Tensor:
+    """Whether a call goes along one of the paths."""
+    return torch.stack([_holds(path) for path in paths]).any()

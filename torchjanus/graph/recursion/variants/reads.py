@@ -1,0 +1,201 @@
+"""What a watched call reads, is given and returns, as its trace says. Knows nothing of how calls are cut into cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
+from torchjanus.trace.values import Expr, Fetch, Read, is_local, leaves
+
+__all__ = [
+    "Written",
+    "call_of",
+    "calls_of",
+    "class_of",
+    "given_tensors",
+    "is_read",
+    "looks_into",
+    "names_read",
+    "numbers_made",
+    "numbers_of",
+    "parts_made",
+    "places_of",
+    "result_key",
+    "tensors_of",
+    "undecided",
+    "written_by",
+]
+
+_ALL: Any = object()  # stands for the names of all attributes of an object
+
+
+def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple[type | None, Any]]:
+    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
+    into, by where they are. ``without``: those found at these places."""
+    found: set[tuple[type | None, Any]] = set()
+    for event in trace.events:
+        match event:
+            case Found(origin=origin) | Instance(origin=origin) if (
+                origin.base is not None and origin.token not in without
+            ):
+                found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
+            case Absent(base=base, key=key):
+                # Attributes are missing in an object's own dictionary; any other is no object that has them.
+                cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
+                found |= {(cls, key), (None, base.token)}
+            case Filled(origin=origin) | Keys(origin=origin):
+                found |= {(class_of(trace, origin), _ALL), (None, origin.token)}
+    return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
+
+
+def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
+    """Whether what is written under a name is among what is found."""
+    cls, name = written
+    return any(
+        (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
+        for known, other in read
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An object that the step changes: where it is found, its class, and which of its attributes."""
+
+    origin: Origin
+    cls: type | None
+    name: Any
+
+
+def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
+    """What these of its events change."""
+    for event in events:
+        if isinstance(event, Stored | Mutation) and not event.base.is_grown:
+            name = event.key if isinstance(event, Stored) and type(event.key) is str else _ALL
+            yield Written(_object(event.base), class_of(trace, event.base), name)
+
+
+def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Origin, Origin]]:
+    """Where a call looks into something of its own that may be one of these; and which of these."""
+    asked: dict[tuple[Any, Any], tuple[Origin, Origin]] = {}
+    for event in trace.events if written else ():
+        match event:
+            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
+                base, key = origin.base, origin.key if type(origin.key) is str else _ALL
+            case Absent(base=base, key=key):
+                key = key if type(key) is str else _ALL
+            case Filled(origin=base) | Keys(origin=base):
+                key = _ALL
+            case _:
+                continue
+        at = _object(base)
+        for one in written if is_local(at) else ():
+            cls = class_of(trace, at)
+            if (one.cls is cls or None in (one.cls, cls)) and (one.name == key or _ALL in (one.name, key)):
+                asked[at.token, one.origin.token] = at, one.origin
+    return iter(asked.values())
+
+
+def _object(origin: Origin) -> Origin:
+    """The object of which this is the dictionary, or the object itself."""
+    return origin.base if origin.step is Step.DICT and origin.base is not None else origin
+
+
+def class_of(trace: Trace, origin: Origin) -> type | None:
+    """The class of the object of which this is the dictionary, or of the object itself."""
+    at = _object(origin)
+    if at.step is Step.CONST:
+        return type(at.key)
+    for event in trace.events:
+        if isinstance(event, Found) and event.origin == at:
+            return type(event.value)
+    return None
+
+
+def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
+    """Where two ways part, if a tensor decides between them: the host cannot tell which of them a call will take."""
+    for before, after in zip(one, other, strict=False):
+        if before.token != after.token:
+            fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
+            return after if fetched or isinstance(after, Asserted) else None
+    return None
+
+
+def tensors_of(recipe: Any) -> list[TensorOf]:
+    """The tensors in what is given or returned, in order."""
+    if isinstance(recipe, TensorOf):
+        return [recipe]
+    if isinstance(recipe, Build):
+        return [found for _, part in _held(recipe) for found in tensors_of(part)]
+    return []
+
+
+def call_of(origin: Origin) -> int | None:
+    """Which of the calls that a call makes has returned what is found there, if one has."""
+    at = origin
+    while at.base is not None:
+        at = at.base
+    known = at.step is Step.PARAMETER and at.key.startswith("call ")
+    return int(at.key.removeprefix("call ")) if known else None
+
+
+def calls_of(expr: Any) -> set[int]:
+    """The calls without whose results a number is not known."""
+    found = (
+        {call_of(leaf.origin) for leaf in leaves(expr) if isinstance(leaf, Read)} if isinstance(expr, Expr) else set()
+    )
+    return {call for call in found if call is not None}
+
+
+def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
+    """The numbers in what is returned, in order, each with the keys that lead to it."""
+    if isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float)):
+        return [(path, recipe)]
+    inside = _held(recipe) if isinstance(recipe, Build) else ()
+    return [found for key, part in inside for found in numbers_of(part, (*path, key))]
+
+
+def _held(recipe: Build) -> Iterator[tuple[Any, Recipe]]:
+    """What a container or an object holds, in order, each with its key or name."""
+    for n, part in enumerate(recipe.items):
+        yield (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
+    yield from recipe.named
+
+
+def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys that lead to the numbers in a result that looks like this, in order."""
+    if type(made) is tuple and made[0] == "number":
+        return [path]
+    return [found for key, part in parts_made(made) for found in numbers_made(part, (*path, key))]
+
+
+def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
+    """What a result that looks like this holds: the key or name of each part, and what that looks like."""
+    match made:
+        case ("tuple" | "list", *parts):
+            yield from enumerate(parts)
+        case ("dict", *parts) | ("object", _, *parts):
+            yield from parts
+
+
+def result_key(event: Invoked, which: int) -> Any:
+    """The buffer of which a tensor that the call returns is a row."""
+    return ("result", event.callee, event.made, which)
+
+
+def given_tensors(event: Invoked) -> tuple[Any, ...]:
+    """Where the callee finds the tensors that it is given, in order."""
+    return tuple(o.token for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name)))
+
+
+def places_of(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
+    if isinstance(recipe, TensorOf):
+        yield origin
+    elif isinstance(recipe, Build):
+        for index, part in enumerate(recipe.items):
+            yield from places_of(part, origin.item(index))

@@ -1,0 +1,109 @@
+"""Rows that recursive calls pick, by numbers of their own: ``labels[node.index]``.
+
+Of tensors that the host holds it knows them, so they are columns, like tensors that nodes hold. Tensors that the step
+has made are longer to calls than they are. In either way cells do not see how long such a tensor is, and one graph
+serves any. Knows nothing of how cells are made.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.program import Node, Ref, Slot
+from torchjanus.graph.recursion.variants.nodes import refs_of
+from torchjanus.graph.recursion.variants.plan import Column
+from torchjanus.graph.recursion.variants.reads import calls_of
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, is_local, leaves
+
+__all__ = ["Pick", "tables_of", "with_picks"]
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The row ``number`` of the tensor ``table``, which is like ``example``. It is not counted from the end."""
+
+    table: Origin
+    number: Expr
+    example: torch.Tensor
+
+    @property
+    def column(self) -> Column:
+        """What the host supplies."""
+        return Column(tuple(self.example.shape[1:]), self.example.dtype)
+
+
+def with_picks(
+    plan: Generalised, nodes: Sequence[Node], places: Sequence[int]
+) -> tuple[list[Node], list[int], dict[int, Pick]]:
+    """The nodes of a way without those that pick such a row, their ``places`` where these are known, and what was
+    picked, by the number of the tensor. What takes a slice of one row is said as picking it."""
+    made: list[Node] = []
+    kept: list[int] = []
+    picks: dict[int, Pick] = {}
+    free = 1 + max((ref.index for node in nodes for ref in node.outs), default=len(plan.origins))
+    for position, node in enumerate(nodes):
+        found = _picked(plan, node)
+        if found is not None:
+            pick, sliced = found
+            index = free if sliced else node.outs[0].index
+            picks[index] = pick
+            if not sliced:
+                continue
+            node, free = replace(node, func=torch.Tensor.unsqueeze, args=(Ref(index), 0)), free + 1
+        made.append(node)
+        kept += places[position : position + 1]
+    return made, kept, picks
+
+
+def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -> dict[Any, tuple[int, ...] | None]:
+    """Of each tensor that the step has made, by where it is found, the slots of the numbers of the rows that are picked
+    of it; None where anything else is done with it. ``wanted``: what is of use beside ``nodes``."""
+    own = {index: origin.token for index, origin in enumerate(plan.origins) if origin.step is Step.OWN}
+    found: dict[Any, tuple[int, ...] | None] = dict.fromkeys(own.values(), ())
+    found.update((own[ref.index], None) for ref in wanted if ref.index in own)
+    for node in nodes if own else ():
+        for token in {own[ref.index] for ref in refs_of(node) if ref.index in own}:
+            slots = found[token]
+            match node.func, node.args:
+                case torch.Tensor.__getitem__, (Ref(), Slot(index=slot)) if slots is not None and _is_known(plan, slot):
+                    from_the_end = any(number < 0 for number in plan.program.slots[slot].seen)
+                    found[token] = None if from_the_end else (*slots, slot)
+                case _:
+                    found[token] = None
+    return found
+
+
+def _is_known(plan: Generalised, slot: int) -> bool:
+    """Whether the host knows the number when a call begins."""
+    number = plan.slots[slot]
+    known = not any(isinstance(leaf, Fetch | Size) for leaf in leaves(number)) and not calls_of(number)
+    return known and plan.program.slots[slot].type is int
+
+
+def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
+    """What the node picks, if it does no more; and whether it gives that as a slice."""
+    match node.func, node.args:
+        case torch.Tensor.__getitem__, (Ref(index=table), Slot(index=slot)):
+            sliced = False
+        case torch.Tensor.__getitem__, (
+            Ref(index=table),
+            slice(start=Slot(index=slot), stop=Slot(index=end), step=None),
+        ):
+            sliced = True
+            if plan.slots[end] != Apply(operator.add, (plan.slots[slot], 1)):
+                return None
+        case _:
+            return None
+    if table >= len(plan.origins) or is_local(plan.origins[table]) or plan.origins[table].step is Step.OWN:
+        return None
+    entry, number = plan.program.inputs[table], plan.slots[slot]
+    if entry.requires_grad or not _is_known(plan, slot):
+        return None
+    return Pick(plan.origins[table], number, entry.example), sliced

@@ -1,0 +1,460 @@
+"""One way through a recursive function, cut into cells where it waits for calls that it makes (see graph.recursion).
+
+A way is made of the trace of one call; every call that takes it is an instance. Knows nothing of trees.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import Place, Refusal, Refused
+from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.ir.program import Ref
+from torchjanus.graph.recursion.variants.counts import count_of, counted, place_of
+from torchjanus.graph.recursion.variants.gradients import Gradients
+from torchjanus.graph.recursion.variants.nodes import (
+    changed_views,
+    is_call,
+    lifted,
+    named_rows,
+    refs_of,
+    seen_before,
+    slots_of,
+    without_changes,
+)
+from torchjanus.graph.recursion.variants.predicates import DECIDED, Choice, Side, with_truths
+from torchjanus.graph.recursion.variants.reads import (
+    calls_of,
+    class_of,
+    given_tensors,
+    names_read,
+    numbers_of,
+    places_of,
+    tensors_of,
+)
+from torchjanus.graph.recursion.variants.reductions import Accumulation, accumulations, stacks_as_sums
+from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
+from torchjanus.graph.recursion.variants.segments import Fold, Part, Parts, Stages
+from torchjanus.trace.actions import Invoked, Mutation, Op, Stored
+from torchjanus.trace.around import holds
+from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
+from torchjanus.trace.recipes import Number, Recipe, TensorOf
+from torchjanus.trace.values import Fetch, Size, is_local, leaves
+
+__all__ = ["Site", "Way", "Write", "tables_in"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A call that the way makes. ``stage``: after which of its own cells. ``args``: the tensors it passes, by where the
+    callee finds them. ``frames``: how many frames deeper than the way itself eager makes it."""
+
+    event: Invoked
+    frames: int
+    stage: int
+    args: tuple[tuple[Any, Ref], ...]
+    outs: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
+    written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
+    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them;
+    ``counts``: whether it is made of what is there."""
+
+    event: Stored | Mutation
+    before: int
+    ref: Ref | None
+    value: Recipe
+    name: tuple[type | None, Any]
+    list: int | None = None
+    counts: bool = False
+
+
+class Way:
+    """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
+    finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way;
+    ``relied``: what calls that took it relied on around themselves, in several words. Raises Refused where its calls
+    cannot be run many at a time."""
+
+    def __init__(self, number: int, event: Invoked, choice: Choice | None = None, sides: Sequence[Side] = ()) -> None:
+        """``choice``: of ways told as one; ``sides``: of those what only some of them use."""
+        trace: Trace = event.call
+        self.sides = tuple(sides)
+        self.relied = [trace.around]
+        self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
+        self.made = event.made
+        self.parameters = tuple(name for name, _ in event.given)
+        self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name))}
+        self._counted = counted(trace)
+        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)} | self._counted
+        self.plan: Generalised = generalise([trace], frozenset(local))
+        self.place: Place = trace.events[0].place if trace.events else Place("", 0)
+        program = self.plan.program
+        self._inputs = dict(enumerate(self.plan.origins))
+        self.results = tuple(
+            program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
+        )
+        self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
+        self._refuse_unfit()
+        told = with_truths(program, trace, self.place, choice, self.sides)
+        self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
+        self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
+        self.truths, self.takings = told.truths, told.takings
+        self.writes = list(self._written())
+        self.tables = tables_of(self.plan, self._nodes, self._wanted())
+        changes = self._settle_changes()
+        self._flowing = self._flows()
+        self.sites: list[Site] = []
+        self._made: dict[int, int] = {}  # the stage in which a tensor is made
+        self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
+        self._stage()
+        self.stages = max((*self._made.values(), *(site.stage for site in self.sites)), default=0) + 1
+        if changes.intersection(ref.index for ref in self._stored()) or (changes and not self._only_lists()):
+            raise self._refused("it writes to objects, and changes tensors in place", self.place)
+        if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
+            raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
+        self._sink()
+        with torch._C.DisableTorchFunction():  # a run may be going on that is watched
+            few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
+        self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
+        self.gradients = self._gradients()
+        self._sums: list[Accumulation] | None = None
+        self._cut_at: Any = None
+        self.cut(frozenset(), {}, frozenset())
+
+    def fits(self, world: Mapping[Any, Any]) -> bool:
+        """Whether all that it relies on around calls is known to be so."""
+        return any(holds(relied, world) for relied in self.relied)
+
+    def _refuse_unfit(self) -> None:
+        program = self.plan.program
+        for event in self.trace.events:
+            if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
+                raise self._refused("it is given one tensor twice", event.place)
+        for expr in self.plan.slots:
+            if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
+                raise self._refused(f"it computes with {expr} in Python", self.place)
+        for event in self.trace.events:
+            if isinstance(event, Held | Pinned) and calls_of(event.expr):
+                raise self._refused("a number that calls return decides what it does", event.place)
+        asked = all(isinstance(self.trace.events[a.event], Asserted | Held) for a in program.assertions if a.event >= 0)
+        if not asked or any(a.event < 0 for a in program.assertions) or self.plan.batches or program.cuts:
+            raise self._refused("it asks tensors for their values", self.place)
+        if any(node.modes.autocast or node.modes.inference for node in program.nodes):
+            raise self._refused("it runs under autocast or in inference mode", self.place)
+
+    def _refused(self, why: str, place: Place) -> Refused:
+        return Refused(Refusal(place, f"calls of {self.name} cannot be run many at a time", f"{why}.", ""))
+
+    def _written(self) -> Iterator[Write]:
+        calls, program = 0, self.plan.program
+        for event in self.trace.events:
+            calls += isinstance(event, Invoked)
+            if not isinstance(event, Stored | Mutation):
+                continue
+            (value,) = self.trace.recipes[id(event)]
+            if isinstance(event, Mutation) and event.method == "count":
+                yield Write(event, calls, None, value, (None, event.base.token), event.base.key, True)
+                continue
+            ref = (
+                program.outputs[self.plan.outputs["tensor", value.ref.number]] if isinstance(value, TensorOf) else None
+            )
+            if event.base.is_grown:
+                yield Write(event, calls, ref, value, (None, event.base.token), event.base.key)
+                continue
+            fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
+            if fetched or (ref is not None and ref.index < len(program.inputs)):
+                raise self._refused(
+                    f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
+                )
+            known = (
+                (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
+            )
+            counts = isinstance(event, Stored) and isinstance(value, Number) and place_of(event).token in self._counted
+            yield Write(event, calls, ref, value, known, None, counts)
+
+    def seen_at(self, event: Stored) -> Any:
+        """What was found where this is written."""
+        place = place_of(event).token
+        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.origin.token == place)
+
+    def _only_lists(self) -> bool:
+        """Whether all that it writes to are lists of the step."""
+        return all(write.list is not None for write in self.writes)
+
+    @property
+    def appended(self) -> list[Ref]:
+        """What it appends to lists of the step."""
+        return [write.ref for write in self.writes if write.list is not None and write.ref is not None]
+
+    def _stored(self) -> list[Ref]:
+        return [write.ref for write in self.writes if write.ref is not None]
+
+    def _wanted(self) -> tuple[Ref, ...]:
+        """What is of use outside of cells, but for what calls are given."""
+        return (*self.results, *self.truths, *self.takings, *self._stored())
+
+    @property
+    def names_read(self) -> set[tuple[type | None, Any]]:
+        """Under which names it finds what was there before the step, but for what it only counts."""
+        return names_read(self.trace, self._counted)
+
+    @property
+    def entered(self) -> set[int]:
+        """The counts of which it asks what they are when it begins."""
+        found = (count_of(event.origin) for event in self.trace.events if isinstance(event, Found))
+        return {number for number in found if number is not None}
+
+    @property
+    def shows(self) -> bool:
+        """Whether it returns, or appends, what shares its memory with a tensor that is the same in all calls."""
+        memory, origins = self.trace.memory, self.trace.origins
+        return not self._let_out.isdisjoint(memory[n] for n, origin in origins.items() if not is_local(origin))
+
+    @property
+    def handing(self) -> frozenset[int]:
+        """Which of its calls return what it returns, or appends, or of what that is a view."""
+        memory, let_out = self.trace.memory, self._let_out
+        calls = enumerate(site.event for site in self.sites)
+        return frozenset(n for n, call in calls if any(memory[ref.number] in let_out for ref in call.outs))
+
+    @property
+    def handed_up(self) -> set[Any]:
+        """The functions of which it returns, or appends, what they return, or a view of it."""
+        return {self.sites[number].event.callee for number in self.handing}
+
+    @property
+    def _let_out(self) -> set[int]:
+        """The memory of what it returns and appends."""
+        recipes = (self.trace.result, *(write.value for write in self.writes))
+        return {self.trace.memory[part.ref.number] for recipe in recipes for part in tensors_of(recipe)} - {0}
+
+    @property
+    def asked(self) -> list[Place]:
+        """Where tensors decide what it does."""
+        return [assertion.place for assertion in self.plan.program.assertions]
+
+    def _settle_changes(self) -> set[int]:
+        """Say what changes a tensor in place that nothing else sees as what makes another. Returns what is changed."""
+        calls = [node for node in self._nodes if is_call(node)]
+        given = {ref.index for node in calls for ref in node.outs} | self._inputs.keys()
+        made = set(self._inputs)
+        changed: set[int] = set()
+        for node in self._nodes:
+            changed.update(ref.index for ref in node.outs if ref.index in made)
+            made.update(ref.index for ref in node.outs)
+        if any(ref.index in changed for node in calls for ref in node.args):
+            raise self._refused("it changes a tensor in place that it passes to a call", self.place)
+        for node in changed_views(self._nodes, changed):
+            raise self._refused("it changes a view of another tensor in place", node.place)
+        own = changed - given - seen_before(self._nodes, changed)
+        self._nodes, now = without_changes(self._nodes, own, 1 + max(made, default=0))
+        self._changed = changed - own
+        self.results = tuple(now.get(ref.index, ref) for ref in self.results)
+        kept = [ref.index for ref in self._wanted()]
+        free = 1 + max((ref.index for node in self._nodes for ref in node.outs), default=max(made, default=0))
+        found = stacks_as_sums(self._nodes, kept, max(free, 1 + max(made, default=0)))
+        self._nodes = [node for node, _ in found]
+        self._places = [self._places[number] for _, number in found] if self._places else []
+        return changed
+
+    def _flows(self) -> set[int]:
+        """The tensors on which results depend."""
+        found = {ref.index for ref in self.results}
+        found.update(ref.index for ref in self.appended)
+        for node in reversed(self._nodes):
+            if is_call(node) or any(ref.index in found for ref in node.outs):
+                refs = list(refs_of(node))
+                # What decides has no gradient.
+                found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
+        return found
+
+    def _gradients(self) -> Gradients:
+        shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
+        quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
+        appended = [(w.list, w.ref) for w in self.writes if w.list is not None and w.ref is not None]
+        return Gradients(self._nodes, shared, self.results, appended, quiet)
+
+    @property
+    def differentiated(self) -> frozenset[Any]:
+        """Where the shared tensors are found to which gradients flow from what it returns."""
+        return self.gradients.differentiated
+
+    @property
+    def dropped(self) -> frozenset[int]:
+        """From which of its calls gradients are kept."""
+        return self.gradients.dropped
+
+    # -- stages ---------------------------------------------------------------------------------------------------
+
+    def _stage(self) -> None:
+        """When each tensor is made, at the earliest."""
+        events = _calls(self.trace)
+        for node in self._nodes:
+            waits = [self._made[ref.index] for ref in refs_of(node) if ref.index in self._made]
+            numbers = [self.plan.slots[slot.index] for slot in slots_of((node.args, node.kwargs))]
+            event, frames = next(events) if is_call(node) else (None, 0)
+            if event is not None:
+                numbers += [recipe.expr for _, recipe in event.given if isinstance(recipe, Number)]
+            waits += [self.sites[call].stage + 1 for expr in numbers for call in calls_of(expr)]
+            stage = max(waits, default=0)
+            if event is not None:
+                args = tuple(zip(given_tensors(event), node.args, strict=True))
+                for index, ref in enumerate(node.outs):
+                    self._made[ref.index] = stage + 1
+                    self._call[ref.index] = (len(self.sites), index)
+                self.sites.append(Site(event, frames, stage, args, node.outs))
+                continue
+            for ref in node.outs:
+                if ref.index in self._inputs or ref.index in self._made:
+                    if ref.index in self._inputs or ref.index in self._call or self._made[ref.index] != stage:
+                        raise self._refused("it changes a tensor in place that it did not just make", node.place)
+                self._made[ref.index] = stage
+
+    def _sink(self) -> None:
+        """Compute as late as possible: what only the last stage needs is computed with it."""
+        wanted: dict[int, int] = {}
+
+        def want(refs: Any, stage: int) -> None:
+            for ref in refs:
+                wanted[ref.index] = min(stage, wanted.get(ref.index, stage))
+
+        want(self.results, self.stages - 1)
+        for site in self.sites:
+            want((ref for _, ref in site.args), site.stage)
+        self._at: dict[int, int] = {}
+        for number, node in reversed(list(enumerate(self._nodes))):
+            if is_call(node):
+                continue
+            earliest = max((self._made[ref.index] for ref in node.outs), default=0)
+            stage = min((wanted[ref.index] for ref in node.outs if ref.index in wanted), default=earliest)
+            if any(ref.index in self._changed for ref in (*node.outs, *refs_of(node))):
+                stage = earliest
+            self._at[number] = max(stage, earliest)
+            for ref in node.outs:
+                self._made[ref.index] = self._at[number]
+            want(refs_of(node), self._at[number])
+
+    # -- cells ----------------------------------------------------------------------------------------------------
+
+    def sums(self) -> list[Accumulation]:
+        """All that is added up, whichever operand is carried."""
+        if self._sums is None:
+            self._sums = self._found_sums()
+        return self._sums
+
+    def _found_sums(self) -> list[Accumulation]:
+        kept = [ref.index for ref in self._wanted()]
+        return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
+
+    def named_rows(self) -> Iterator[tuple[Place, int | float]]:
+        """Where it names rows of shared tensors by plain numbers, and which."""
+        return ((self._nodes[n].place, value) for n, value in named_rows(self._nodes, self._tables))
+
+    def number_at(self, slot: int) -> tuple[type, Any]:
+        """The type of the number that the host supplies in a slot, and what it is."""
+        known = self.plan.program.slots
+        if slot < len(known):
+            return known[slot].type, self.plan.slots[slot]
+        return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
+
+    def cut(self, turning: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
+        """Cut what the way computes into parts: at calls, at the rounds of the loops at the places ``turning``, which
+        are run more or less often (each round is a part then, of the same form), and around the sums at the places
+        ``folded``, where this operand is carried. At the places ``named`` ways name
+        different rows: which, the host supplies."""
+        cut_at = (turning, dict(folded), named)
+        if cut_at == self._cut_at:
+            return
+        self._cut_at = cut_at
+        nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
+        kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
+        kinds.update(dict.fromkeys(self._call, "call"))
+        stages = Stages(
+            callee=self.callee,
+            nodes=nodes,
+            places=self._places,
+            at=self._at,
+            stages=self.stages,
+            kinds=kinds,
+            origins=self._inputs,
+            passed=[(site.stage, tuple(ref for _, ref in site.args)) for site in self.sites],
+            wanted=self._wanted(),
+            flowing=self._flowing,
+            slots=[self.number_at(n)[0] for n in range(len(self.plan.slots) + len(self._lifted))],
+        )
+        sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
+        self._cut = Parts(stages, sums, turning, self.trace.loops)
+        some = self.sometimes
+        for part in self._cut.parts:
+            used = some & {origin.token for origin in part.flowing}
+            if used:  # another way may use them always
+                part.form = (*part.form, used)
+
+    @property
+    def sometimes(self) -> frozenset[Any]:
+        """Where the shared tensors are found that only some of its calls use."""
+        return frozenset(token for side in self.sides for token in side.tensors)
+
+    @property
+    def flowing(self) -> frozenset[Any]:
+        """Where those are found on which results depend."""
+        return frozenset(origin.token for part in self.parts for origin in part.flowing)
+
+    @property
+    def cuts_gradients(self) -> bool:
+        """Whether something on which its results depend, or that it calls, has no gradient because of it."""
+        return bool(self.dropped) or self.differentiated != self.flowing
+
+    @property
+    def parts(self) -> list[Part]:
+        """What it computes, a cell each."""
+        return self._cut.parts
+
+    @property
+    def folds(self) -> list[Fold]:
+        """What it adds up."""
+        return self._cut.folds
+
+    @property
+    def order(self) -> list[tuple[str, int]]:
+        """("part", "fold" or "site", number), as they follow each other."""
+        return self._cut.order
+
+    def _kind_of(self, origin: Origin) -> str:
+        return "shared" if not is_local(origin) else "argument" if origin.token in self.given else "column"
+
+    def source_of(self, ref: Ref) -> tuple[Any, ...]:
+        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", origin),
+        ("part", part, which of what it gives) or ("fold", fold, 0)."""
+        if ref.index in self._call:
+            return ("call", *self._call[ref.index])
+        made = self._cut.source_of(ref)
+        if made is not None:
+            return made
+        origin = self._inputs[ref.index]
+        kind = self._kind_of(origin)
+        return (kind, {"shared": origin, "argument": origin.token, "column": ref.index}[kind])
+
+
+def tables_in(ways: Sequence[Way]) -> frozenset[Any]:
+    """Where the tensors are found of which all of these ways only pick rows."""
+    found = {token for way in ways for token in way.tables}
+    return frozenset(token for token in found if all(way.tables.get(token, ()) is not None for way in ways))
+
+
+def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:
+    depth = 1
+    for event in trace.events:
+        depth += isinstance(event, Entered) - isinstance(event, Left)
+        if isinstance(event, Invoked):
+            yield event, depth

@@ -1,0 +1,1 @@
+"""Bodies of loops and arms of switches as differentiable operators of torch: partition, saved values, sizes."""

@@ -1,0 +1,235 @@
+"""Several rounds of a loop as one graph: calling a small round costs more than computing it.
+
+The halves of one round are written down ``width`` times, one after the other; what a round is given or gives a row of
+becomes ``width`` rows. Knows nothing of how blocks are compiled or run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.regions.partition import Half, Halves, Source
+from torchjanus.graph.regions.products import NOTHING, Ahead, Factored, with_products, without_products
+from torchjanus.graph.regions.saved_values import returned
+
+__all__ = ["Block", "backward_block", "forward_block", "width_for"]
+
+aten = torch.ops.aten
+
+WIDEST = 8
+NODES = 160  # in a block
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``width`` rounds. ``sources``: where its arguments come from; ``rows``: which of those are ``width`` rows.
+
+    A block forward gives the carried values that nothing shows (see Halves), then all that is stacked, and is given
+    rows of what is made before it (``ahead``) as of stacked inputs that follow those of the loop. A block backward
+    gives the gradients at ``gives`` (see ``Halves.wanted``), then the rows of which the other gradients are products
+    (see ``Factored``), and is given of a carried value what its first round was given, and the rows that show it.
+    """
+
+    graph: torch.fx.GraphModule
+    width: int
+    sources: tuple[Source, ...]
+    rows: tuple[bool, ...]
+    gives: tuple[int, ...] = ()
+    factored: Factored = NOTHING
+    ahead: tuple[Ahead, ...] = ()
+
+
+def width_for(halves: Halves, counts: Iterable[int | None]) -> int:
+    """How many rounds a block should have, for loops of these trip counts (None: any)."""
+    nodes = sum(node.op == "call_function" for node in halves.forward.graph.graph.nodes)
+    widest = min(WIDEST, NODES // max(1, nodes))
+    known = [count for count in counts if count is not None]
+    fitting = [width for width in range(3, widest + 1) if all(count % width == 0 for count in known)]
+    return max(fitting if known and fitting else [max(1, widest)])
+
+
+class _Writing:
+    """A graph in the making."""
+
+    def __init__(self, half: Half, width: int) -> None:
+        self.half, self.width = half, width
+        self.graph = torch.fx.Graph()
+        self.sources: list[Source] = []
+        self.rows: list[bool] = []
+        placeholders = [node for node in half.graph.graph.nodes if node.op == "placeholder"]
+        self.likes = {source: node.meta["val"] for source, node in zip(half.sources, placeholders, strict=True)}
+        self.mode = placeholders[0].meta["val"].fake_mode
+        self._given: dict[tuple[Source, bool], Any] = {}
+        self._selected: dict[Any, Any] = {}
+
+    def given(self, source: Source, like: torch.Tensor, rows: bool) -> Any:
+        """The argument from this source."""
+        key = (source, rows)
+        if key not in self._given:
+            node = self.graph.placeholder(f"given_{len(self.sources)}")
+            with self.mode:
+                contiguous = rows and source.kind != "stacked"
+                if contiguous:
+                    node.meta["val"] = torch.empty((self.width, *like.size()), dtype=like.dtype)
+                elif rows:
+                    stride = like.size().numel() if like.is_contiguous() else 0
+                    node.meta["val"] = torch.empty_strided(
+                        (self.width, *like.size()), (max(stride, 1), *like.stride()), dtype=like.dtype
+                    )
+                else:
+                    node.meta["val"] = torch.empty_strided(like.size(), like.stride(), dtype=like.dtype)
+            self.sources.append(source)
+            self.rows.append(rows)
+            self._given[key] = node
+        return self._given[key]
+
+    def row(self, source: Source, like: torch.Tensor, number: int) -> Any:
+        """One row of what is ``width`` rows."""
+        key = (source, number)
+        if key not in self._selected:
+            self._selected[key] = self.call(aten.select.int, self.given(source, like, True), 0, number)
+        return self._selected[key]
+
+    def call(self, target: Any, *args: Any) -> Any:
+        node = self.graph.call_function(target, args)
+        with self.mode:
+            node.meta["val"] = target(*torch.fx.node.map_arg(args, lambda part: part.meta["val"]))
+        return node
+
+    def stacked(self, values: Sequence[Any]) -> Any:
+        return self.call(aten.stack.default, list(values))
+
+    def inline(self, given: dict[Source, Any]) -> list[Any]:
+        """One round."""
+        names: dict[Any, Any] = {}
+        sources = iter(self.half.sources)
+        for node in self.half.graph.graph.nodes:
+            if node.op == "placeholder":
+                names[node] = given[next(sources)]
+            elif node.op == "output":
+                return [names[value] for value in node.args[0]]
+            elif node.op == "get_attr":
+                names[node] = self.graph.get_attr(node.target)
+                names[node].meta = dict(node.meta)
+            else:
+                names[node] = self.graph.node_copy(node, lambda part: names[part])
+        raise AssertionError("a graph that returns nothing")
+
+    def finished(self, values: Sequence[Any]) -> Block:
+        self.graph.output(list(values))
+        # Placeholders come first.
+        first = next(node for node in self.graph.nodes if node.op != "placeholder")
+        for node in list(self.graph.nodes):
+            if node.op == "placeholder":
+                first.prepend(node)
+        module = torch.fx.GraphModule(self.half.graph, self.graph)
+        module.graph.lint()
+        order = [node for node in self.graph.nodes if node.op == "placeholder"]
+        places = {node: key for key, node in self._given.items()}
+        return Block(module, self.width, tuple(places[n][0] for n in order), tuple(places[n][1] for n in order))
+
+
+def forward_block(halves: Halves, width: int) -> Block:
+    """The rounds forward."""
+    half, ahead = with_products(halves)
+    work = _Writing(half, width)
+    current: dict[int, Any] = {}
+    columns: list[list[Any]] = [[] for _ in halves.gives[halves.carried :]]
+    flat = len(returned(half.graph))
+    for number in range(width):
+        given = {}
+        for source in half.sources:
+            like = work.likes[source]
+            if source.kind == "carried":
+                if source.index not in current:
+                    current[source.index] = work.given(source, like, False)
+                given[source] = current[source.index]
+            else:
+                stacked = source.kind == "stacked"
+                given[source] = work.row(source, like, number) if stacked else work.given(source, like, False)
+        for column, index in zip(columns[flat - halves.carried :], halves.histories, strict=True):
+            if index not in current:
+                source = Source("carried", index)
+                current[index] = work.given(source, work.likes[source], False)
+            column.append(current[index])
+        made = work.inline(given)
+        for column, value in zip(columns, made[halves.carried :], strict=False):
+            column.append(value)
+        current.update(enumerate(made[: halves.carried]))
+    finals = [current[index] for index in range(halves.carried) if index not in halves.shown]
+    return replace(work.finished([*finals, *(work.stacked(column) for column in columns)]), ahead=ahead)
+
+
+def backward_block(halves: Halves, width: int, widest: int) -> Block:
+    """The rounds backward, last round first. ``widest``: rounds of the widest block that is made of them."""
+    half, gives, factored = without_products(halves, widest)
+    work = _Writing(half, width)
+    flowing: dict[int, Any] = {}
+    for source in half.sources:
+        if source.kind == "tangent" and source.index < halves.carried:
+            flowing[source.index] = work.given(source, work.likes[source], False)
+    first, second = halves.carried, halves.carried + halves.stacked
+    wanted = [halves.wanted[position] for position in gives]
+    rows: dict[int, list[Any]] = {p: [] for p, index in enumerate(wanted) if first <= index < second}
+    rows.update((len(gives) + number, []) for number in range(len(factored.rows)))
+    sums: dict[int, list[Any]] = {}
+    ends: dict[int, Any] = {}
+    for number in reversed(range(width)):
+        made = work.inline({source: _given_back(halves, work, source, number, flowing) for source in half.sources})
+        following = {index: work.call(aten.zeros_like.default, value) for index, value in flowing.items()}
+        for position, value in enumerate(made):
+            if position in rows:
+                rows[position].insert(0, value)
+            elif wanted[position] < first:
+                following[wanted[position]] = ends[position] = value
+            else:
+                sums.setdefault(position, []).append(value)
+        flowing = following
+    results = []
+    for position in range(len(gives) + len(factored.rows)):
+        if position in rows:
+            results.append(work.stacked(rows[position]))
+        else:
+            results.append(ends[position] if position in ends else _sum(work, sums[position]))
+    return replace(work.finished(results), gives=gives, factored=factored)
+
+
+def _sum(work: _Writing, values: Sequence[Any]) -> Any:
+    """The sum of what the rounds gave. Matrix products (gradients of weights) are summed by one product."""
+    if len(values) > 1 and all(value.target is aten.mm.default for value in values):
+        left, right = zip(*(value.args for value in values), strict=True)
+        return work.call(aten.mm.default, _side_by_side(work, left), work.call(aten.cat.default, list(right), 0))
+    total = values[0]
+    for value in values[1:]:
+        total = work.call(aten.add.Tensor, total, value)
+    return total
+
+
+def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
+    """Matrices, one beside the other; of transposed ones, what they are transposed from is put below each other."""
+    if not all(part.target is aten.t.default for part in parts):
+        return work.call(aten.cat.default, list(parts), 1)
+    below = [part.args[0] for part in parts]
+    return work.call(aten.t.default, work.call(aten.cat.default, below, 0))
+
+
+def _given_back(halves: Halves, work: _Writing, source: Source, number: int, flowing: dict[int, Any]) -> Any:
+    """What a round backward is given."""
+    like = work.likes[source]
+    if source.kind == "tangent" and source.index < halves.carried:
+        return flowing[source.index]
+    if source.kind == "invariant":
+        return work.given(source, like, False)
+    if source.kind == "carried" and source.index in halves.shown:
+        shown = halves.shown[source.index]
+        entering = work.given(source, like, False)  # a block always is given both
+        row = work.row(shown, like, max(number - 1, 0))
+        return row if number else entering
+    if source.kind == "carried":
+        saved = len(halves.gives) - halves.results - len(halves.histories)
+        return work.row(Source("saved", saved + halves.histories.index(source.index)), like, number)
+    return work.row(source, like, number)

@@ -1,0 +1,411 @@
+"""One round of a loop as two functional ATen graphs, forward and backward, and what each is given.
+
+Knows nothing of trip counts, nor of how rounds are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchjanus.core.access_path import token_of
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.aten import clean_up, functionalize
+from torchjanus.graph.aten.in_place import traced
+from torchjanus.graph.aten.may_fail import may_fail
+from torchjanus.graph.aten.symbolic_sizes import Fixed, value_of_formula
+from torchjanus.graph.ir.loop_matching import is_training
+from torchjanus.graph.ir.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
+from torchjanus.graph.operators.loop_op import Given, new_key
+from torchjanus.graph.regions.saved_values import pack, return_values, returned, root_views
+from torchjanus.graph.regions.sizes import Named, OwnSizes
+from torchjanus.graph.tracing.ambient import Ambient
+from torchjanus.graph.tracing.trace_program import substitute
+
+__all__ = ["Half", "Halves", "Source", "adopted", "halves_of", "kind_of", "told_of"]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a half is given in one round.
+
+    ``kind``: carried, stacked, invariant (inputs of the body, by number); output (a round's output), saved (what only
+    the backward is interested in), tangent (of an output of the body), size (by its number among the round's own).
+    """
+
+    kind: str
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One direction of one round: a functional graph, and where each of its arguments comes from."""
+
+    graph: torch.fx.GraphModule
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Halves:
+    """One round in both directions, for inputs of one kind.
+
+    ``forward`` gives the next carried values, the outputs of the round, and what only the backward needs. ``backward``
+    (None where nothing requires gradients) gives the gradients of the body's inputs with the numbers in ``wanted``.
+    """
+
+    key: int
+    carried: int
+    stacked: int
+    invariants: int
+    forward: Half
+    backward: Half | None
+    gives: tuple[Given, ...]  # what the loop gives: its results, and then what is saved
+    gradients: tuple[Given, ...]
+    wanted: tuple[int, ...]
+    tangents: tuple[int, ...]  # the outputs that have gradients
+    kept: tuple[Source, ...]  # what the loop backwards is given, beside tangents
+    results: int  # how many outputs the body has; the rest of what ``forward`` gives is saved
+    shown: dict[int, Source]  # carried value -> the round's output, or what is saved, that is the same value
+    histories: tuple[int, ...]  # other carried values that the backward needs: as each round was given them, saved last
+    random: bool
+    body: Program  # whose rounds these are
+    sizes: tuple[Any, ...] = ()  # those that whoever runs the rounds is handed, in the round's own symbols
+    conditions: tuple[Any, ...] = ()  # what must hold of them
+
+    def sized(self, sizes: Sequence[int]) -> Halves:
+        """The same where these are the sizes."""
+        if not sizes:
+            return self
+        gives, gradients = (tuple(one.sized(sizes) for one in given) for given in (self.gives, self.gradients))
+        return replace(self, gives=gives, gradients=gradients)
+
+    @property
+    def inputs(self) -> int:
+        return self.carried + self.stacked + self.invariants
+
+    def source_of(self, index: int) -> Source:
+        """The body's input with this number."""
+        if index < self.carried:
+            return Source("carried", index)
+        index -= self.carried
+        return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
+
+
+def halves_of(
+    body: Program, carried: int, stacked: int, given: Named, shared: bool = False, copied: frozenset[int] = frozenset()
+) -> Halves:
+    """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. ``copied``: the
+    outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
+    if not shared:
+        return _Body(body, carried, stacked, given, copied).halves()
+    key = (carried, stacked, given.kinds, given.others, given.hints, copied, told_of(body))
+    made = _MADE.get(key)
+    if made is None:
+        made = _MADE[key] = _Body(body, carried, stacked, given, copied).halves()
+    return made
+
+
+def adopted(halves: Halves, body: Program, copied: frozenset[int], made_for: Any) -> Halves:
+    """Shared halves that were made elsewhere for a body of ours, or what stands for the same here. ``made_for``: the
+    kinds, the other sizes and the hints."""
+    key = (halves.carried, halves.stacked, *made_for, copied, told_of(body))
+    known = _MADE.get(key)
+    if known is None:
+        known = _MADE[key] = replace(halves, body=body)
+    return known
+
+
+# Of those that are shared: rounds that do the same are the same, so paths that part after a loop have it in common.
+# Whoever has the halves keeps the body, and with it all that its token speaks of.
+_MADE: WeakValueDictionary[Any, Halves] = WeakValueDictionary()
+
+
+def told_of(body: Program) -> Any:
+    """What a round does: equal for rounds that do the same."""
+
+    def part(value: Any) -> Any:
+        if isinstance(value, Ref | Symbol | Measured | Slot):
+            return (type(value).__name__, value.index)
+        if isinstance(value, Formula):
+            return ("formula", token_of(value.func), *map(part, value.args))
+        if isinstance(value, list | tuple):
+            return (type(value).__name__, *map(part, value))
+        if isinstance(value, dict):
+            return ("dict", *((key, part(one)) for key, one in value.items()))
+        if isinstance(value, slice):
+            return ("slice", part(value.start), part(value.stop), part(value.step))
+        return token_of(value)
+
+    nodes = ((_told(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
+    return (*nodes, body.outputs)
+
+
+def _told(func: Any) -> Any:
+    return func.told() if hasattr(func, "told") else token_of(func)
+
+
+def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """What a round must know of a tensor that it is given."""
+    return (tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+
+
+class _Body:
+    """Traces one round of a loop, for inputs of these kinds."""
+
+    def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
+        self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
+        self.trains = any(is_training(node.func) for node in program.nodes)
+        self.kinds = list(given.kinds)
+        self.own = OwnSizes(given.hints, given.others)
+
+    def halves(self) -> Halves:
+        """Both directions. Raises Refused where a round is not one that a graph can repeat."""
+        try:
+            return self._halves()
+        except (Fixed, KeyError) as error:
+            if not self.own.sizes:
+                raise
+            raise _refused(f"works on tensors whose sizes change ({error})") from error
+
+    def _halves(self) -> Halves:
+        if any(node.modes.autocast or node.modes.inference for node in self.program.nodes):
+            raise _refused("runs under autocast or in inference mode")
+        with _disable_current_modes(), Ambient(), torch.enable_grad():
+            outs = self._settled()
+            differentiable = [] if self.trains else outs
+            tangents = tuple(index for index, out in enumerate(differentiable) if out.requires_grad)
+            graph, wanted = self._joint(outs, tangents)
+            self.own.computed(graph)
+            effects = sum(map(clean_up.has_effect, _of_inputs(graph)))
+            forward, backward = graph, None
+            if wanted:
+                from torch._functorch import partitioners  # noqa: PLC0415 - slow to import, and seldom needed here
+
+                forward, backward = partitioners.min_cut_rematerialization_partition(
+                    graph, (), num_fwd_outputs=len(outs)
+                )
+                root_views(forward, backward, len(outs))
+                pack(forward, backward, len(outs))
+            repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
+            if repeated or sum(map(clean_up.has_effect, _calls(forward))) != effects:
+                raise _refused("has an effect that a round run backwards would repeat or lose")
+            assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program, self.own)
+            return assembly.halves(forward, backward)
+
+    def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
+        """A round forward and backward in one functional graph, and which inputs it has gradients of."""
+        program, wanted = self.program, list[int]()
+        own, first = self.own, len(self.own.sizes)
+        fakes = [own.blank(kind) for kind in self.kinds]
+        likes = [own.blank((*own.kind_of(outs[index])[:4], False)) for index in tangents]
+        asked = [index for index, tensor in enumerate(fakes) if tensor.requires_grad]
+
+        def joint(*given: Any) -> list[torch.Tensor]:
+            given = given[first:]
+            values = self._replay(given[: len(fakes)])
+            made = [values[ref.index] for ref in program.outputs]
+            gradients: Sequence[torch.Tensor | None] = ()
+            if tangents and asked:
+                gradients = torch.autograd.grad(
+                    [made[index] for index in tangents],
+                    [given[index] for index in asked],
+                    given[len(fakes) :],
+                    allow_unused=True,
+                )
+            wanted[:] = [index for index, gradient in zip(asked, gradients, strict=False) if gradient is not None]
+            return [one.detach() for one in made] + [one for one in gradients if one is not None]
+
+        made = traced(joint, *own.sizes, *fakes, *likes)
+        entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
+        graph, mutated, restored = functionalize.functionalise(made, entries, own.symbolic, own.sizes)
+        if mutated or restored:
+            raise _refused("changes a tensor in place that was there before the round")
+        placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
+        # The partitioner goes by these names.
+        names = [f"primals_{index}" for index in (*range(len(fakes), len(fakes) + first), *range(len(fakes)))]
+        names += [f"tangents_{index}" for index in range(len(likes))]
+        for name, node in zip(names, placeholders, strict=True):
+            node.target = name
+            node._rename(name)
+        graph.recompile()
+        return graph, wanted
+
+    def _settled(self) -> list[torch.Tensor]:
+        """The body's outputs on fakes. What a round leaves must be like what it was given."""
+        carried = self.carried
+        outs: list[torch.Tensor] = []
+        fakes: list[torch.Tensor] = []
+        for attempt in range(2 + carried):  # what needs gradients makes what comes after it need them
+            fakes = [self.own.blank(kind) for kind in self.kinds]
+            with self.own.symbolic.mode, self.own.symbolic.dispatcher():
+                values = self._replay(fakes)
+            outs = [values[ref.index] for ref in self.program.outputs]
+            following = []
+            for before, out in zip(self.kinds, outs[:carried], strict=False):
+                after = self.own.kind_of(out)
+                if (before[0], before[2], before[3]) != (after[0], after[2], after[3]):
+                    raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
+                # A gradient that a round needs of what it was given exists from the second round on.
+                following.append((*after[:4], before[4] or after[4]))
+            if self.trains and any(kind[4] for kind in following):
+                raise _refused("hands on what has a backward graph, and trains")
+            if following == self.kinds[:carried]:
+                break
+            if attempt > carried and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:
+                raise _refused("needs gradients of other values in each round")
+            self.kinds[:carried] = following
+        for out in outs[carried:]:
+            if not out.is_contiguous():
+                raise _refused("leaves tensors whose rows are not contiguous")
+        memory = [tensor.untyped_storage()._cdata for tensor in (*fakes, *{id(out): out for out in outs}.values())]
+        if len(set(memory)) == len(memory):
+            return outs
+        if not self.copied:
+            raise _refused("leaves tensors that share memory")
+        self.program, self.copied = with_copies(self.program, self.copied), frozenset()
+        return self._settled()
+
+    def _replay(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """One round on these tensors."""
+        values = dict(enumerate(given))
+
+        def leaf(value: Any) -> Any:
+            return values[value.index] if isinstance(value, Ref) else value_of_formula(value, self.own.others, {})
+
+        with Ambient() as ambient:
+            for node in self.program.nodes:
+                ambient.switch(node.modes)
+                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+                if len(parts) != len(node.outs):
+                    raise _refused("gives another number of tensors than in the watched runs")
+                for ref, tensor in zip(node.outs, parts, strict=True):
+                    values[ref.index] = tensor
+        return values
+
+
+class _Assembly:
+    """Says where the arguments of both halves come from."""
+
+    def __init__(
+        self,
+        carried: int,
+        stacked: int,
+        kinds: Sequence[tuple[Any, ...]],
+        outs: Sequence[torch.Tensor],
+        tangents: tuple[int, ...],
+        wanted: Sequence[int],
+        body: Program,
+        own: OwnSizes,
+    ) -> None:
+        self.carried, self.stacked, self.kinds, self.body, self.own = carried, stacked, kinds, body, own
+        self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
+
+    def halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Halves:
+        carried, results = self.carried, len(self.outs)
+        flat = returned(forward)
+        made, saved = flat[:results], flat[results:]
+        sources = {f"primals_{index}": self._input(index) for index in range(len(self.kinds))}
+        sources |= {f"primals_{len(self.kinds) + n}": Source("size", n) for n in range(len(self.own.sizes))}
+        for index, node in enumerate(made[carried:]):
+            if node.op != "placeholder":
+                sources.setdefault(node.name, Source("output", index))
+        own = [node for node in saved if node.name not in sources]
+        if any(not isinstance(node.meta["val"], torch.Tensor) for node in own):
+            raise _refused("computes sizes that its gradients need")
+        sources.update((node.name, Source("saved", index)) for index, node in enumerate(own))
+        kinds = ("output", "saved")
+        shown = {
+            index: sources[node.name]
+            for index, node in enumerate(made[:carried])
+            if node.name in sources and sources[node.name].kind in kinds
+        }
+        sources.update((f"tangents_{index}", Source("tangent", number)) for index, number in enumerate(self.tangents))
+        second = Half(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
+        used = second.sources if second else ()
+        histories = tuple(dict.fromkeys(s.index for s in used if s.kind == "carried" and s.index not in shown))
+        return_values(forward, [*made, *own])
+        values = [node.meta["val"] for node in own] + [self.outs[index] for index in histories]
+        rows = [self._given(value, True) for value in values]
+        return Halves(
+            key=new_key(),
+            carried=carried,
+            stacked=self.stacked,
+            invariants=len(self.kinds) - carried - self.stacked,
+            forward=Half(forward, tuple(sources[name] for name in _placeholders(forward))),
+            backward=second,
+            gives=(*(self._given(out, index >= carried) for index, out in enumerate(self.outs)), *rows),
+            gradients=tuple(self._gradient(index) for index in self.wanted),
+            wanted=self.wanted,
+            tangents=self.tangents if second else (),
+            kept=_kept(used, shown, {index: len(own) + n for n, index in enumerate(histories)}),
+            results=results,
+            shown=shown,
+            histories=histories,
+            random=any(clean_up.is_random(node) for node in forward.graph.nodes),
+            body=self.body,
+            sizes=self.own.wanted,
+            conditions=self.own.conditions(),
+        )
+
+    def _given(self, value: torch.Tensor, stacked: bool) -> Given:
+        return self.own.given(value, stacked)
+
+    def _gradient(self, index: int) -> Given:
+        """Of an input of the body, what its gradient is like."""
+        value = self.own.blank(self.kinds[index])
+        return self._given(value, self._input(index).kind == "stacked")
+
+    def _input(self, index: int) -> Source:
+        if index < self.carried:
+            return Source("carried", index)
+        index -= self.carried
+        stacked = self.stacked
+        return Source("stacked", index) if index < stacked else Source("invariant", index - stacked)
+
+
+def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int, int]) -> tuple[Source, ...]:
+    kept: dict[Source, None] = {}
+    for source in used:
+        if source.kind == "carried" and source.index in histories:
+            kept[Source("saved", histories[source.index])] = None
+        elif source.kind not in ("tangent", "size"):
+            kept[source] = None  # of a carried value: what the first round was given
+            if source.kind == "carried":
+                kept[shown[source.index]] = None
+    return tuple(kept)
+
+
+def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    return [node for node in graph.graph.nodes if node.op == "call_function"]
+
+
+def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """The calls of a joint graph that no gradient takes part in. What gradients are put through by an index fails no
+    more: the same index has been used before."""
+    behind = {node for node in graph.graph.nodes if str(node.target).startswith("tangents_")}
+    for node in _calls(graph):
+        if not behind.isdisjoint(node.all_input_nodes):
+            behind.add(node)
+    return [node for node in _calls(graph) if node not in behind]
+
+
+def _is_once(node: torch.fx.Node) -> bool:
+    """Whether this must not be done once more by a round run backwards. What may only raise, does not then."""
+    if node.op != "call_function":
+        return False
+    return clean_up.is_random(node) or (clean_up.has_effect(node) and not may_fail(node))
+
+
+def _placeholders(graph: torch.fx.GraphModule) -> list[str]:
+    return [str(node.target) for node in graph.graph.nodes if node.op == "placeholder"]
+
+
+def _refused(what: str) -> Refused:
+    return Refused(Refusal(NOWHERE, f"a round of the loop {what}", "It cannot be compiled once for all rounds.", ""))

@@ -1,0 +1,171 @@
+"""Matrix products that no round hands on: made once for all rounds of a loop, before its rounds or after them.
+
+Of ``h @ w`` in each round the gradient of ``w`` is the sum of the rounds' products, which is one product of all rounds'
+rows; adding to a matrix of the weight's size after each block of rounds costs more than to keep the rows. ``x @ w`` of
+rows that are there before the loop is one product of all of them, which is faster than many of few rows. Rewritings of
+the halves of a round; know nothing of blocks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.graph.operators.loop_op import Given
+from torchjanus.graph.regions.partition import Half, Halves, Source
+
+__all__ = ["NOTHING", "Ahead", "Factor", "Factored", "Product", "with_products", "without_products"]
+
+aten = torch.ops.aten
+
+TALL = 128  # rows: a product of more is no faster than several
+
+Factor = Source | int  # what rounds are given, or the number of one of the rows that they give for it
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The gradient at ``position`` (see ``Halves.wanted``): ``left`` transposed, times ``right``, all rounds' rows of
+    each below one another."""
+
+    position: int
+    left: Factor
+    right: Factor
+
+
+@dataclass(frozen=True, slots=True)
+class Factored:
+    """The gradients that are products, and what the rows are like that rounds give for them, each in one round."""
+
+    products: tuple[Product, ...]
+    rows: tuple[Given, ...]
+
+
+NOTHING = Factored((), ())
+
+
+def without_products(halves: Halves, width: int) -> tuple[Half, tuple[int, ...], Factored]:
+    """The half backward that gives rows in place of products of them, the positions of the gradients that it still
+    gives, and what became of the others. ``width``: rounds after which a sum would be added to."""
+    half = halves.backward
+    assert half is not None
+    graph = torch.fx.Graph()
+    made: Any = graph.graph_copy(half.graph.graph, {})
+    nodes = [node for node in graph.nodes if node.op == "placeholder"]
+    sources = dict(zip(nodes, half.sources, strict=True))
+    rows: dict[Any, int] = {}
+    products = []
+    for position, (index, value) in enumerate(zip(halves.wanted, made, strict=True)):
+        if index < halves.carried + halves.stacked or not _is_product(value):
+            continue
+        factors = [value.args[0].args[0], value.args[1]]
+        own = {node for node in factors if not _is_stacked(halves, sources.get(node))}
+        tall = factors[0].meta["val"].size(0) >= TALL
+        if tall and _count(own - rows.keys()) * width > value.meta["val"].numel():
+            continue  # much to keep, and little to add to
+        for node in factors:
+            if node in own:
+                rows.setdefault(node, len(rows))
+        products.append(Product(position, *(rows[node] if node in own else sources[node] for node in factors)))
+    if not products:
+        return half, tuple(range(len(made))), NOTHING
+    instead = {product.position for product in products}
+    gives = tuple(position for position in range(len(made)) if position not in instead)
+    values = [node.meta["val"] for node in rows]
+    likes = tuple(Given(value.dtype, tuple(value.size()), True, value.device) for value in values)
+    results = [*(made[position] for position in gives), *rows]
+    return _rewritten(half, graph, results, sources), gives, Factored(tuple(products), likes)
+
+
+def _rewritten(
+    half: Half, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
+) -> Half:
+    """The half with this graph, without what the results do not need, but for what is ``kept``."""
+    graph.output(list(results))
+    graph.eliminate_dead_code()
+    for node in list(sources):
+        if not node.users and sources[node].kind != kept:
+            del sources[node]
+            graph.erase_node(node)
+    module = torch.fx.GraphModule(half.graph, graph)
+    return Half(module, tuple(sources[node] for node in graph.nodes if node.op == "placeholder"))
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """What is made before the rounds: the rows of a stacked input times an invariant one, or its transpose, plus a
+    bias. Its rows follow those of the stacked inputs, in the order in which they are made."""
+
+    rows: int
+    weight: int
+    transposed: bool
+    bias: int | None
+
+    def made(self, stacked: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]) -> torch.Tensor:
+        """It, for all rows."""
+        rows, weight = stacked[self.rows], invariants[self.weight]
+        weight = weight.t() if self.transposed else weight
+        flat = rows.flatten(0, 1)
+        made = torch.mm(flat, weight) if self.bias is None else torch.addmm(invariants[self.bias], flat, weight)
+        return made.view(rows.size(0), rows.size(1), -1)
+
+
+def with_products(halves: Halves) -> tuple[Half, tuple[Ahead, ...]]:
+    """The half forward that is given products of its rows, and which ones."""
+    half = halves.forward
+    graph = torch.fx.Graph()
+    names: dict[torch.fx.Node, torch.fx.Node] = {}
+    made: Any = graph.graph_copy(half.graph.graph, names)
+    placeholders = [node for node in graph.nodes if node.op == "placeholder"]
+    sources = dict(zip(placeholders, half.sources, strict=True))
+    found: list[Ahead] = []
+    behind = next(node for node in graph.nodes if node.op != "placeholder")
+    for node in list(graph.nodes):
+        ahead = _ahead(node, sources)
+        if ahead is None:
+            continue
+        with graph.inserting_before(behind):
+            row = graph.placeholder(f"ahead_{len(found)}")
+        row.meta["val"] = node.meta["val"]
+        node.replace_all_uses_with(row)
+        sources[row] = Source("stacked", halves.stacked + len(found))
+        found.append(ahead)
+    if not found:
+        return half, ()
+    # A carried value that rounds do not use may still be kept for the way back.
+    return _rewritten(half, graph, made, sources, "carried"), tuple(found)
+
+
+def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> Ahead | None:
+    """What the node computes, if that can be made before the rounds."""
+    if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
+        return None
+    *bias, rows, weight = node.args
+    transposed = weight.target is aten.t.default
+    known = (sources.get(part) for part in (rows, weight.args[0] if transposed else weight, *bias))
+    given = [source for source in known if source is not None]
+    kinds = [source.kind for source in given]
+    if kinds != ["stacked", "invariant", *["invariant"] * len(bias)] or rows.meta["val"].size(0) >= TALL:
+        return None
+    if any(part.meta["val"].dim() != 1 for part in bias):
+        return None
+    return Ahead(given[0].index, given[1].index, transposed, given[2].index if bias else None)
+
+
+def _is_product(value: Any) -> bool:
+    return bool(value.target is aten.mm.default and value.args[0].target is aten.t.default)
+
+
+def _is_stacked(halves: Halves, source: Source | None) -> bool:
+    """Whether all rounds' rows of it are at hand when the rounds are over."""
+    if source is None or source.kind in ("invariant", "size"):
+        return False
+    return source.kind != "tangent" or source.index >= halves.carried
+
+
+def _count(nodes: set[Any]) -> int:
+    return sum(math.prod(node.meta["val"].size()) for node in nodes)

@@ -1,0 +1,121 @@
+"""What the forward half of a round hands to its backward half, in as few and as small pieces as can be.
+
+Knows two graphs as the partitioner leaves them: what the first returns behind its results are inputs of the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.graph.aten import clean_up
+from torchjanus.graph.aten.symbolic_sizes import key
+
+__all__ = ["pack", "return_values", "returned", "root_views"]
+
+aten = torch.ops.aten
+
+
+def output_of(graph: torch.fx.GraphModule) -> torch.fx.Node:
+    """The node that returns."""
+    found: torch.fx.Node = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
+    return found
+
+
+def returned(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
+    """What the graph returns."""
+    values: Any = output_of(graph).args[0]
+    return list(values)
+
+
+def is_computed_size(node: torch.fx.Node) -> bool:
+    """Whether it is a number computed of sizes."""
+    return node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) -> None:
+    """Let the graph return these, and compute nothing else."""
+    output_of(graph).args = (list(values),)
+    graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
+    graph.graph.lint()
+    graph.recompile()
+
+
+def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
+    """Views are not handed on: the backward makes them of what they are views of. Nor are sizes, which it computes."""
+    given: dict[str, torch.fx.Node] = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    body = next(node for node in backward.graph.nodes if node.op != "placeholder")
+    made: dict[torch.fx.Node, torch.fx.Node] = {}
+
+    def again(node: torch.fx.Node) -> torch.fx.Node:
+        if node.name in given:
+            return given[node.name]
+        if node not in made:
+            if clean_up.is_view(node) or is_computed_size(node):
+                with backward.graph.inserting_before(body):
+                    made[node] = backward.graph.node_copy(node, again)
+            else:
+                with backward.graph.inserting_before(next(iter(backward.graph.nodes))):
+                    made[node] = backward.graph.placeholder(node.name)
+                made[node].meta["val"] = node.meta["val"]
+        return made[node]
+
+    values = returned(forward)
+    kept: dict[torch.fx.Node, None] = {}
+    for node in values[results:]:
+        if is_computed_size(node):
+            old = given.pop(node.name)
+            old.replace_all_uses_with(again(node))
+            backward.graph.erase_node(old)
+            continue
+        root = node
+        while clean_up.is_view(root):
+            root = root.args[0]  # type: ignore[assignment]
+        if root is node:
+            kept[node] = None
+            continue
+        if root.op != "placeholder":
+            kept[root] = None
+        old = given.pop(node.name)
+        old.replace_all_uses_with(again(node))
+        backward.graph.erase_node(old)
+    return_values(forward, [*values[:results], *kept])
+    backward.graph.lint()
+    backward.recompile()
+
+
+def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
+    """Values of one size and dtype are handed on as one; what a round is given is at hand anyway, and not copied."""
+    values = returned(forward)
+    given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
+    groups: dict[Any, list[torch.fx.Node]] = {}
+    for node in values[results:]:
+        value = node.meta["val"]
+        own = node.op != "placeholder" and node not in values[:results]
+        if own and isinstance(value, torch.Tensor) and value.is_contiguous():
+            groups.setdefault((value.dtype, tuple(map(key, value.size()))), []).append(node)
+    rest = values[results:]
+    for nodes in groups.values():
+        if len(nodes) < 2:
+            continue
+        fakes = [node.meta["val"] for node in nodes]
+        with forward.graph.inserting_before(output_of(forward)):
+            packed = forward.graph.call_function(aten.stack.default, (nodes,))
+        with fakes[0].fake_mode:
+            packed.meta["val"] = torch.stack(fakes)
+        with backward.graph.inserting_before(next(iter(backward.graph.nodes))):
+            together = backward.graph.placeholder(packed.name)
+        together.meta["val"] = packed.meta["val"]
+        body = next(node for node in backward.graph.nodes if node.op != "placeholder")
+        for position, node in enumerate(nodes):
+            with backward.graph.inserting_before(body):
+                one = backward.graph.call_function(aten.select.int, (together, 0, position))
+            one.meta["val"] = node.meta["val"]
+            given[node.name].replace_all_uses_with(one)
+            backward.graph.erase_node(given[node.name])
+        rest = [node for node in rest if node not in nodes] + [packed]
+    return_values(forward, [*values[:results], *rest])
+    backward.graph.lint()
+    backward.recompile()

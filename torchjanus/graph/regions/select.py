@@ -1,0 +1,309 @@
+"""Ways of a round that part in little, as one program that computes both and selects (if-conversion; JANUS 4.2.1).
+
+Where tensors decide only between what costs little and what has no effect, nobody has to wait for the decision: all is
+computed, and what comes of it selected. What comes before, and what comes behind in all ways, is there once.
+
+Gradients of what was not selected are zeros, and a zero times what is not finite is NaN. So between the ways nothing is
+differentiated that would multiply by a value. Knows programs of torch, not rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.operators.switch_op import UNKNOWN
+from torchjanus.graph.regions.speculation import Known, leaves_of, looked
+from torchjanus.graph.tracing.trace_program import substitute
+
+__all__ = ["selecting"]
+
+MOST = 12  # operations computed in vain
+
+
+class _Unfit(Exception):
+    """The ways cannot be told as one."""
+
+
+def selecting(ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
+    """The ways (see ``choice.WayProgram``) as one program, for inputs of these kinds, that gives the results and the
+    number of the way that was taken; None where they part in more than is cheap, or where not all of it may be
+    computed."""
+    try:
+        return _Joining(ways, results, kinds).program()
+    except _Unfit:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The number of a way: that of one of two, as ``flag`` says."""
+
+    flag: int
+    yes: Any
+    no: Any
+
+
+@dataclass(slots=True)
+class _Rest:
+    """What remains to be done from some point on: the operations, the results, and which way it is."""
+
+    nodes: list[Node]
+    results: list[int]
+    way: Any  # a number, or _Asked
+
+
+class _Joining:
+    """Makes one program of several. Values have new numbers: equal ones have one number."""
+
+    def __init__(self, ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
+        self.ways, self.inputs = ways, len(kinds)
+        self.answers = [way.answers for way in ways]
+        self.known: dict[int, Known] = {}
+        self.cheap: dict[int, bool] = {}  # by the id of a node
+        self.alive: list[Node] = []  # whose ids these are
+        self.next = self.inputs
+        self.bodies = [_trimmed(way.body, results) for way in ways]
+        self.flags = [[ref.index for ref in way.body.outputs[results:]] for way in ways]
+        self.looks = [looked(body.nodes, body.outputs, kinds) for body in self.bodies]
+        self.names: list[dict[int, int]] = [{place: place for place in range(self.inputs)} for _ in ways]
+        for place in range(self.inputs):
+            self.known[place] = self.looks[0].known[place]
+
+    def program(self) -> Program:
+        rest = self._rest(list(range(len(self.ways))), [0] * len(self.ways), frozenset())
+        nodes, first = list(rest.nodes), self.bodies[0]
+        modes = replace(nodes[0].modes, grad=any(node.modes.grad for node in nodes)) if nodes else Modes()
+        outputs: list[int] = []
+        for number in rest.results:
+            if number < self.inputs or number in outputs:
+                number = self._emit(nodes, torch.clone, (Ref(number),), modes)
+            outputs.append(number)
+        way = self._way(nodes, rest.way, replace(modes, grad=False))
+        outputs.append(way)
+        body: Program = self.ways[0].body
+        return replace(
+            body, nodes=tuple(nodes), outputs=tuple(map(Ref, outputs)),
+            output_after=(len(nodes),) * len(outputs), assertions=(), leaves=(), inputs=first.inputs,
+        )  # fmt: skip
+
+    def _way(self, nodes: list[Node], way: Any, modes: Modes) -> int:
+        if not isinstance(way, _Asked):
+            return self._emit(nodes, _numbered, (way,), modes)
+        yes, no = self._way(nodes, way.yes, modes), self._way(nodes, way.no, modes)
+        return self._emit(nodes, torch.where, (Ref(way.flag), Ref(yes), Ref(no)), modes)
+
+    def _emit(self, nodes: list[Node], func: Callable[..., Any], args: tuple[Any, ...], modes: Modes) -> int:
+        number, self.next = self.next, self.next + 1
+        nodes.append(Node(func, args, {}, (Ref(number),), modes))
+        return number
+
+    # -- ways of which some are the same up to a point --------------------------------------------------------------
+
+    def _rest(self, ways: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
+        """What these ways do, each from one of its operations on. ``asked``: the questions that part them from
+        others."""
+        nodes: list[Node] = []
+        while all(at[way] < len(self.bodies[way].nodes) for way in ways):
+            made = [self._renamed(way, self.bodies[way].nodes[at[way]]) for way in ways]
+            if any(_key(one) != _key(made[0]) for one in made):
+                break
+            nodes.append(self._done(ways, at, made[0]))
+        first = ways[0]
+        if len(ways) == 1:
+            results = [self.names[first][ref.index] for ref in self.bodies[first].outputs]
+            return _Rest(nodes, results, self._number(first, asked))
+        parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(way, n) for way in ways}) > 1]
+        if not parting:
+            raise _Unfit  # something else parts them
+        numbers = {self.names[way].get(self.flags[way][parting[0]], -1) for way in ways}
+        if len(numbers) > 1 or -1 in numbers:
+            raise _Unfit
+        (flag,) = numbers
+        yes = [way for way in ways if self._answer(way, parting[0])]
+        no = [way for way in ways if not self._answer(way, parting[0])]
+        known = asked | {parting[0]}
+        joined = self._joined(flag, self._rest(yes, at, known), self._rest(no, at, known))
+        return _Rest([*nodes, *joined.nodes], joined.results, joined.way)
+
+    def _answer(self, way: int, number: int) -> bool | None:
+        return self.answers[way][number] if number < len(self.answers[way]) else None
+
+    def _number(self, way: int, asked: frozenset[int]) -> Any:
+        """The number of the way, if the questions that no other way answers otherwise are answered as it does."""
+        found: Any = way
+        for number, answer in reversed(list(enumerate(self.answers[way]))):
+            if number not in asked:
+                flag = self.names[way].get(self.flags[way][number])
+                if flag is None:
+                    raise _Unfit
+                found = _Asked(flag, found, UNKNOWN) if answer else _Asked(flag, UNKNOWN, found)
+        return found
+
+    def _renamed(self, way: int, node: Node) -> Node:
+        names = self.names[way]
+
+        def leaf(value: Any) -> Any:
+            return Ref(names[value.index]) if isinstance(value, Ref) else value
+
+        return replace(node, args=substitute(node.args, leaf), kwargs=substitute(node.kwargs, leaf))
+
+    def _done(self, ways: list[int], at: list[int], node: Node) -> Node:
+        """All of these ways do this next."""
+        outs = []
+        original = self.bodies[ways[0]].nodes[at[ways[0]]]
+        for position, ref in enumerate(original.outs):
+            number = self.names[ways[0]].get(ref.index)
+            if number is None:
+                number, self.next = self.next, self.next + 1
+            outs.append(Ref(number))
+            self.known[number] = self.looks[ways[0]].known[ref.index]
+            for way in ways:
+                self.names[way][self.bodies[way].nodes[at[way]].outs[position].index] = number
+        made = replace(node, outs=tuple(outs))
+        self.cheap[id(made)] = self.looks[ways[0]].cheap[at[ways[0]]]
+        self.alive.append(made)
+        for way in ways:
+            at[way] += 1
+        return made
+
+    # -- two that part at a decision --------------------------------------------------------------------------------
+
+    def _joined(self, flag: int, yes: _Rest, no: _Rest) -> _Rest:
+        length = 0
+        while length < min(len(yes.nodes), len(no.nodes)) and _alike(yes.nodes[-1 - length], no.nodes[-1 - length]):
+            length += 1
+        while True:
+            try:
+                return self._joined_at(flag, yes, no, length)
+            except _Apart as apart:
+                length -= apart.position + 1
+
+    def _joined_at(self, flag: int, yes: _Rest, no: _Rest, length: int) -> _Rest:
+        """``length``: so many operations at the end are of both."""
+        ends = len(yes.nodes) - length, len(no.nodes) - length
+        vain = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
+        if len(vain) > MOST or not all(self.cheap[id(node)] for node in vain):
+            raise _Unfit
+        nodes: list[Node] = list(vain)
+        made = {out.index for node in vain for out in node.outs}
+        pairs: dict[tuple[int, int], int] = {}
+        mine: dict[int, int] = {}  # what the one calls a value of both -> what it is called now
+        others: dict[int, int] = {}
+
+        def one(a: int, b: int) -> int:
+            if a in mine or b in others:
+                if a in mine and b in others and mine[a] == others[b]:
+                    return mine[a]
+                raise _Apart(position)
+            if a == b:
+                return a
+            if (a, b) not in pairs:
+                pairs[a, b] = self._selected(nodes, flag, a, b)
+            return pairs[a, b]
+
+        position = -1  # among the operations of both
+        for place, (a, b) in enumerate(zip(yes.nodes[ends[0] :], no.nodes[ends[1] :], strict=True)):
+            position = place
+            if any(out.index in mine or out.index in made or out.index < self.inputs for out in a.outs) or any(
+                x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
+            ):
+                raise _Unfit  # changed in place
+            theirs = iter([leaf for leaf in leaves_of((b.args, b.kwargs)) if isinstance(leaf, Ref)])
+
+            def leaf(value: Any, theirs: Iterator[Ref] = theirs) -> Any:
+                return Ref(one(value.index, next(theirs).index)) if isinstance(value, Ref) else value
+
+            args, kwargs = substitute(a.args, leaf), substitute(a.kwargs, leaf)
+            outs = []
+            for x, y in zip(a.outs, b.outs, strict=True):
+                number, self.next = self.next, self.next + 1
+                mine[x.index] = others[y.index] = number
+                self.known[number] = self.known[x.index]
+                outs.append(Ref(number))
+            joined = replace(a, args=args, kwargs=kwargs, outs=tuple(outs))
+            self.cheap[id(joined)] = self.cheap[id(a)]
+            self.alive.append(joined)
+            nodes.append(joined)
+        results = [one(a, b) for a, b in zip(yes.results, no.results, strict=True)]
+        return _Rest(nodes, results, _Asked(flag, _moved(yes.way, mine), _moved(no.way, others)))
+
+    def _selected(self, nodes: list[Node], flag: int, a: int, b: int) -> int:
+        one, other = self.known[a], self.known[b]
+        if (one.size, one.dtype, one.device) != (other.size, other.dtype, other.device):
+            raise _Unfit
+        if one.stride != other.stride and (one.dtype.is_floating_point or one.dtype.is_complex or len(one.size) > 1):
+            raise _Unfit  # the order in which it is added up may be another
+        modes = nodes[-1].modes if nodes else Modes()
+        number = self._emit(nodes, torch.where, (Ref(flag), Ref(a), Ref(b)), replace(modes, grad=True))
+        self.known[number] = one
+        self.cheap[id(nodes[-1])] = True
+        self.alive.append(nodes[-1])
+        return number
+
+
+class _Apart(Exception):
+    """What looked like an operation of both ways is none. ``position``: among those at the end."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+
+def _moved(way: Any, names: Mapping[int, int]) -> Any:
+    if not isinstance(way, _Asked):
+        return way
+    return _Asked(names.get(way.flag, way.flag), _moved(way.yes, names), _moved(way.no, names))
+
+
+def _numbered(way: int) -> torch.Tensor:
+    return torch.full((), way, dtype=torch.int64)
+
+
+def _plain(value: Any) -> Any:
+    """An argument as it can be compared: any tensor of the program's in the place of such."""
+    if isinstance(value, Ref):
+        return ("tensor",)
+    return (type(value), id(value) if isinstance(value, torch.Tensor) else repr(value))
+
+
+def _key(node: Node) -> Any:
+    """Equal for two operations that give the same."""
+    leaves = tuple((type(v), v.index) if isinstance(v, Ref) else _plain(v) for v in leaves_of((node.args, node.kwargs)))
+    return (id(node.func), _shape(node), leaves, node.modes, len(node.outs))
+
+
+def _shape(node: Node) -> Any:
+    return repr(substitute((node.args, node.kwargs), lambda _: 0))
+
+
+def _alike(one: Node, other: Node) -> bool:
+    """Whether two operations are the same but for the tensors that they take."""
+    mine, others = (list(map(_plain, leaves_of((node.args, node.kwargs)))) for node in (one, other))
+    return (
+        one.func is other.func
+        and one.modes == other.modes
+        and len(one.outs) == len(other.outs)
+        and mine == others
+        and _shape(one) == _shape(other)
+    )
+
+
+@dataclass(slots=True)
+class _Trimmed:
+    nodes: list[Node]
+    outputs: list[Ref]
+    inputs: Any
+
+
+def _trimmed(body: Program, results: int) -> _Trimmed:
+    """A body without the copies of what it hands on untouched: they are made in the end."""
+    given = {ref: node for node in body.nodes if node.func is torch.clone and len(node.args) == 1 for ref in node.outs}
+    uses = [leaf for node in body.nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)]
+    copies = {ref: node for ref, node in given.items() if ref not in uses and ref in body.outputs[:results]}
+    gone = {id(node) for node in copies.values()}
+    outputs = [copies[ref].args[0] if ref in copies else ref for ref in body.outputs[:results]]
+    return _Trimmed([node for node in body.nodes if id(node) not in gone], outputs, body.inputs)

@@ -1,0 +1,165 @@
+"""What of a program may be computed where nobody knows yet whether it is needed: it is cheap, has no effect, raises on
+no values, and its gradients are those of its result but for a constant factor.
+
+A zero times what is not finite is NaN. Knows programs of torch, not what they are needed for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from torchjanus.graph.ir.program import Node, Ref
+from torchjanus.graph.tracing.ambient import Ambient
+from torchjanus.graph.tracing.trace_program import substitute
+
+__all__ = ["Known", "Looked", "concrete", "leaves_of", "looked"]
+
+LARGEST = 1 << 16  # elements of what one operation computes in vain
+
+# Pointwise operations and views are cheap; so are these.
+_CHEAP = frozenset(
+    """arange argmax argmin topk sort argsort cat clone full full_like max min amax amin sum mean new_full new_zeros
+    new_ones ones ones_like stack zeros zeros_like empty empty_like scalar_tensor lift_fresh_copy _to_copy any
+    all""".split()
+)
+_RAISING = frozenset("remainder floor_divide fmod pow div true_divide divide bitwise_left_shift".split())  # on integers
+# Their gradients are those of the result, or none, but for a constant factor.
+_LINEAR = frozenset(
+    """add sub rsub neg where cat stack clone sum mean relu _to_copy view_as_real new_zeros zeros_like positive
+    lift_fresh_copy""".split()
+)
+_SCALED = frozenset("mul div".split())  # by a number
+
+
+@dataclass(slots=True)
+class Known:
+    """What a value of a program is like."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+def concrete(kinds: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...] | None:
+    """The kinds with the sizes that there are just now in the place of those that may change; None where they are not
+    known."""
+    found = tuple((tuple(map(_hint, size)), tuple(map(_hint, stride)), *rest) for size, stride, *rest in kinds)
+    return None if any(None in (*size, *stride) for size, stride, *_ in found) else found
+
+
+def leaves_of(value: Any) -> list[Any]:
+    """The leaves of an argument structure."""
+    found: list[Any] = []
+    substitute(value, found.append)
+    return found
+
+
+@dataclass(slots=True)
+class Looked:
+    """What the values of a body are like, and which of its operations may be computed where they are not needed."""
+
+    known: dict[int, Known]
+    cheap: list[bool]
+
+
+_Met = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # an operation, what it was given, and what it gave
+
+
+class _Operations(TorchDispatchMode):
+    """Notes what the operations of ATen are, and how much they compute."""
+
+    def __init__(self, met: list[_Met]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.met = met
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        self.met.append((func, args, kwargs or {}, made))
+        return made
+
+
+def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[Any, ...]]) -> Looked:
+    """Look at a program for inputs of these kinds, and of known sizes."""
+    values: dict[int, torch.Tensor] = {}
+    used = {leaf for node in nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)}
+    used.update(outputs)
+    found = Looked({}, [])
+
+    def leaf(value: Any) -> Any:
+        return values[value.index] if isinstance(value, Ref) else value
+
+    def note(index: int, tensor: torch.Tensor) -> None:
+        found.known[index] = Known(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
+
+    with (
+        _disable_current_modes(),
+        Ambient() as ambient,
+        torch.enable_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
+        for place, (size, stride, dtype, device, needs) in enumerate(kinds):
+            made = torch.empty_strided(size, stride, dtype=dtype, device=device)
+            values[place] = made.requires_grad_(bool(needs))
+            note(place, made)
+        for node in nodes:
+            ambient.switch(node.modes)
+            met: list[_Met] = []
+            with _Operations(met):
+                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+            parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+            changed = any(ref.index in values for ref in node.outs)
+            for ref, tensor in zip(node.outs, parts, strict=True):
+                values[ref.index] = tensor
+                note(ref.index, tensor)
+            graded = any(part.requires_grad for ref, part in zip(node.outs, parts, strict=True) if ref in used)
+            found.cheap.append(not changed and all(_is_cheap(*one, graded) for one in met))
+    return found
+
+
+def _hint(size: Any) -> Any:
+    if isinstance(size, int):
+        return size
+    return int(size.node.hint) if size.node.has_hint() else None
+
+
+def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, graded: bool) -> bool:
+    if func.namespace == "prim":
+        return True  # it was asked where a tensor lies
+    name = func._overloadpacket.__name__
+    if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten":
+        return False
+    parts = [part for part in pytree.tree_leaves(made) if isinstance(part, torch.Tensor)]
+    if name in _RAISING and not all(part.is_floating_point() for part in parts):
+        return False
+    if name in ("max", "min", "amax", "amin", "argmax", "argmin") and any(
+        isinstance(arg, torch.Tensor) and arg.numel() == 0 for arg in args
+    ):
+        return False
+    viewing = bool(func.is_view) or name in ("detach", "_unsafe_view", "alias")
+    if not (torch.Tag.pointwise in func.tags or viewing or name in _CHEAP):
+        return False
+    if not viewing and sum(part.numel() for part in parts) > LARGEST:
+        return False
+    if not graded or viewing or name in _LINEAR:
+        return not graded or viewing or not _has_factor((args, kwargs))
+    if name not in _SCALED or not isinstance(args[0], torch.Tensor) or not _is_number(args[1]):
+        return False
+    return math.isfinite(args[1]) and (name == "mul" or args[1] != 0)
+
+
+def _has_factor(args: Any) -> bool:
+    """Whether one of the numbers that it is given is not finite."""
+    return any(isinstance(arg, float) and not math.isfinite(arg) for arg in pytree.tree_leaves(args))
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float)

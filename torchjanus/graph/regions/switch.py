@@ -1,0 +1,239 @@
+"""A round of a loop in which tensors decide, as a differentiable function of torch: one of several ways (JANUS 4.2.1).
+
+``Choice`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing
+of how ways are run, nor of where they were found.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.ir.program import Program, Ref
+from torchjanus.graph.operators.loop_op import Given, describe, new_key
+from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
+from torchjanus.graph.regions.partition import Halves, Source, halves_of, kind_of
+from torchjanus.graph.regions.select import selecting
+from torchjanus.graph.regions.sizes import named
+from torchjanus.graph.regions.speculation import concrete
+from torchjanus.graph.tracing.ambient import Ambient
+from torchjanus.graph.tracing.trace_program import substitute
+
+__all__ = ["Choice", "ChoiceHalves", "WayProgram"]
+
+
+@dataclass(frozen=True, slots=True)
+class WayProgram:
+    """One way: a program that gives the results, and then what is asked; ``answers``: what the answers are on this
+    way."""
+
+    body: Program
+    answers: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class ChoiceHalves:
+    """All ways in both directions, for inputs of one kind.
+
+    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each way, in which
+    column each of what it saves is.
+    """
+
+    key: int
+    ways: tuple[Halves, ...]
+    answers: tuple[tuple[bool, ...], ...]
+    results: int
+    gives: tuple[Given, ...]  # the results
+    columns: tuple[Given, ...]
+    places: tuple[tuple[int, ...], ...]
+    tangents: tuple[int, ...]  # the results that have gradients
+    wanted: tuple[int, ...]  # the inputs that have gradients
+    gradients: tuple[Given, ...]
+    kept: tuple[Source, ...]  # what the ways backwards are given, beside tangents
+    random: bool
+
+
+@dataclass(eq=False)
+class Choice:
+    """One round as a function of tensors: what it carries on, and the number of the way that it took."""
+
+    ways: tuple[WayProgram, ...]
+    results: int
+    made: dict[Any, ChoiceHalves] = field(default_factory=dict)
+    flowing: dict[Any, Any] = field(default_factory=dict)  # what is asked about its gradients, by what is used of it
+    joined: dict[Any, Program | None] = field(default_factory=dict)  # the ways as one, by kinds, where that pays
+    stale: bool = False  # more ways are known by now
+    __name__ = "choice"
+
+    def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
+        kinds = tuple(map(kind_of, given))
+        joined = self._joined(kinds)
+        if joined is not None:
+            values = dict(enumerate(given))
+            with Ambient() as ambient:
+                run(joined, values, ambient)
+            return [values[ref.index] for ref in joined.outputs]
+        halves = self.halves(kinds)
+        found = _Chosen.apply(halves, *given)  # type: ignore[no-untyped-call]
+        return list(found[: self.results + 1])
+
+    def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | None:
+        key = concrete(kinds)
+        if key is None:
+            return None
+        if key not in self.joined:
+            self.joined[key] = selecting(self.ways, self.results, key)
+        return self.joined[key]
+
+    def halves(self, kinds: Sequence[tuple[Any, ...]]) -> ChoiceHalves:
+        """All ways for inputs of these kinds. Raises Refused."""
+        kinds = tuple(kinds)
+        if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
+            raise _refused(self.ways, "work on tensors whose sizes change")
+        halves = self.made.get(kinds)
+        if halves is None:
+            halves = self.made[kinds] = _halves(self.ways, self.results, kinds)
+        return halves
+
+    def flows(self, kinds: Sequence[tuple[Any, ...]]) -> list[list[list[bool]]]:
+        """Of each way, for each result, into which inputs its gradient flows."""
+        return [_flows(way.body, self.results, kinds) for way in self.ways]
+
+
+def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ...], ...]) -> ChoiceHalves:
+    made = [_half(way.body, kinds) for way in ways]
+    given = [tuple(replace(one, stacked=False) for one in half.gives) for half in made]
+    gives = given[0][:results]
+    if any(some[:results] != gives for some in given):
+        raise _refused(ways, "leave tensors of different sizes or types")
+    most: Counter[Given] = Counter()
+    for one, some in zip(made, given, strict=True):
+        most |= Counter(some[one.results :])
+    columns = tuple(most.elements())
+    places = []
+    for one, some in zip(made, given, strict=True):
+        free = {kind: [n for n, column in enumerate(columns) if column == kind][::-1] for kind in most}
+        places.append(tuple(free[kind].pop() for kind in some[one.results :]))
+    wanted = tuple(sorted({index for one in made for index in one.wanted}))
+    kept: dict[Source, None] = {}
+    for one, where in zip(made, places, strict=True):
+        for source in one.kept:
+            if source.kind == "output" and source.index >= results:
+                raise _refused(ways, "need what was asked for their gradients")
+            kept[replace(source, index=where[source.index]) if source.kind == "saved" else source] = None
+    return ChoiceHalves(
+        key=new_key(),
+        ways=tuple(made),
+        answers=tuple(way.answers for way in ways),
+        results=results,
+        gives=gives,
+        columns=columns,
+        places=tuple(places),
+        tangents=tuple(sorted({index for one in made for index in one.tangents})),
+        wanted=wanted,
+        gradients=tuple(Given(kinds[index][2], kinds[index][0], False, kinds[index][3]) for index in wanted),
+        kept=tuple(kept),
+        random=any(one.random for one in made),
+    )
+
+
+def _half(body: Program, kinds: tuple[tuple[Any, ...], ...]) -> Halves:
+    return halves_of(body, 0, 0, named(kinds), copied=frozenset(range(len(body.outputs))))
+
+
+def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> list[list[bool]]:
+    values: dict[int, torch.Tensor] = {}
+
+    with (
+        _disable_current_modes(),
+        Ambient() as ambient,
+        torch.enable_grad(),
+        FakeTensorMode(allow_non_fake_inputs=True),
+    ):
+        given = [
+            torch.empty_strided(size, stride, dtype=dtype, device=device).requires_grad_(needs)
+            for size, stride, dtype, device, needs in kinds
+        ]
+        values.update(enumerate(given))
+        run(body, values, ambient)
+        asked = [index for index, tensor in enumerate(given) if tensor.requires_grad]
+        found = []
+        for ref in body.outputs[:results]:
+            out, row = values[ref.index], [False] * len(given)
+            if out.requires_grad and asked:
+                gradients = torch.autograd.grad(
+                    out, [given[index] for index in asked], torch.ones_like(out), retain_graph=True, allow_unused=True
+                )
+                for index, gradient in zip(asked, gradients, strict=True):
+                    row[index] = gradient is not None
+            found.append(row)
+    return found
+
+
+def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> None:
+    """The body's nodes on these values, and what they make among them."""
+
+    def leaf(value: Any) -> Any:
+        return values[value.index] if isinstance(value, Ref) else value
+
+    for node in body.nodes:
+        ambient.switch(node.modes)
+        result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+        for ref, tensor in zip(node.outs, parts, strict=True):
+            values[ref.index] = tensor
+
+
+class _Chosen(torch.autograd.Function):
+    """One way, differentiated by the same way backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, halves: ChoiceHalves, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        ctx.set_materialize_grads(False)
+        way = Given(torch.int64, (), False)
+        target = CHOOSE_RANDOM if halves.random else CHOOSE
+        made = target(halves.key, describe((*halves.gives, way, *halves.columns)), list(given))
+        results = halves.results
+        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
+        kept = []
+        for source in halves.kept:
+            match source.kind:
+                case "output":
+                    kept.append(made[source.index])
+                case "saved":
+                    kept.append(made[results + 1 + source.index])
+                case _:
+                    kept.append(given[source.index])
+        ctx.save_for_backward(made[results], *kept)
+        ctx.halves, ctx.inputs = halves, len(given)
+        return tuple(made)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        halves: ChoiceHalves = ctx.halves
+        given = [tangents[index] for index in halves.tangents]
+        present = "".join("0" if tangent is None else "1" for tangent in given)
+        results: list[Any] = [None] * ctx.inputs
+        if "1" in present and halves.wanted:
+            way, *kept = ctx.saved_tensors
+            made = CHOOSE_BACKWARD(
+                halves.key, describe(halves.gradients), present, way,
+                [tangent for tangent in given if tangent is not None], list(kept),
+            )  # fmt: skip
+            for index, gradient in zip(halves.wanted, made, strict=True):
+                results[index] = gradient
+        return (None, *results)
+
+
+def _refused(ways: Sequence[WayProgram], what: str) -> Refused:
+    place = next((node.place for way in ways for node in way.body.nodes if node.place != NOWHERE), NOWHERE)
+    return Refused(Refusal(place, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", ""))

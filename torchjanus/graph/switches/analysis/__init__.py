@@ -1,0 +1,1 @@
+"""What the arms of traced iterations did, and which variables they hand on."""

@@ -1,0 +1,146 @@
+"""What came before a loop in which tensors decide, said in words that do not depend on how many rounds there will be.
+
+Knows runs, not rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Pinned
+from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.terms import TensorRef, symbol_token
+from torchjanus.trace.values import Apply, Expr
+
+__all__ = ["Before", "map_values"]
+
+
+def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """The arguments of an operation with other leaves."""
+    if isinstance(value, list | tuple):
+        parts = [map_values(part, leaf) for part in value]
+        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
+    if isinstance(value, dict):
+        return {key: map_values(part, leaf) for key, part in value.items()}
+    if isinstance(value, slice):
+        return slice(*(map_values(part, leaf) for part in (value.start, value.stop, value.step)))
+    return leaf(value)
+
+
+def _parts(expr: Any) -> Iterator[Expr]:
+    """An expression and all of which it is computed."""
+    if isinstance(expr, Expr):
+        yield expr
+    for arg in expr.args if isinstance(expr, Apply) else ():
+        yield from _parts(arg)
+
+
+class Before:
+    """What came before a loop, said in words that do not depend on how many rounds there will be, nor on how many other
+    loops have had: of such a loop its first round is told."""
+
+    def __init__(self, trace: Trace, frames: Frames) -> None:
+        self.trace = trace
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the how-manieth row it is
+        self.unbindings: list[Op] = []
+        self.made: list[int] = []  # other tensors, in order
+        self._paths: dict[int, Any] = {}  # what these are called
+        self._tensors: dict[Any, int] = {}
+        self._columns: dict[tuple[int, ...], Any] = {}  # what all rounds of an earlier loop have made at one place
+        start = frames.starts[0]
+        loops = [one for one in _outermost(trace.rounds) if one.end < start]
+        counts = (frames.count, *(one.count for one in loops))
+        known = {expr.token for one in counts for expr in _parts(one)}
+        later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
+        for number, one in enumerate(loops):
+            self._name_rounds(number, one)
+        tokens: list[Any] = []
+        skipped, anew = set(later), 0
+        for position, event in enumerate(trace.events[:start]):
+            if position in skipped:
+                continue
+            if not isinstance(event, Op):
+                if not (isinstance(event, Pinned) and event.expr.token in known):
+                    tokens.append(self._token(event))
+                continue
+            unbinding = event.name in ("Tensor.unbind", "torch.unbind")
+            if unbinding:
+                self.rows.update((ref.number, (len(self.unbindings), n)) for n, ref in enumerate(event.outs))
+                self.unbindings.append(event)
+            else:
+                for ref in event.outs:
+                    anew += self._name(ref.number, ("made", anew))
+            args = self._said((event.args, event.kwargs))
+            outs = () if unbinding else tuple(map(self._leaf, event.outs))
+            tokens.append((event.name, symbol_token(args), outs, event.modes))
+        self.made = list(self._paths)
+        self.token = hash(tuple(tokens))
+
+    def _name(self, tensor: int, path: Any) -> bool:
+        if tensor in self._paths:
+            return False
+        self._paths[tensor], self._tensors[path] = path, tensor
+        return True
+
+    def _name_rounds(self, number: int, loop: Rounds) -> None:
+        columns = list[list[int]]()
+        limits = zip(loop.starts, (*loop.starts[1:], loop.end), strict=True)
+        for turn, (start, end) in enumerate(limits):
+            which = "last" if turn == len(loop.starts) - 1 else turn
+            made = [ref.number for event in self.trace.events[start:end] if isinstance(event, Op) for ref in event.outs]
+            columns.append(made)
+            for place, tensor in enumerate(dict.fromkeys(made)):
+                self._name(tensor, ("round", number, which, place))
+        if len({len(made) for made in columns}) == 1:
+            for place, column in enumerate(zip(*columns, strict=True)):
+                self._columns[column] = ("column", number, place)
+
+    def _token(self, event: Any) -> Any:
+        if isinstance(event, Asserted):
+            return ("asserted", self.path(event.ref.number), event.place, event.outcome)
+        return event.token
+
+    def _said(self, value: Any) -> Any:
+        """The arguments of an operation, with names for tensors."""
+        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
+            column = self._columns.get(tuple(part.number for part in value))
+            if column is not None:
+                return column
+        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+            return type(value)(map(self._said, value))
+        return map_values(value, self._leaf)
+
+    def _leaf(self, value: Any) -> Any:
+        return self.path(value.number) if isinstance(value, TensorRef) else value
+
+    def path(self, tensor: int) -> Any:
+        """What a tensor from before the loop is called."""
+        if tensor in self.rows:
+            return ("row", *self.rows[tensor])
+        if tensor in self._paths:
+            return self._paths[tensor]
+        origin = self.trace.origins.get(tensor)
+        return ("unknown", tensor) if origin is None else origin.token
+
+    def tensor(self, path: Any, origins: Mapping[Any, int]) -> int:
+        """The tensor of this name. ``origins``: those that were found. Raises UnlikeRounds where there is none."""
+        if path in self._tensors:
+            return self._tensors[path]
+        if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
+            return int(self.unbindings[path[1]].outs[path[2]].number)
+        if path not in origins:
+            raise UnlikeRounds
+        return origins[path]
+
+
+def _outermost(loops: Sequence[Rounds]) -> Iterator[Rounds]:
+    """Those of a countable number of rounds, none of them within another."""
+    end = -1
+    for one in sorted((one for one in loops if one.starts), key=lambda one: (one.starts[0], -one.end)):
+        if isinstance(one.count, Expr) and one.starts[0] >= end:
+            yield one
+            end = one.end

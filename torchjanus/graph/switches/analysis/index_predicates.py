@@ -1,0 +1,111 @@
+"""What rounds of a loop ask that the host could answer by their number: ``t == 0``, ``t % 2``, ``t < n - 1``.
+
+The answer may be another one in each round, and where it is compared with a number of the host (how long the loop is,
+say) in each run. What is the same in all rounds of a run is no question of theirs. Knows the rounds of one run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.core.errors import Place
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Decision, Trace
+from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
+
+__all__ = ["NUMBER", "TURN", "Question", "Questions"]
+
+TURN = ("turn",)  # where a tensor comes from that holds the number of the round
+NUMBER = "number"  # and one that holds a number of the host: (NUMBER, token)
+
+_COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A comparison. ``form``: what is compared (see ``choice_numbers``); ``ref``: a tensor that says which round it is;
+    ``numbers``: tensors that hold the numbers of the host, each with its token."""
+
+    form: Any
+    ref: TensorRef
+    outcome: bool
+    place: Place
+    numbers: tuple[tuple[Any, TensorRef], ...] = ()
+
+
+class Questions:
+    """Which comparisons of a loop's rounds may have another answer in another round, or another run."""
+
+    def __init__(self, trace: Trace, frames: Frames) -> None:
+        events = trace.events[frames.starts[0] : frames.end]
+        self._file = frames.place
+        self._reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self._made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
+        self._decided = {(e.place.line, e.place.column): e.place for e in events if isinstance(e, Decision)}
+        plains = trace.plain[frames.plains[0] : frames.plains[-1]]
+        self._differ = _differing((plain.where, plain.operands) for plain in plains)
+        self._before = sum(isinstance(event, Op) for event in trace.events[: frames.starts[0]])
+        held = [event for event in events if isinstance(event, Held)]
+        self._differ |= _differing((_subject(event), tuple(_constants(event.expr))) for event in held)
+        self._asked = {(event.place.line, event.place.column) for event in held if self.asks(event)}
+
+    def place(self, plain: Plain) -> Place | None:
+        """Where plain numbers were compared, if that is a question."""
+        found = self._decided.get(plain.where)
+        if found is None and plain.where in self._differ:
+            return replace(self._file, line=plain.where[0], column=plain.where[1])
+        return found
+
+    def is_of_host(self, plain: Plain) -> bool:
+        """Whether this is the comparison of which ``asks`` speaks."""
+        match plain.told:
+            case ("tuple", ("str", str(op)), ("tuple", *operands)) if op in _COMPARISONS:
+                return plain.where in self._asked and any(one[0] in ("traced", "of sizes") for one in operands)
+        return False
+
+    def asks(self, held: Held) -> bool:
+        """Whether integers from before the loop were compared with one that may be the round's number."""
+        return _subject(held) in self._differ and all(map(self._is_before, leaves(held.expr)))
+
+    def compared(self, expr: Any) -> Any:
+        """The same, as if sizes had been asked for before the loop."""
+        if isinstance(expr, Apply):
+            return Apply(expr.func, tuple(map(self.compared, expr.args)))
+        return replace(expr, after=self._before) if isinstance(expr, Size) else expr
+
+    def _is_before(self, leaf: Expr) -> bool:
+        if isinstance(leaf, Size):
+            return leaf.ref not in self._made
+        return isinstance(leaf, Read) and type(self._reads.get(leaf.origin)) is int
+
+
+def _differing(pairs: Iterable[tuple[Any, Any]]) -> set[Any]:
+    """For which of the first there is more than one of the second."""
+    first: dict[Any, Any] = {}
+    return {place for place, value in pairs if first.setdefault(place, value) != value}
+
+
+def _subject(held: Held) -> Any:
+    """What is compared there, whatever the constants are."""
+
+    def shape(expr: Any) -> Any:
+        if isinstance(expr, Apply):
+            return (id(expr.func), *map(shape, expr.args))
+        if isinstance(expr, Size):
+            return ("size", expr.ref, expr.dim)
+        return expr.token if isinstance(expr, Expr) else type(expr)
+
+    return (held.place, shape(held.expr))
+
+
+def _constants(expr: Any) -> Iterator[Any]:
+    if isinstance(expr, Apply):
+        for arg in expr.args:
+            yield from _constants(arg)
+    elif not isinstance(expr, Expr):
+        yield expr

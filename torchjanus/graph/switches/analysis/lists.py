@@ -1,0 +1,105 @@
+"""Lists to which some ways of a loop append and others do not.
+
+Those of numbers and of a call's own are told by what each round appends, as long as nothing looks into them: they are
+only filled, and leave the call. Nor may anything look into what was there before. Knows traces, not ways.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.switches.analysis.variable_states import has_only_grown
+from torchjanus.trace.actions import Mutation, Stored
+from torchjanus.trace.events import ALL, Trace
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames
+
+__all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
+
+
+@dataclass(frozen=True, slots=True)
+class FilledList:
+    """A list. ``number``: of its Build; ``lengths``: before each round and after the last; ``items``: all of them."""
+
+    number: int
+    lengths: tuple[int, ...]
+    items: tuple[Recipe, ...]
+
+    def appended(self, turn: int) -> Recipe | None:
+        """What a round has appended."""
+        return self.items[self.lengths[turn]] if self.lengths[turn + 1] > self.lengths[turn] else None
+
+
+def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
+    """Those lists to which each round appends a number or nothing, by a variable that holds them."""
+    looked = {number for position, number in trace.peeked if position >= frames.starts[0]}
+    builds = {build.number: build for build in _builds(trace)}
+    found: dict[Any, FilledList] = {}
+    known: set[int] = set()
+    for name in sorted(frames.states[0], key=repr):
+        value = frames.states[0][name]
+        if value[:2] != ("new", "list") or value[2] in looked or value[2] in known:
+            continue
+        build = builds.get(trace.built.get(value[2], -1))
+        lengths = [state.get((*name, "list", "length"), (None, None))[1] for state in frames.states]
+        if build is None or build.cls is not list or None in lengths:
+            continue
+        if any(state.get(name) != value for state in frames.states) or len(build.items) < lengths[-1]:
+            continue
+        if not has_only_grown(frames, name):
+            continue
+        filled = FilledList(build.number, tuple(lengths), build.items)
+        added = filled.items[lengths[0] : lengths[-1]]
+        if {b - a for a, b in itertools.pairwise(lengths)} <= {0, 1} and all(map(_is_number, added)):
+            found[name] = filled
+            known.add(value[2])
+    return found
+
+
+def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
+    """The loop without what is told of these lists, under whatever name."""
+    held = {frames.states[0][name][2] for name in lists}
+    named = {n for state in frames.states for n, v in state.items() if v[:1] == ("new",) and v[2] in held}
+
+    def is_of_one(name: Any) -> bool:
+        return any(name[:end] in named for end in range(2, len(name)))
+
+    states = tuple({n: value for n, value in state.items() if not is_of_one(n)} for state in frames.states)
+    return replace(frames, states=states)
+
+
+def check_unseen(trace: Trace, frames: Frames) -> None:
+    """Nothing looks, in rounds or later, into a container from before the call that rounds fill: how much it holds then
+    depends on the ways; nor for what they have written anywhere, but for tensors and numbers. Raises UnlikeRounds."""
+    rounds = trace.events[frames.starts[0] : frames.end]
+    filled = {event.base.token for event in rounds if isinstance(event, Mutation)}
+    looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
+    if any(number in looked and origin.token in filled for number, origin in trace.owners.items()):
+        raise UnlikeRounds
+    written = {event.where for event in rounds if isinstance(event, Stored) and not _is_handed_on(trace, event)}
+    asked = {where for position, where in trace.reread if position >= frames.starts[0]}
+    if not written.isdisjoint(asked) or any((base, ALL) in asked for base, _ in written):
+        raise UnlikeRounds
+
+
+def _is_handed_on(trace: Trace, event: Stored) -> bool:
+    """Whether it writes a tensor or a number where there was something, and so it is known from round to round what is
+    there."""
+    if event.new or "delete" in event.how:
+        return False
+    recipes = trace.recipes.get(id(event), ())
+    return bool(recipes) and (isinstance(recipes[0], TensorOf) or _is_number(recipes[0]))
+
+
+def _is_number(recipe: Any) -> bool:
+    return isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float))
+
+
+def _builds(trace: Trace) -> Iterator[Build]:
+    for recipe in (trace.result, *(r for some in trace.recipes.values() for r in some)):
+        if recipe is not None:
+            yield from (part for part in parts_of(recipe) if isinstance(part, Build))

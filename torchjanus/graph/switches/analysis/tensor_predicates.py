@@ -1,0 +1,101 @@
+"""Questions that the host could answer by the number of a round, asked of tensors: of that number, and of those with
+which it is compared.
+
+A round of a loop is one operation for all rounds: what tells them apart has to be among what it is given. Knows trees
+that are settled (see ``choice_counting``), not rounds.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.switches.analysis.carried_numbers import Tree
+from torchjanus.graph.switches.analysis.index_predicates import Question
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr
+
+__all__ = ["Asking"]
+
+# With integers these give what Python gives.
+_FUNCTIONS: dict[Any, Any] = {
+    operator.add: torch.add, operator.sub: torch.sub, operator.mul: torch.mul, operator.mod: torch.remainder,
+    operator.floordiv: torch.floor_divide, operator.eq: torch.eq, operator.ne: torch.ne, operator.lt: torch.lt,
+    operator.le: torch.le, operator.gt: torch.gt, operator.ge: torch.ge,
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Asking:
+    """Puts questions among the events of a way. ``begins``: the number of the first round."""
+
+    trace: Trace
+    begins: int
+    modes: Any
+    operations: int = 0  # of the way itself so far
+    added: list[int] = field(default_factory=list)  # after how many of those each operation of a question comes
+    # Of the question that is being asked:
+    _place: Place = NOWHERE
+    _turn: TensorRef | None = None
+    _numbers: Mapping[Any, TensorRef] = field(default_factory=dict)
+
+    def moved(self, after: int) -> int:
+        """So many operations of the way, with those of questions."""
+        return after + sum(position < after for position in self.added)
+
+    def ask(self, tree: Tree, question: Question, numbered: Callable[[int], int]) -> None:
+        """``tree``: what the question means; ``numbered``: its tensors by their number in the trace. Raises
+        UnlikeRounds."""
+        if tree[0] == "c" and not isinstance(tree[2], Expr):
+            return  # all rounds know
+        self._place, self._turn = question.place, TensorRef(numbered(question.ref.number))
+        self._numbers = {token: TensorRef(numbered(ref.number)) for token, ref in question.numbers}
+        answer = self._value(tree)
+        if not isinstance(answer, TensorRef):
+            raise UnlikeRounds
+        self.trace.events.append(Asserted(answer, question.outcome, self.operations + len(self.added), question.place))
+
+    def _value(self, tree: Tree) -> Any:
+        if tree[0] == "c":
+            return self._number(tree[2])
+        if tree[0] == "t":
+            more = tree[1] - self.begins
+            return self._turn if not more else self._made(torch.add, (self._turn, more))
+        return self._applied(tree[1], [self._value(part) for part in tree[2:]])
+
+    def _number(self, value: Any) -> Any:
+        """A number that is the same in all rounds."""
+        if isinstance(value, Apply):
+            return self._applied(value.func, [self._number(arg) for arg in value.args])
+        if not isinstance(value, Expr):
+            return value
+        if value.token not in self._numbers:
+            raise UnlikeRounds
+        return self._numbers[value.token]
+
+    def _applied(self, function: Any, parts: list[Any]) -> Any:
+        func = _FUNCTIONS.get(function)
+        if func is None or not all(isinstance(part, TensorRef) or type(part) is int for part in parts):
+            raise UnlikeRounds
+        if function in (operator.mod, operator.floordiv) and (isinstance(parts[1], TensorRef) or not parts[1]):
+            raise UnlikeRounds  # by zero compiled code may end the whole program
+        if not isinstance(parts[0], TensorRef):
+            parts[0] = self._made(torch.full_like, (self._turn, parts[0]))
+        return self._made(func, tuple(parts))
+
+    def _made(self, func: Any, args: tuple[Any, ...]) -> TensorRef:
+        made = TensorRef(len(self.trace.tensors))
+        self.trace.tensors.append(None)
+        modes = replace(self.modes, grad=False)
+        self.trace.events.append(Op(func, f"torch.{func.__name__}", args, {}, (made,), modes, self._place))
+        self.added.append(self.operations)
+        return made

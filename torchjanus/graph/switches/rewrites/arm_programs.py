@@ -1,0 +1,148 @@
+"""Ways through a round of a loop as programs of tensors: what is carried on, and what is asked.
+
+Knows ways that are settled (see ``choices``), not the runs that they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.graph.generalize.builder import Builder
+from torchjanus.graph.ir.dimensions import dimensions_of, geometries
+from torchjanus.graph.ir.numbers import Numbers, split_numbers
+from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.regions.switch import Choice, WayProgram
+from torchjanus.graph.switches.analysis.arms import Resolved
+from torchjanus.graph.switches.analysis.before_loop import map_values
+from torchjanus.graph.switches.analysis.index_predicates import Question
+from torchjanus.graph.switches.analysis.iterations import Source
+from torchjanus.graph.switches.analysis.tensor_predicates import Asking
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.recipes import Constant, TensorOf
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch
+
+__all__ = ["choice_of"]
+
+
+def choice_of(
+    resolved: Resolved, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
+) -> Choice:
+    """The ways as a function of torch. ``kinds``: what the carried variables and the fixed tensors are like;
+    ``questions``: what each way asks the number of the round, by the event; ``begins``: the number of the first. Raises
+    UnlikeRounds, Refused."""
+    ways = tuple(_program(resolved, n, kinds, questions[n], begins) for n in range(len(resolved.ways)))
+    return Choice(ways, len(resolved.carried))
+
+
+def _program(
+    resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]], questions: Mapping[int, Any], begins: int
+) -> WayProgram:
+    way, inputs = resolved.ways[number].seen, len(kinds)
+    places: dict[Source, int] = {("name", name): place for place, name in enumerate(resolved.carried)}
+    places.update((source, len(resolved.carried) + place) for place, source in enumerate(resolved.fixed))
+
+    def numbered(tensor: int) -> int:
+        return inputs + tensor if tensor >= 0 else places[resolved.takes[number][-tensor - 1]]
+
+    trace = Trace(tensors=[None] * (inputs + way.sizes), result=Constant(None))
+    for place, kind in enumerate(kinds):
+        origin = Origin.parameter(f"input {place}")
+        trace.origins[place] = origin
+        trace.events.append(_found(origin, kind))
+    done = (event.modes for one in resolved.ways for event in one.seen.events if isinstance(event, Op))
+    modes = next(done, None)
+    if modes is None:
+        raise UnlikeRounds  # rounds that only ask have nothing to compute
+    asking = Asking(trace, begins, modes)
+    for position, event in enumerate(way.events):
+        if isinstance(event, Question):
+            asking.ask(questions[position], event, numbered)
+        elif isinstance(event, Op | Asserted | Held):
+            asking.operations += isinstance(event, Op)
+            trace.events.append(_renumbered(event, numbered, asking.moved, way.fetched, trace.fetched))
+    ends = [inputs + one[1] if one[0] == "own" else places[one] for one in resolved.ends[number]]
+    trace.recipes = {0: tuple(TensorOf(TensorRef(tensor)) for tensor in (*range(inputs), *ends))}
+    work = Numbers([trace], frozenset())
+    work.dimensions = dimensions_of([trace], [geometries(trace)], frozenset())
+    split_numbers(work)
+    builder = Builder(work, trace, [event for event in trace.events if isinstance(event, Op)])
+    program = builder.build()
+    if len(program.inputs) != inputs or program.slots:
+        raise UnlikeRounds
+    outputs = [program.outputs[builder.outputs["tensor", tensor]] for tensor in ends]
+    return WayProgram(*_asking(program, outputs, asking.modes))
+
+
+def _asking(program: Program, outputs: Sequence[Ref], modes: Modes) -> tuple[Program, tuple[bool, ...]]:
+    """The program with copies of what it hands on untouched, and with the answers to what it asserts. ``modes``: those
+    of a program that does nothing else."""
+    free = 1 + max([len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)])
+    if program.nodes:
+        modes = replace(program.nodes[0].modes, grad=any(node.modes.grad for node in program.nodes))
+    nodes: list[Node] = []
+    flags: list[Ref] = []
+    pending = list(program.assertions)
+    for position in range(len(program.nodes) + 1):
+        while pending and pending[0].after <= position:
+            flags.append(Ref(free))
+            nodes.append(Node(_answer, (pending.pop(0).ref,), {}, (flags[-1],), Modes(grad=False)))
+            free += 1
+        nodes += program.nodes[position : position + 1]
+    given: list[Ref] = []
+    for ref in outputs:
+        if ref.index < len(program.inputs) or ref in given:
+            nodes.append(Node(torch.clone, (ref,), {}, (Ref(free),), modes))
+            ref, free = Ref(free), free + 1
+        given.append(ref)
+    body = replace(
+        program, nodes=tuple(nodes), outputs=(*given, *flags), output_after=(len(nodes),) * (len(given) + len(flags)),
+        assertions=(), leaves=(),
+    )  # fmt: skip
+    return body, tuple(assertion.expected for assertion in program.assertions)
+
+
+def _answer(asked: torch.Tensor) -> torch.Tensor:
+    return asked.detach().reshape(()).ne(0)
+
+
+def _found(origin: Origin, kind: tuple[Any, ...]) -> Found:
+    size, stride, dtype, device, needs = kind
+    example = torch.empty_strided(size, stride, dtype=dtype, device=device)
+    detail = ("Tensor", str(dtype).removeprefix("torch."), size, stride, str(device), needs, True)
+    return Found(origin, example, "tensor", detail)
+
+
+def _renumbered(
+    event: Any,
+    numbered: Callable[[int], int],
+    moved: Callable[[int], int],
+    known: dict[Any, Any],
+    fetched: dict[Any, Any],
+) -> Any:
+    def expr(part: Any) -> Any:
+        if isinstance(part, Fetch):
+            made = replace(part, ref=numbered(part.ref), after=moved(part.after))
+            fetched[made.token] = known[part.token]
+            return made
+        return Apply(part.func, tuple(map(expr, part.args))) if isinstance(part, Apply) else part
+
+    def leaf(value: Any) -> Any:
+        if isinstance(value, TensorRef):
+            return TensorRef(numbered(value.number))
+        return expr(value) if isinstance(value, Expr) else value
+
+    if isinstance(event, Asserted):
+        return replace(event, ref=TensorRef(numbered(event.ref.number)), after=moved(event.after))
+    if isinstance(event, Held):
+        return replace(event, expr=expr(event.expr))
+    outs = tuple(TensorRef(numbered(ref.number)) for ref in event.outs)
+    return replace(event, args=map_values(event.args, leaf), kwargs=map_values(event.kwargs, leaf), outs=outs)

@@ -1,0 +1,269 @@
+"""Writes a run anew in which the host decides by chance: the draws come before the loop, the decisions are tensors'.
+
+How many rounds there are may change where one call gives all that is drawn (``Several``). Knows what is drawn and asked
+(see ``choice_hosted``), not how that was found.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.rewriting import Adding
+from torchjanus.trace.actions import Extern, Op, Several
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.rounds import Frames
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Read
+
+__all__ = ["Drawn", "Draws", "hosting"]
+
+MOST = 64  # by which number the first round may go
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Stands for the number that the round's call of this order gave."""
+
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Draws:
+    """What the host draws in a loop. ``externs``: of each round the positions of its calls, ``given``: of each call
+    where its number is found; ``asked``: what is asked of numbers, by place, in terms of ``Drawn``; ``held``: of each
+    event that asks, which of these it is, and in which round; ``first``: reads of what was there before that are told
+    before the loop."""
+
+    externs: tuple[tuple[int, ...], ...]
+    given: dict[tuple[int, int], Origin]
+    asked: dict[Any, tuple[Any, Place]]
+    held: dict[int, tuple[Any, int]]
+    first: tuple[int, ...]
+
+    @property
+    def origins(self) -> frozenset[Origin]:
+        """Where what is drawn is found."""
+        return frozenset(self.given.values())
+
+
+# How a comparison is made with the sides exchanged.
+_COMPARING: dict[Any, tuple[Any, Any]] = {
+    operator.lt: (torch.lt, torch.gt), operator.le: (torch.le, torch.ge), operator.gt: (torch.gt, torch.lt),
+    operator.ge: (torch.ge, torch.le), operator.eq: (torch.eq, torch.eq), operator.ne: (torch.ne, torch.ne),
+}  # fmt: skip
+
+
+def _reals(drawn: Any) -> torch.Tensor:
+    """The numbers as they are, one behind the other. Raises TypeError for others."""
+    return _numbers(drawn, float, torch.float64)
+
+
+def _integers(drawn: Any) -> torch.Tensor:
+    """See ``_reals``."""
+    return _numbers(drawn, int, torch.int64)
+
+
+def _numbers(drawn: Any, kind: type, dtype: torch.dtype) -> torch.Tensor:
+    if type(drawn) is not list or any(type(one) is not kind for one in drawn):
+        raise TypeError(f"not a list of {kind.__name__}")
+    return torch.tensor(drawn, dtype=dtype)
+
+
+def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
+    """What writes the run anew."""
+    number = draws.externs[0][0] if draws.externs[0] else -1
+    call, count = old.events[number], frames.count
+    later = any(isinstance(event, Extern) for event in old.events[frames.end :])
+    several = isinstance(call, Extern) and len(draws.externs[0]) == 1 and not call.kwargs and count is not None
+    given = [tuple(r.token for r in old.recipes.get(id(old.events[at]), ())) for some in draws.externs for at in some]
+    if not several or later or len(set(given)) > 1 or not 0 <= frames.begins <= MOST:
+        return Hosting(old, frames, draws)
+    kinds = {type(event.value) for event in old.events if isinstance(event, Found) and event.origin in draws.origins}
+    (kind, *others) = kinds
+    if others or kind not in (float, int) or not all(_is_compared(form, kind) for form, _ in draws.asked.values()):
+        return Hosting(old, frames, draws)
+    return _AnyNumber(old, frames, draws, kind)
+
+
+def _is_compared(form: Any, kind: type) -> bool:
+    """Whether a drawn number is compared with one that no rounds make, and tensors would give Python's answer."""
+    if not isinstance(form, Apply) or form.func not in _COMPARING:
+        return False
+    other = [arg for arg in form.args if not isinstance(arg, Drawn)]
+    if len(other) != 1 or any(_is_drawn(arg) for arg in other):
+        return False
+    return kind is float or type(other[0]) is int
+
+
+def _is_drawn(form: Any) -> bool:
+    return isinstance(form, Drawn) or (isinstance(form, Apply) and any(map(_is_drawn, form.args)))
+
+
+class Hosting(Adding):
+    """Writes the run anew with the draws before the loop, each as the call that it is."""
+
+    dtype = torch.int64  # of answers
+    skipped = 0  # answers that no round takes, before those that they do
+
+    def __init__(self, old: Trace, frames: Frames, draws: Draws) -> None:
+        super().__init__(old)
+        self.frames, self.draws, self.at = frames, draws, frames.starts[0]
+        self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
+        self.within = False
+        self.count = len(frames.starts)
+        self.origins = dict(old.origins)
+        self.modes = replace(next(event.modes for event in old.events if isinstance(event, Op)), grad=False)
+        self._words = {origin.token: ("drawn", order) for (_, order), origin in draws.given.items()}
+
+    @property
+    def inserted(self) -> int:
+        """How many operations there are more."""
+        return (3 if self.skipped else 2) * len(self.draws.asked)
+
+    def position(self, after: int) -> int:
+        later = after > self.before or (after == self.before and self.within)
+        return after + self.inserted if later else after
+
+    def trace(self) -> Trace:
+        old, draws, frames = self.old, self.draws, self.frames
+        gone = {at for some in draws.externs for at in some} | set(draws.first)
+        gone |= {at for at in range(self.at, frames.end) if getattr(old.events[at], "origin", None) in draws.origins}
+        ahead = self.drawn(gone)
+        rows: dict[Any, int] = {}
+        for key, (form, place) in draws.asked.items():
+            asked = self.new((self.count,), self.dtype)
+            ahead.append(replace(self.asking(form, place), outs=(TensorRef(asked),)))
+            if self.skipped:
+                args, asked = (
+                    (TensorRef(asked), "-" * self.skipped),
+                    self.new((self.skipped + self.count,), self.dtype),
+                )
+                ahead.append(Op(_behind, "behind", args, {}, (TensorRef(asked),), self.modes, place))
+            refs = tuple(TensorRef(self.new((), self.dtype)) for _ in range(self.skipped + self.count))
+            ahead.append(Op(torch.Tensor.unbind, "Tensor.unbind", (TensorRef(asked), 0), {}, refs, self.modes, place))
+            rows[key] = refs[self.skipped].number
+        events: list[Any] = []
+        places: list[int] = []
+        operations = 0
+        for position, event in enumerate(old.events):
+            if position == self.at:
+                self.within = True
+                events += ahead
+            places.append(len(events))
+            if position in gone:
+                continue
+            if position in draws.held:
+                key, turn = draws.held[position]
+                ref = TensorRef(rows[key] + turn)
+                event = Asserted(ref, event.outcome, operations + self.inserted, event.place)  # type: ignore[union-attr]
+            else:
+                operations += isinstance(event, Op)
+                event = self.event(event, operations)
+            events.append(event)
+        places.append(len(events))
+        # A loop around this one goes round before the draws.
+        changes = self.moved(
+            lambda at, end: at if at == self.at and end > frames.end else places[at], places.__getitem__
+        )
+        starts = tuple(places[at] for at in frames.starts)
+        changes["rounds"] = [one for one in changes["rounds"] if one.starts != starts]
+        changes["plain"] = [replace(one, told=self._said(one.told)) for one in changes["plain"]]
+        number = old.frames.index(frames)
+        changes["frames"][number] = self.framed(changes["frames"][number])
+        made = self.made(events, origins=self.origins, **changes)
+        # What was asked right before the loop comes before what is added, and may be asked by the rounds as well.
+        self.within = False
+        fetched = {self.token(token): value for token, value in old.fetched.items()}
+        pins = {self._pinned(token): times for token, times in old.pins.items()}
+        return replace(made, fetched=fetched | made.fetched, pins=pins | made.pins)
+
+    def drawn(self, gone: set[int]) -> list[Any]:
+        """The calls, what they give, and what has to be found before the loop. ``gone``: these events come no more
+        where they were."""
+        for at in gone:
+            event = self.old.events[at]
+            if id(event) in self.old.recipes:
+                self.recipes[id(event)] = self.old.recipes[id(event)]
+        return [self.old.events[at] for at in sorted(gone)]
+
+    def asking(self, form: Any, place: Place) -> Op:
+        """What is asked of the numbers of all rounds."""
+        asked = tuple(Apply(int, (self._of(form, turn),)) for turn in range(self.count))
+        return Op(_answers, "answers", asked, {}, (), self.modes, place)
+
+    def framed(self, frames: Frames) -> Frames:
+        """The loop: as many rounds have to be drawn for as there are."""
+        return replace(frames, count=None)
+
+    def _of(self, form: Any, turn: int) -> Any:
+        if isinstance(form, Drawn):
+            return Read(self.draws.given[turn, form.order])
+        return Apply(form.func, tuple(self._of(one, turn) for one in form.args)) if isinstance(form, Apply) else form
+
+    def _said(self, told: Any) -> Any:
+        """What was computed with plain numbers, in words that are the same in all rounds."""
+        if not isinstance(told, tuple):
+            return told
+        return self._words[told] if told in self._words else tuple(map(self._said, told))
+
+
+class _AnyNumber(Hosting):
+    """The same with one call for all draws, which may be as many as there are rounds."""
+
+    dtype = torch.bool
+
+    def __init__(self, old: Trace, frames: Frames, draws: Draws, kind: type) -> None:
+        super().__init__(old, frames, draws)
+        self.kind = kind
+        self.skipped = frames.begins  # each round takes the element of its number
+        self.together = _reals if kind is float else _integers
+        self.given = draws.given[0, 0].then(Step.OF, self.together)
+
+    def drawn(self, gone: set[int]) -> list[Any]:
+        old, frames = self.old, self.frames
+        call = old.events[self.draws.externs[0][0]]
+        assert isinstance(call, Extern)
+        assert isinstance(frames.count, Expr)
+        several = Several(
+            call.func, call.args, call.kwargs, call.place, call.number, call.after, call.effects, count=frames.count
+        )
+        self.recipes[id(several)] = old.recipes.get(id(call), ())
+        values = {event.origin: event.value for event in old.events if isinstance(event, Found)}
+        value = self.together([self.kind(values[self.draws.given[turn, 0]]) for turn in range(self.count)])
+        self.number = self.new((self.count,), value.dtype)
+        self.tensors[self.number], self.origins[self.number] = value, self.given
+        detail = ("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), (1,), "cpu", False, True)
+        size = self.given.then(Step.SIZE, 0)
+        return [
+            *(old.events[at] for at in self.draws.first),
+            several,
+            Found(self.given, value, "tensor", detail, place=call.place),
+            Found(size, self.count, "number", place=call.place),
+            Held(Apply(operator.eq, (frames.count, Read(size))), True, call.place),
+        ]
+
+    def asking(self, form: Any, place: Place) -> Op:
+        first, other = form.args
+        exchanged = isinstance(other, Drawn)
+        func = _COMPARING[form.func][exchanged]
+        args = (TensorRef(self.number), first if exchanged else other)
+        return Op(func, f"torch.{func.__name__}", args, {}, (), self.modes, place)
+
+    def framed(self, frames: Frames) -> Frames:
+        return frames
+
+
+def _behind(answers: torch.Tensor, others: str) -> torch.Tensor:
+    """The answers behind so many others."""
+    return torch.cat((answers.new_zeros(len(others)), answers))
+
+
+def _answers(*numbers: Any) -> torch.Tensor:
+    return torch.stack([torch.full((), number, dtype=torch.int64) for number in numbers])

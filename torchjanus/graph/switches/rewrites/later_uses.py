@@ -1,0 +1,275 @@
+"""What a run says after a loop in which tensors decide, in the words of the new run: its rounds are operations there.
+
+It is said twice: first to learn which of the loop's variables are asked for, then with what the rounds give. Knows one
+loop of a run, not how its rounds are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.core.errors import Place
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.regions.switch_gradients import Flow
+from torchjanus.graph.switches.analysis.after_loop import After
+from torchjanus.graph.switches.analysis.arm_effects import Acting
+from torchjanus.graph.switches.analysis.arms import Choices, Way
+from torchjanus.graph.switches.analysis.before_loop import Before, map_values
+from torchjanus.graph.switches.analysis.iterations import subject_of
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Fact, Trace
+from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Expr, Fetch, Size
+
+__all__ = ["Speaking", "apart", "operations_in"]
+
+
+def operations_in(events: Sequence[Any]) -> int:
+    """How many of them are operations."""
+    return sum(isinstance(event, Op) for event in events)
+
+
+def apart(place: Place, number: int) -> Place:
+    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
+    return replace(place, column=-1 - number)
+
+
+class Speaking(Rewriting):
+    """Says anew what the run says after the loop. Raises UnlikeRounds where it is not known what is meant."""
+
+    def __init__(
+        self, old: Trace, frames: Frames, choices: Choices, after: After, taken: list[Way], acting: Acting
+    ) -> None:
+        super().__init__(old)
+        self.acting = acting
+        self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
+        self.start, self.end = frames.starts[0], frames.end
+        self.known = Before(old, frames)
+        self.wanted: dict[Any, None] = {}
+        self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
+        self.lasts: dict[Any, None] = {}  # those that are asked for after the last
+        self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.graded: set[Any] = set()  # those that gradients may come to
+        self.grading = False  # whether they may come to what is spoken of now
+        self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
+        self.flow: Flow | None = None
+        self._marks = 0
+        self.fetched = dict[Any, Any]()
+        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what rounds call, append and write, by id
+        self.counted: dict[Any, None] = {}  # numbers that are asked for after the loop
+        self.spoken = dict[int, int]()
+        self.stacked: list[Any] = []  # the columns that an operation takes
+        self.last: Mapping[Any, int] = {}  # what they are after the last
+        self.shift = 0  # operations more than there were in the loop
+        self.marks_behind: list[tuple[int, int]] = []  # what comes behind this operation and this event is one later
+        found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
+        self._found = {event.origin.token: -1 for event in found}  # tensors from before the call, by where they are
+        self._found |= {origin.token: number for number, origin in old.origins.items()}
+        self.origins = dict(old.origins)
+        self.tensors = list(old.tensors)
+        self.memory = list(old.memory)
+        self.kinds = dict(old.kinds)
+        self.before = operations_in(old.events[: self.start])
+        self.inside = operations_in(old.events[self.start : self.end])
+
+    # -- tensors --------------------------------------------------------------------------------------------------
+
+    def new(self, like: int | None = None) -> int:
+        self.tensors.append(None)
+        self.memory.append(-(10**6) - len(self.memory))
+        if like in self.kinds:
+            self.kinds[len(self.tensors) - 1] = self.kinds[like]
+        return len(self.tensors) - 1
+
+    def tensor(self, number: int, after: int) -> int:
+        variable = self.after.variable(number)
+        if variable is None:
+            return self.marked.get(number, number)
+        self.wanted[variable] = self.lasts[variable] = None
+        if self.grading:
+            self.graded.add(variable)
+        found = number if self.results is None else self.last[variable]
+        self.spoken[number] = found
+        return found
+
+    def operation(self, op: Op, after: int) -> Op:
+        self.spoken, self.stacked = {}, []
+        self.grading = op.modes.grad and op.name != "Tensor.detach"
+        map_values((op.args, op.kwargs), self._constant)
+        made = super().operation(op, after)
+        if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
+            raise UnlikeRounds
+        return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
+
+    def final(self, number: int) -> int:
+        self.grading = True
+        return self.tensor(number, 0)
+
+    def values(self, value: Any, after: int) -> Any:
+        if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
+            variable = self.after.column([part.number for part in value])
+            if variable is not None:
+                self.wanted[variable] = self.columns[variable] = None
+                self.stacked.append(variable)
+                if self.results is not None:
+                    return type(value)(TensorRef(results[variable]) for results in self.results)
+                return value
+        return super().values(value, after)
+
+    def position(self, after: int) -> int:
+        if after <= self.before:
+            return after
+        if after < self.before + self.inside:
+            raise UnlikeRounds  # what a round was asked
+        return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
+
+    def number(self, value: Any) -> Any:
+        """A number that is spoken of after the loop: one that its rounds have handed on, or another one."""
+        name = self.after.number(value)
+        if name is None:
+            return value
+        self.counted[name] = None
+        return value if self.results is None else self.acting.values[name]
+
+    def expr(self, expr: Any) -> Any:
+        made: Any
+        if isinstance(expr, Expr) and self.after.is_counted(expr):
+            made = self.number(expr)
+            if made is not expr or self.results is None:
+                return made
+        if isinstance(expr, Fetch | Size):
+            if expr.after <= self.before and expr.ref not in self.after.made:
+                made = expr
+            else:
+                made = replace(expr, ref=self.tensor(expr.ref, 0), after=self.position(expr.after))
+            if expr.token in self.old.fetched:
+                self.fetched[made.token] = self.old.fetched[expr.token]
+            return made
+        return super().expr(expr)
+
+    def recipe(self, recipe: Any) -> Any:
+        if isinstance(recipe, Repeat | RowOf):
+            raise UnlikeRounds
+        if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.origin.token)) is not None:
+            if self.after.variable(number) is not None:
+                raise UnlikeRounds  # the variable is another tensor behind another way, and here it is this very one
+            return recipe
+        if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
+            made = self.number(recipe.value)
+            return recipe if made is recipe.value else Number(made)
+        if isinstance(recipe, Build) and recipe.number in self.acting.filled:
+            lengths = next(one.lengths for one in self.acting.lists.values() if one.number == recipe.number)
+            first, last = recipe.items[: lengths[0]], recipe.items[lengths[-1] :]
+            rows = () if self.results is None else self.acting.filled[recipe.number]
+            return replace(recipe, items=(*map(self.recipe, first), *rows, *map(self.recipe, last)))
+        return super().recipe(recipe)
+
+    # -- what comes after the loop ----------------------------------------------------------------------------------
+
+    def rest(self) -> tuple[list[Any], Any]:
+        """What comes after the loop, and the result."""
+        self.anew()  # when it was told first, it was not known yet how many operations the rounds are
+        self.marks_behind = []
+        old, operations, found = self.old, self.before + self.inside, []
+        for number, event in enumerate(old.events[: self.start]):
+            if id(event) in old.recipes:  # what was made before the loop may hold what it has made
+                self.after.begin(("before", number), aside=True)
+                self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
+        plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
+        regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
+        begun: list[tuple[Frames, Any]] = []
+        for position, event in enumerate(old.events[self.end :], self.end):
+            while begun and begun[-1][0].end <= position:
+                frames, context = begun.pop()
+                self.after.leave(context, frames.place)
+            begun += [(one, self.after.context) for one in regions if one.starts[0] == position]
+            for plain in plains:
+                if plain.position == position or (plain.position < position == self.end):
+                    self._compute(plain)
+            what = (type(event).__name__, getattr(event, "name", ""), event.place)
+            self.after.begin((*what, subject_of(event)) if isinstance(event, Fact) else what, isinstance(event, Fact))
+            self.stacked = []
+            found.append(self.event(event, operations))
+            if isinstance(event, Op):
+                operations += 1
+                if self.stacked and self.flow is not None and self.results is not None:
+                    for ref in event.outs:
+                        found.append(self.mark(ref.number))
+                        self.marked[ref.number] = found[-1].outs[0].number
+                        self.marks_behind.append((operations, position + 1))
+        for plain in plains:
+            if plain.position >= len(old.events):
+                self._compute(plain)
+        self.after.begin("result")
+        result = None if old.result is None else self.recipe(old.result)
+        if self.after.unclear:
+            raise UnlikeRounds
+        return found, result
+
+    def _constant(self, value: Any) -> None:
+        """A number that an operation is given, or that decides, may not be what rounds have handed on."""
+        if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_counted(value)):
+            if self.after.number(value) is not None:
+                raise UnlikeRounds
+        elif isinstance(value, Apply):
+            for arg in value.args:
+                self._constant(arg)
+
+    def event(self, event: Any, after: int) -> Any:
+        if isinstance(event, Held | Pinned):
+            self._constant(event.expr)
+        return super().event(event, after)
+
+    def _compute(self, plain: Plain) -> None:
+        """What Python computes with may not be what rounds have handed on: it might decide anything."""
+        self.after.begin("plain")
+        if any(self.after.number(value) is not None for value in (*plain.operands, *plain.reals)):
+            raise UnlikeRounds
+
+    def check_leaving(self) -> None:
+        """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
+        old, end = self.old, self.end
+        recipes = (old.result, *(r for some in old.recipes.values() for r in some))
+        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
+        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        earlier = self.after.made | set(self.known.made) | set(old.origins) | set(self.known.rows)
+        for event in old.events[end:]:
+            if isinstance(event, Op):
+                leaving.update(ref.number for ref in event.outs if ref.number in earlier)
+        memory = {old.memory[number] for number in leaving}
+        given = {old.memory[number] for number in old.origins}
+        taken: set[Any] = set()
+        for name in self.lasts:
+            held = self.frames.states[-1][name][1]
+            if old.memory[held] and old.memory[held] not in memory:
+                continue
+            roots = self.after.resolving.roots(name)
+            for root in [root for root in roots if root[0] == "initial"]:
+                roots.discard(root)
+                if root[1] is not None and root[1][0] == "tensor":
+                    place = old.memory[root[1][1]]
+                    roots.add("given" if not place or place in given or root[1][1] in leaving else place)
+            if "given" in roots or roots & taken:
+                raise UnlikeRounds
+            taken |= roots
+
+    def modes(self) -> Any:
+        operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
+        operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
+        if not operations:
+            raise UnlikeRounds  # there is nothing yet that could be decided about
+        return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
+
+    def mark(self, tensor: int) -> Op:
+        """It is noted whether a gradient comes to this tensor."""
+        assert self.flow is not None
+        number, modes = self.new(tensor), self.modes()
+        func = self.flow.mark(self._marks)
+        self._marks += 1
+        return Op(func, "used", (TensorRef(tensor),), {}, (TensorRef(number),), modes, self.frames.place)

@@ -1,0 +1,70 @@
+"""Numbers the tensors of a rewritten run anew, so that runs that do the same are told in the same words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.trace.actions import Op
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["Numbering"]
+
+
+class Numbering(Rewriting):
+    """Numbers the tensors in the order in which the run meets them."""
+
+    def __init__(self, old: Trace) -> None:
+        super().__init__(old)
+        self.numbers: dict[int, int] = {}
+        by_origin: dict[Any, list[int]] = {}
+        for number, origin in old.origins.items():
+            by_origin.setdefault(origin, []).append(number)
+        for event in old.events:
+            found: list[int] = []
+            if isinstance(event, Found):
+                found = by_origin.get(event.origin, [])
+            elif isinstance(event, Op):
+                found = [ref.number for ref in event.outs]
+            for number in found:
+                self.numbers.setdefault(number, len(self.numbers))
+        for number in range(len(old.tensors)):
+            self.numbers.setdefault(number, len(self.numbers))
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
+    def operation(self, op: Op, after: int) -> Op:
+        made = super().operation(op, after)
+        return replace(made, outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
+
+    def trace(self) -> Trace:
+        old = self.old
+        events = [self.event(event, 0) for event in old.events]
+        order = sorted(self.numbers, key=self.numbers.__getitem__)
+        frames = []
+        for one in old.frames:
+            states = tuple(
+                {
+                    name: ("tensor", self.numbers[value[1]])
+                    if value[0] == "tensor" and value[1] >= 0
+                    else self.held(value)
+                    for name, value in state.items()
+                }
+                for state in one.states
+            )
+            frames.append(replace(one, states=states, count=None if one.count is None else self.expr(one.count)))
+        return self.made(
+            events,
+            tensors=[old.tensors[number] for number in order],
+            memory=[old.memory[number] for number in order],
+            origins={self.numbers[number]: origin for number, origin in old.origins.items()},
+            kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
+            frames=frames,
+        )

@@ -1,0 +1,87 @@
+"""Where in a run written anew is what the old one told of: events, loops, and what variables hold in later ones.
+
+Knows nothing of what stands in the place of the rounds, but how many events that are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.switches.analysis.numbers import KINDS
+from torchjanus.graph.switches.rewrites.row_reads import Picking
+from torchjanus.trace.rounds import Frames
+
+__all__ = ["Placing"]
+
+
+class Placing(Picking):
+    """Writing runs, as far as places in them are concerned."""
+
+    def places_anew(self, found: int, rounds: int, check: int, leading: int) -> Any:
+        """Where an event of the old run is in the new one, before facts are dropped."""
+
+        def place(position: int) -> int:
+            if position <= self.start:
+                return position
+            if position < self.end:
+                return self.start + found
+            marks = sum(event <= position for _, event in self.marks_behind)
+            moved = self.start + found + rounds + position - self.end + marks
+            return moved + (check if position - self.end >= leading else 0)
+
+        return place
+
+    def turns_anew(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
+        """Of all loops, this one among them: its rounds begin at ``starts``."""
+        for turns in self.old.turns:
+            if tuple(turns.starts) == self.frames.starts:
+                yield replace(turns, starts=list(starts), end=place(self.end))
+            elif turns.end is not None and turns.end < self.start:
+                yield turns
+            elif not any(self.start <= position < self.end for position in turns.starts):
+                ended = None if turns.end is None else place(turns.end)
+                yield turns.elsewhere([place(position) for position in turns.starts], ended)
+
+    def _known_as(self, name: Any, tensor: int) -> int:
+        """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
+        after = self.after
+        names = after.names.get(tensor, [])
+        if name in names and name in self.last:
+            return int(self.last[name])
+        if tensor not in after.made and not any(one in after.resolving.rebound for one in names):
+            return self.marked.get(tensor, tensor)
+        try:
+            source = after.resolving.choose({("name", one) for one in names}, True)
+        except UnlikeRounds:
+            return -1
+        return self.last.get(source[1], -1) if tensor in after.made else -1
+
+    def _state(self, name: Any, value: Any) -> Any:
+        if value[0] == "tensor":
+            return ("tensor", self._known_as(name, value[1]))
+        if value[0] not in KINDS:
+            return value
+        try:
+            return (value[0], self.expr(value[1]))
+        except UnlikeRounds:
+            return ("object", "unknown", name)
+
+    def frames_anew(self, place: Any) -> Iterator[Frames]:
+        """Of the loops after this one."""
+        for frames in self.old.frames:
+            if frames.starts[0] < self.end:
+                continue
+            states = tuple({name: self._state(name, value) for name, value in state.items()} for state in frames.states)
+            count = None if frames.count is None else self.expr(frames.count)
+            starts = tuple(map(place, frames.starts))
+            yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
+
+    def plain_anew(self, place: Any) -> Iterator[Any]:
+        """What was computed with plain numbers; what the rounds have made of theirs is settled."""
+        inside = range(self.frames.plains[0], self.frames.plains[-1])
+        for number, plain in enumerate(self.old.plain):
+            operands = () if number in inside else plain.operands
+            yield replace(plain, position=place(plain.position), operands=operands)

@@ -1,0 +1,66 @@
+"""The ambient state of torch around each node of a Program, put in force again, and the thread in which autograd
+computes. Knows nothing of graphs."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+
+from torchjanus.graph.ir.program import Modes
+
+__all__ = ["Ambient", "one_thread"]
+
+
+def one_thread() -> AbstractContextManager[Any]:
+    """Autograd computes all in the thread that asks for it, as it does for a processor: for other devices it has
+    threads of its own, in which nobody listens."""
+    if torch.cuda.is_initialized():
+        return torch.autograd.set_multithreading_enabled(False)
+    return nullcontext()
+
+
+class Ambient:
+    """Keeps the modes of the node that runs next in force, and changes only what differs from the node before.
+
+    Autocast's weight cache decides whether two uses of a parameter share one cast, and with that how their gradients
+    add up: it is emptied by a node where the program emptied it, and nowhere else.
+    """
+
+    def __init__(self) -> None:
+        self._autocast = ExitStack()
+        self._regions: tuple[tuple[str, torch.dtype, bool], ...] = ()
+
+    def __enter__(self) -> Self:
+        self._outside = ExitStack()
+        for device in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(device):
+                self._outside.enter_context(torch.autocast(device, enabled=False))
+        # As long as this stands, leaving a region does not empty the cache: the program says when that happened.
+        torch.autocast_increment_nesting()
+        self._grad = torch.is_grad_enabled()
+        self._dtype = torch.get_default_dtype()
+        return self
+
+    def switch(self, modes: Modes) -> None:
+        """Put ``modes`` in force. Inference mode counts as no-grad: it differs only in what may be done later."""
+        torch.set_grad_enabled(modes.grad and not modes.inference)
+        if torch.get_default_dtype() != modes.default_dtype:
+            torch.set_default_dtype(modes.default_dtype)
+        if modes.autocast != self._regions:
+            self._autocast.close()
+            for device, dtype, cached in modes.autocast:
+                self._autocast.enter_context(torch.autocast(device, dtype=dtype, cache_enabled=cached))
+            self._regions = modes.autocast
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._autocast.close()
+        if torch.autocast_decrement_nesting() == 0:
+            torch.clear_autocast_cache()
+        self._outside.close()
+        torch.set_default_dtype(self._dtype)
+        torch.set_grad_enabled(self._grad)

@@ -1,0 +1,82 @@
+"""``x.data = y``: from then on the tensor x lies where y does, and what lay in its place is let go.
+
+Optimizers that step aside and back again (SAM, adversarial training) put parameters back this way, and averages and
+target networks are made so. In a trace the stand-in of x is put on the memory of y's, and stands for the same node:
+what is done to one is done to both, and autograd finds x as the leaf that it was. Whoever commits puts the real tensor
+on the memory of a value that the graph has made. Knows nothing of how the rest of a program is traced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.ir.lowered import FromInput, Replaced, Result, Source, ViewOf
+from torchjanus.graph.ir.program import Node
+
+__all__ = ["SET_DATA", "Replacing"]
+
+SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True, slots=True)
+class _Before:
+    """A tensor, another one on the memory that it had at first, and how often it had been changed by then."""
+
+    tensor: torch.Tensor
+    memory: torch.Tensor
+    version: int
+
+
+class Replacing:
+    """Of one run of a program on stand-ins."""
+
+    def __init__(self, nodes: Iterable[Node]) -> None:
+        self._kept: dict[int, _Before] = {}
+        self.expected = any(node.func == SET_DATA for node in nodes)
+
+    def put(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        """``tensor.data = other``"""
+        content = other.detach()
+        if geometry(tensor) != geometry(content):
+            what = "'x.data = y' replaces a tensor's storage, and the two differ in size or strides"
+            raise Refused(Refusal(NOWHERE, what, "A graph takes tensors of the sizes they had.", "Use x.copy_(y)."))
+        if _place(content) == _place(tensor):
+            return  # x.data -= y
+        mode = get_proxy_mode()
+        assert mode is not None
+        if id(tensor) not in self._kept:
+            self._kept[id(tensor)] = _Before(tensor, tensor.detach(), tensor._version)
+        tensor.data = content
+        set_proxy_slot(tensor, mode.tracer, get_proxy_slot(content, mode.tracer))
+
+    def before(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """These tensors, as they lay when the run began."""
+        return [self._kept[id(t)].memory if id(t) in self._kept else t for t in tensors]
+
+    def moved(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
+        """Which inputs lie elsewhere now, and what is there. An object that is several inputs counts once."""
+        first = {id(tensor): index for index, tensor in reversed([*enumerate(inputs)])}
+        return {first[key]: kept.tensor.detach() for key, kept in self._kept.items() if key in first}
+
+    def replaced(self, inputs: Sequence[torch.Tensor], sources: dict[int, Source]) -> tuple[Replaced, ...]:
+        """What the commit has to put where. ``sources``: of what ``moved`` gives, by input."""
+        found = []
+        for index, source in sources.items():
+            if isinstance(source, ViewOf) and isinstance(source.base, FromInput):
+                if source.base.index == index:
+                    continue  # it was put back
+                what = "'x.data = y' leaves a tensor in the memory of another that was there before"
+                raise Refused(Refusal(NOWHERE, what, "A change of one would be one of both.", "Use x.copy_(y)."))
+            kept = self._kept[id(inputs[index])]
+            found.append(Replaced(index, Result(source), kept.tensor._version != kept.version))
+        return tuple(found)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, object]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset()

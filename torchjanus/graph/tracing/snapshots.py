@@ -1,0 +1,69 @@
+"""What a program asks for at positions of a run, kept as it is there: results, flags, sizes, numbers of draws.
+
+Operations that come later may change tensors in place. Knows nothing of how they are run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
+
+from torchjanus.graph.aten.clean_up import is_random
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.ir.tensor_versions import Changes
+
+__all__ = ["Snapshots"]
+
+
+class Snapshots:
+    """Of one run, whose ``values`` these are. ``moves``: tensors may lie elsewhere after it, see Replacing."""
+
+    def __init__(self, program: Program, values: Mapping[int, torch.Tensor], changes: Changes, moves: bool) -> None:
+        self.measured: dict[int, Any] = {}  # the program's measures
+        self.flags: list[torch.Tensor] = []  # whether its assertions hold
+        self.drawn: list[int] = []  # random operations before each cut
+        self._program = program
+        self._values = values
+        self._changes = changes
+        self._moves = moves
+        # The tensor, a copy, and how often the tensor had been changed by then.
+        self._kept: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]] = {}
+
+    def take(self, position: int) -> None:
+        """Keep what is asked for at this position."""
+        program, values = self._program, self._values
+        for number, measure in enumerate(program.measures):
+            if measure.after == position:
+                self.measured[number] = values[measure.ref.index].size(measure.dim)
+        at_cut = {number for cut in program.cuts if cut.after == position for number in cut.outputs}
+        for cut in program.cuts:
+            if cut.after == position:
+                tracer = get_proxy_mode().tracer  # type: ignore[union-attr]
+                self.drawn.append(sum(is_random(node) for node in tracer.graph.nodes))
+        with torch.no_grad():
+            for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
+                if after == position and (after < len(program.nodes) or number in at_cut):
+                    value = values[ref.index]
+                    # What the host needs at a cut must not depend on updates that are yet to be committed.
+                    held = number in at_cut or self._moves  # memory in common has several counts
+                    version = () if held else self._changes.of(value)
+                    self._kept[number] = (value, value.detach().clone(), version)
+            for assertion in program.assertions:
+                if assertion.after == position:
+                    value = values[assertion.ref.index].detach()
+                    truth = value.reshape(()) if value.dtype == torch.bool else value.reshape(()) != 0
+                    self.flags.append(truth if assertion.expected else truth.logical_not())
+
+    def finals(self) -> list[torch.Tensor]:
+        """The program's outputs, each as it was where it was asked for: a copy only where it was changed since."""
+        found = []
+        for number, ref in enumerate(self._program.outputs):
+            if number in self._kept:
+                live, copy, version = self._kept[number]
+                found.append(live if self._changes.are_as(live, version) else copy)
+            else:
+                found.append(self._values[ref.index])
+        return found

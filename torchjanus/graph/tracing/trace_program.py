@@ -1,0 +1,408 @@
+"""Runs a Program on fake tensors under make_fx: two passes, to an autograd-free graph and then to a functional one.
+
+Owns the tie between program references and graph values. Knows nothing of slots: it is given numbers for them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch._functorch.eager_transforms import enable_inplace_requires_grad
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils import _pytree as pytree
+
+from torchjanus.core.errors import NOWHERE, JanusError, Place, Refusal, Refused
+from torchjanus.graph.aten import functionalize
+from torchjanus.graph.aten.flags import stack_flags
+from torchjanus.graph.aten.in_place import traced
+from torchjanus.graph.aten.memory import Memory
+from torchjanus.graph.aten.namespaces import require_fit
+from torchjanus.graph.aten.strides import Lying, laid_as, lying_of
+from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
+from torchjanus.graph.aten.view_bases import ViewBases
+from torchjanus.graph.ir.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
+from torchjanus.graph.ir.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
+from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
+from torchjanus.graph.ir.user_code import MARKS
+from torchjanus.graph.operators import data_sizes, stand_ins
+from torchjanus.graph.operators.dynamic_index import Picks
+from torchjanus.graph.tracing.ambient import Ambient, one_thread
+from torchjanus.graph.tracing.autograd_probe import grad_states
+from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
+from torchjanus.graph.tracing.replace_data import SET_DATA, Replacing
+from torchjanus.graph.tracing.snapshots import Snapshots
+from torchjanus.graph.tracing.user_code_calls import Calling
+
+__all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
+
+# Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
+FETCHES = frozenset(
+    {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
+)
+SEEDING = frozenset({"manual_seed", "seed", "set_rng_state", "get_rng_state", "initial_seed"})
+
+
+class TraceFailed(JanusError):
+    """A call of the program raised on fake tensors: the numbers do not fit, or it needs real data."""
+
+    def __init__(self, place: Place, name: str, error: Exception) -> None:
+        super().__init__(f"{name} raised {type(error).__name__}: {error}")
+        self.place = place
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """One trace: the functional graph, and how results are made of its flat output (see Lowered)."""
+
+    graph: torch.fx.GraphModule
+    fresh: int
+    mutated: tuple[int, ...]
+    restored: tuple[int, ...]
+    outputs: tuple[Result, ...]
+    leaves: tuple[Leaf, ...]
+    requires_grad_set: tuple[tuple[int, bool], ...]
+    replaced: tuple[Replaced, ...]
+    drawn: tuple[int, ...]  # random operations before each cut
+    symbolic: Symbolic
+    measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
+    lying: tuple[Lying, ...]  # how the fresh values lie
+    made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """What becomes of its flat output, to be compared."""
+        return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
+
+
+def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
+    """``value`` with ``leaf`` applied to each of its leaves, inside slices too."""
+    if isinstance(value, slice):
+        return slice(substitute(value.start, leaf), substitute(value.stop, leaf), substitute(value.step, leaf))
+    if type(value) is tuple:
+        return tuple(substitute(part, leaf) for part in value)
+    if type(value) is list:
+        return [substitute(part, leaf) for part in value]
+    if type(value) is dict:
+        return {key: substitute(part, leaf) for key, part in value.items()}
+    leaves, spec = pytree.tree_flatten(value)
+    if len(leaves) == 1 and leaves[0] is value:
+        return leaf(value)
+    return pytree.tree_unflatten([substitute(part, leaf) for part in leaves], spec)
+
+
+def trace(program: Program, numbers: Sequence[float | int], held: Container[int] = ()) -> Traced:
+    """Trace ``program`` with these numbers in its slots, those ``held`` being constants. Computes nothing and touches
+    no real tensor. Raises Pin where a number picks an element by a view that has to be one."""
+    symbolic = Symbolic(program.dimensions)
+    run = _Run(program, numbers, symbolic, held)
+    given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
+    counts = [symbolic.sizes[k] for k in given]
+    with quiet(), symbolic.sparing(), Ambient() as ambient:
+        try:
+            first = run.traced(counts)
+        except GuardOnDataDependentSymNode as error:
+            raise symbolic.unfit("another size does not follow from them by a formula") from error
+        symbolic.check()
+        if program.nodes:
+            # No gradients and no autocast any more, but the default dtype still decides promotions.
+            ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
+        graph, mutated, restored = _functionalise(first, program, symbolic, counts)
+    places = zip(given, graph.graph.nodes, strict=False)
+    data_sizes.fold(graph, [node for k, node in places if program.dimensions[k].made])
+    measured = run.snapshots.measured
+    return Traced(
+        graph,
+        run.memory.fresh,
+        mutated,
+        restored,
+        run.outputs,
+        run.leaves,
+        run.flips,
+        run.replaced,
+        tuple(run.snapshots.drawn),
+        symbolic,
+        tuple(measured[number] for number in range(len(program.measures))),
+        tuple(map(lying_of, run.memory.values)),
+        tuple(run.made),
+    )
+
+
+def is_own(func: Any) -> bool:
+    """Whether it is one of our operations, which have been traced each by itself, for two or more: a loop, say."""
+    homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
+    return any(home.startswith("torchjanus.") for home in homes - {stand_ins.__name__, data_sizes.__name__})
+
+
+def made_at(
+    program: Program, numbers: Sequence[float | int], held: Container[int], sizes: Sequence[int]
+) -> list[torch.Tensor]:
+    """(Fakes of) the inputs and what operations give where the changing sizes are these. Raises what tracing does."""
+    run = _Run(program, numbers, Symbolic(program.dimensions, sizes), held)
+    with quiet(), Ambient():
+        run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None or one.made])
+    return run.made
+
+
+def _functionalise(
+    graph: torch.fx.GraphModule, program: Program, symbolic: Symbolic, counts: Sequence[Any]
+) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
+    try:
+        return functionalize.functionalise(graph, program.inputs, symbolic, counts)
+    except RuntimeError as error:
+        if not program.dimensions:
+            raise
+        raise symbolic.unfit(f"the step cannot be made functional ({error})") from error
+
+
+def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
+    example = entry.example
+    layout = "quantized" if example.is_quantized else example.layout
+    if type(example) not in (torch.Tensor, torch.nn.Parameter) or layout != torch.strided:
+        what = f"a tensor of type {type(example).__name__} with layout {layout} is read"
+        raise Refused(Refusal(NOWHERE, what, "Only plain strided tensors go into a graph.", "Convert it beforehand."))
+    return symbolic.fake(entry).requires_grad_(entry.requires_grad)
+
+
+class _Run:
+    """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
+
+    def __init__(
+        self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
+    ) -> None:
+        self.program = program
+        self.symbolic = symbolic
+        self.numbers = numbers
+        self.memory = Memory()
+        self.outputs: tuple[Result, ...] = ()
+        self.leaves: tuple[Leaf, ...] = ()
+        self.flips: tuple[tuple[int, bool], ...] = ()
+        self.replacing = Replacing(program.nodes)
+        self.replaced: tuple[Replaced, ...] = ()
+        self.changes = Changes()
+        self.picks = Picks(numbers, held, self.changes)
+        # Storages of ordinary tensors and of those that were made in inference mode.
+        self.ordinary: set[int] = set()
+        self.inference: set[int] = set()
+        self.made: list[torch.Tensor] = []
+        # Of rewritten operations nobody has seen how their results lie.
+        self.watched = not symbolic.few and not any(is_own(node.func) for node in program.nodes)
+
+    def traced(self, counts: Sequence[Any]) -> torch.fx.GraphModule:
+        """What it does as a graph, which is given ``counts`` first."""
+        fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
+        self.made = [*fakes]
+        graph = traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
+        require_fit(graph.graph)
+        return graph
+
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+        program = self.program
+        values: dict[int, torch.Tensor] = dict(enumerate(tensors))
+        for entry, tensor in zip(program.inputs, tensors, strict=True):
+            if entry.grad is not None:
+                tensor.grad = tensors[entry.grad.index]
+        self.snapshots = Snapshots(program, values, self.changes, self.replacing.expected)
+        self.ordinary = {memory_of(tensor) for tensor in tensors}
+        with Ambient() as ambient, one_thread():
+
+            def execute(first: int, last: int) -> None:
+                position = first
+                while True:
+                    self.picks.ask(program, position, values)
+                    self.snapshots.take(position)
+                    if position >= last:
+                        break
+                    node = program.nodes[position]
+                    ambient.switch(node.modes)
+                    if isinstance(node.func, MARKS):
+                        position = self.calling.take(position)
+                    else:
+                        try:
+                            self._step(node, values)
+                        except Refused as refused:
+                            raise refused.at(node.place) from refused
+                        position += 1
+                if last < len(program.nodes):  # autograd goes on under the modes in which it called this code
+                    ambient.switch(program.nodes[first - 1].modes)
+
+            self.calling = Calling(program.nodes, values, execute)
+            depth = torch._C._functorch.get_dynamic_layer_stack_depth()
+            try:
+                execute(0, len(program.nodes))
+            finally:  # of torch.func's transforms, which nodes enter and leave
+                if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
+                    torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+            self.calling.finish()
+        return self._finish(tensors, values)
+
+    def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
+        name = getattr(node.func, "__name__", "")
+        self.picks.use(node, name, values)
+        if name in FETCHES and not node.outs:
+            return
+        if name in SEEDING:
+            what = f"{name}() inside the step"
+            remedy = "Seed before the step."
+            raise Refused(Refusal(node.place, what, "A graph cannot set the generator's state midway.", remedy))
+
+        def leaf(value: Any) -> Any:
+            if isinstance(value, Ref):
+                return values[value.index]
+            if isinstance(value, Symbol | Measured | Formula):
+                return value_of_formula(value, self.symbolic.sizes, self.snapshots.measured)
+            return self.numbers[value.index] if isinstance(value, Slot) else value
+
+        picked = self.picks.slots(node)
+        transformed = torch._C._functorch.get_dynamic_layer_stack_depth() > 0
+        func = self.replacing.put if node.func == SET_DATA else stand_ins.rounding(node)
+        try:
+            result: Any
+            if picked and not transformed:
+                result = self.picks.make(values[node.args[0].index], node, picked)
+            elif not transformed and self.picks.puts(node):
+                self.picks.put(values[node.args[0].index], node.args[1], leaf(node.args[2]))
+                result = None
+            else:
+                args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+                if name == "unbind":
+                    self._count_rows(node, *args, **kwargs)
+                # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
+                with enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext():
+                    result = func(*args, **kwargs)
+        except JanusError:
+            raise
+        except Exception as error:
+            raise TraceFailed(node.place, name or repr(node.func), error) from error
+        if not transformed:
+            self.picks.put_back()
+        self.symbolic.check(f"{node.place} {name}")
+        made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
+        self._expect(node, name, len(made))
+        if self.watched and not transformed and len(node.lying) == len(made):
+            # Composite operations may take another way for fake tensors, which leaves other strides (max_pool1d).
+            new = (ref.index not in values for ref in node.outs)
+            made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
+        if any(dimension.few for dimension in self.program.dimensions):
+            self.made += made
+        for ref, tensor in zip(node.outs, made, strict=True):
+            if torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+                values.setdefault(ref.index, tensor)
+                continue
+            if tensor.layout != torch.strided:
+                what = f"{name or node.func!r} gives a tensor with layout {tensor.layout}"
+                remedy = "Make it dense, and embeddings without sparse=True."
+                raise Refused(Refusal(node.place, what, "Graphs are made of dense tensors.", remedy))
+            # Views are what their base is, whatever the mode they are made in.
+            if not node.modes.inference:
+                if memory_of(tensor) not in self.inference:
+                    self.ordinary.add(memory_of(tensor))
+            elif memory_of(tensor) not in self.ordinary:
+                self.inference.add(memory_of(tensor))
+            known = values.setdefault(ref.index, tensor)
+            if node.func == GET_DATA:
+                self.changes.part(leaf(node.args[0]), tensor)
+            if known is not tensor:
+                what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
+                raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
+
+    def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
+        """Sizes stand for themselves by large numbers here: so many rows are not made only to find that their number
+        has to be known."""
+        rows = operator.index(tensor.shape[dim])
+        self.symbolic.check(f"{node.place} unbind")
+        self._expect(node, "unbind", rows)
+
+    def _expect(self, node: Node, name: str, made: int) -> None:
+        if made != len(node.outs):
+            what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
+            raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
+
+    def _finish(
+        self,
+        tensors: Sequence[torch.Tensor],
+        values: dict[int, torch.Tensor],
+    ) -> list[torch.Tensor]:
+        """Sort out where each result lives, and return the graph's flat values."""
+        program, memory = self.program, self.memory
+        if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):
+            what = "a tensor is kept that belongs to a transform of torch.func"
+            remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
+            raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
+        shown = (ref for number, ref in enumerate(program.outputs) if number not in program.fetched)
+        self.picks.check((values[ref.index] for ref in shown), self.replacing.expected)
+        finals = self.snapshots.finals()
+        grads = [tensors[ref.index].grad for ref in program.leaves]
+        self.calling.probing = True
+        with torch.no_grad():
+            moved = self.replacing.moved(tensors)
+            looked_at = self._looked_at(finals)
+            placed = [*finals, *grads, *moved.values()]
+            sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at)
+            states = grad_states([*finals, *grads])
+            flat = [tensor.detach() for tensor in memory.values]
+            if self.snapshots.flags:
+                flat.append(stack_flags(self.snapshots.flags))
+        results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
+        places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
+        self.replaced = self.replacing.replaced(tensors, places)
+        made = [
+            Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.inference)
+            for result, ref in zip(results, program.outputs, strict=False)
+        ]
+        bases = ViewBases(memory, tensors, finals, made, self._on_host)
+        self.outputs = tuple(
+            bases.told(tensor, result) if number in looked_at else result
+            for number, (tensor, result) in enumerate(zip(finals, made, strict=True))
+        )
+        # Where a gradient is only thrown away, nobody knows whether there was one.
+        thrown = {node.args[0] for node in program.nodes if node.func == SET_GRAD}
+        early = thrown_early(program)
+        leaves = []
+        for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
+            entry = program.inputs[ref.index].grad
+            before = Nothing() if entry is None else memory.of_input(entry.index)
+            unknown = entry is None and ref in thrown
+            source = self._on_host(result.source)
+            changed = unknown or source != before
+            gone = changed and unknown and ref in early
+            leaves.append(Leaf(ref.index, Result(source, result.state), changed, gone, gone and early[ref]))
+        self.leaves = tuple(leaves)
+        self.flips = self._flips(tensors)
+        return flat
+
+    def _looked_at(self, finals: Sequence[torch.Tensor]) -> list[int]:
+        """The outputs that the program itself may look at. What a cut gives has to be a value of the graph's own."""
+        given = {memory_of(finals[number]) for cut in self.program.cuts for number in cut.outputs}
+        shown = (number for number in range(len(finals)) if number not in self.program.fetched)
+        return [number for number in shown if memory_of(finals[number]) not in given]
+
+    def _on_host(self, source: Source) -> Source:
+        """The source with its sizes as the host computes them."""
+        if not isinstance(source, ViewOf):
+            return source
+        size, stride = (tuple(map(self.symbolic.expression, part)) for part in (source.size, source.stride))
+        return replace(source, size=size, stride=stride, offset=self.symbolic.expression(source.offset))
+
+    def _flips(self, tensors: Sequence[torch.Tensor]) -> tuple[tuple[int, bool], ...]:
+        watched = {ref.index for ref in self.program.leaves}
+        flips = []
+        for index, (entry, tensor) in enumerate(zip(self.program.inputs, tensors, strict=True)):
+            where = f"input {index} ({entry.name})" if entry.name else f"input {index}"
+            if tensor.grad_fn is not None:
+                why = "After the call it would carry a backward graph, which one whole-step graph cannot leave behind."
+                remedy = "Change it under torch.no_grad(), or use an out-of-place operation."
+                raise Refused(Refusal(NOWHERE, f"{where} is changed in place with gradients", why, remedy))
+            if not entry.is_leaf and tensor.grad is not None and entry.grad is None:
+                why = "Its backward graph was made outside of the step and is not part of the graph."
+                raise Refused(Refusal(NOWHERE, f"gradients flow into {where}", why, "Detach it before the step."))
+            if index not in watched and entry.grad is None and entry.is_leaf and tensor.grad is not None:
+                what = f"{where} receives a gradient that was not seen in the watched runs"
+                raise Refused(Refusal(NOWHERE, what, "Its .grad is not among the tracked results.", ""))
+            if tensor.requires_grad != entry.requires_grad:
+                flips.append((index, tensor.requires_grad))
+        return tuple(flips)

@@ -1,0 +1,443 @@
+"""The assumptions of a graph: what was equal in every watched run and is taken to stay so (JANUS 4.2, figure 4).
+
+Each says what it assumes, where the user's program relies on it, and checks itself on a later call. The fast check of
+all of them together is made by ``guard``; these methods are for explaining a miss and for tests.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import RESULTS, Origin, Step, native_class, token_of
+from torchjanus.core.default_device import default_device, foreign_modes
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import isinstance
+from torchjanus.host.checks import autocast_regions
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
+
+__all__ = [
+    "AmbientState",
+    "Arguments",
+    "Assumption",
+    "Condition",
+    "ContainerKeys",
+    "Distinct",
+    "Emptiness",
+    "Identity",
+    "InstanceOf",
+    "Kept",
+    "KeyPresence",
+    "Memory",
+    "SameObject",
+    "TensorKind",
+    "TypeOf",
+    "ValueOf",
+    "evaluate",
+    "waits_for",
+]
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+_BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError, ArithmeticError)
+
+
+def waits_for(assumption: Assumption) -> int:
+    """How many extern calls must have been made before it can be checked. See ``Origin.waits_for``."""
+    return max((origin.waits_for for origin in assumption.origins()), default=0)
+
+
+def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
+    """The value of an expression now. Only for expressions without fetches."""
+    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Turn | Apply) else expr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assumption:
+    """The base: where the program relies on it."""
+
+    place: Place
+
+    def holds(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether it holds for these arguments and the heap as it is now."""
+        try:
+            return self._check(args, kwargs)
+        except _BROKEN:
+            return False  # the path to what it speaks of has broken off
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        raise NotImplementedError
+
+    def origins(self) -> Iterable[Origin]:
+        """The reads that it depends on."""
+        return ()
+
+    def is_reached(self, args: Args, kwargs: Kwargs) -> bool:
+        """Whether all that it speaks of is there, whatever it may be now."""
+        try:
+            for origin in self.origins():
+                origin.read(args, kwargs)
+        except _BROKEN:
+            return False
+        return True
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        """What is there now, for the report of a miss."""
+        for origin in self.origins():
+            try:
+                return _brief(origin.read(args, kwargs))
+            except _BROKEN as error:
+                return f"nothing ({type(error).__name__}: {error})"
+        return "otherwise"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    if isinstance(value, int | float | str | type(None)):
+        return repr(value)
+    return f"a {type(value).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Arguments(Assumption):
+    """The call passes this many positional arguments and these keywords, in this order: ``**kwargs`` shows it."""
+
+    count: int
+    names: tuple[str, ...]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return len(args) == self.count and [name for name in kwargs if name != RESULTS] == [*self.names]
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        return f"{len(args)} positional, keywords {[name for name in kwargs if name != RESULTS]}"
+
+    def __str__(self) -> str:
+        names = f" and keywords {', '.join(self.names)}" if self.names else ""
+        return f"called with {self.count} positional arguments{names}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AmbientState(Assumption):
+    """Grad mode, inference mode, autocast, default dtype, deterministic mode and default device are as they were, and
+    nothing else sees the calls of torch."""
+
+    modes: Any
+    deterministic: bool
+    device: torch.device | None = None
+
+    def __str__(self) -> str:
+        modes = self.modes
+        parts = [f"grad mode {'on' if modes.grad else 'off'}"]
+        parts += ["inference mode"] if modes.inference else []
+        parts += [f"autocast to {str(dtype).removeprefix('torch.')} on {device}" for device, dtype, _ in modes.autocast]
+        parts.append(f"default dtype {str(modes.default_dtype).removeprefix('torch.')}")
+        parts += [] if self.device is None else [f"default device {self.device}"]
+        parts += ["deterministic algorithms"] if self.deterministic else []
+        return ", ".join(parts)
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return (
+            torch.is_grad_enabled() == self.modes.grad
+            and torch.is_inference_mode_enabled() == self.modes.inference
+            and autocast_regions() == self.modes.autocast
+            and torch.get_default_dtype() == self.modes.default_dtype
+            and torch.are_deterministic_algorithms_enabled() == self.deterministic
+            and not torch.is_anomaly_enabled()
+            and default_device() == self.device
+            and not foreign_modes()
+        )
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        return "other modes"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _AtOrigin(Assumption):
+    origin: Origin
+
+    def origins(self) -> Iterable[Origin]:
+        return (self.origin,)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity(_AtOrigin):
+    """The very same object is found there."""
+
+    value: Any
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return self.origin.read(args, kwargs) is self.value
+
+    def __str__(self) -> str:
+        return f"{self.origin} is the same {type(self.value).__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Kept(Identity):
+    """The very same object is there, since its owner never puts another one in its place: trusted, not checked."""
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ValueOf(_AtOrigin):
+    """A constant of the same type and value is found there."""
+
+    value: Any
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        return (type(now) is type(self.value) and token_of(now) == token_of(self.value)) or now is self.value
+
+    def __str__(self) -> str:
+        return f"{self.origin} == {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TypeOf(_AtOrigin):
+    """An object of exactly this class is found there."""
+
+    cls: type
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return type(self.origin.read(args, kwargs)) is self.cls
+
+    def __str__(self) -> str:
+        return f"{self.origin} is of type {self.cls.__qualname__}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class InstanceOf(_AtOrigin):
+    """What is found there is of one of these classes, or of one derived from them; or it is not."""
+
+    classes: type | tuple[type, ...]
+    outcome: bool
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return isinstance(self.origin.read(args, kwargs), self.classes) is self.outcome
+
+    def __str__(self) -> str:
+        classes = self.classes if isinstance(self.classes, tuple) else (self.classes,)
+        names = " or ".join(cls.__qualname__ for cls in classes)
+        return f"{self.origin} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
+
+
+# What ``TensorKind.describe`` tells, but for what the short form of a tensor shows.
+_FACETS = ("class", "", "", "strides", "device", "requires_grad", "is_leaf")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorKind(_AtOrigin):
+    """A tensor with this class, dtype, shape, strides, device and autograd flags is found there."""
+
+    example: torch.Tensor
+    detail: tuple[Any, ...]
+    describe: Any  # tensor -> detail
+    free: tuple[bool, ...] = ()  # for each dimension whether its size may change; empty: none
+    strides: tuple[int | tuple[int, ...], ...] = ()  # then: for each its stride, or the dimensions that multiply to it
+
+    @property
+    def held(self) -> tuple[Any, ...]:
+        """What of the detail stays: not the sizes that may change, nor the strides that follow them."""
+        if not self.free:
+            return self.detail
+        sizes = tuple(None if free else size for free, size in zip(self.free, self.detail[2], strict=True))
+        return (*self.detail[:2], sizes, *self.detail[4:])
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        if not isinstance(now, torch.Tensor):
+            return False
+        if not self.free:
+            return bool(self.describe(now) == self.detail)
+        met, held = self.describe(now), self.detail
+        if (*met[:2], *met[4:]) != (*held[:2], *held[4:]) or len(met[2]) != len(held[2]):
+            return False
+        fixed = zip(self.free, met[2], held[2], strict=True)
+        wanted = tuple(s if isinstance(s, int) else math.prod(met[2][dim] for dim in s) for s in self.strides)
+        return all(free or size == other for free, size, other in fixed) and met[3] == wanted
+
+    def observed(self, args: Args, kwargs: Kwargs) -> str:
+        """What is there now, and in what it differs beside what its short form shows."""
+        text = super(TensorKind, self).observed(args, kwargs)
+        try:
+            now = self.origin.read(args, kwargs)
+        except _BROKEN:
+            return text
+        if not isinstance(now, torch.Tensor):
+            return text
+        met = self.describe(now)
+        follow = bool(self.free) and met[2] != self.detail[2]  # strides follow sizes that may change
+        pairs = zip(_FACETS, met, self.detail, strict=True)
+        differing = [
+            f"{name} {there} instead of {held}"
+            for name, there, held in pairs
+            if name and there != held and not (follow and name == "strides")
+        ]
+        return f"{text} ({', '.join(differing)})" if differing else text
+
+    def __str__(self) -> str:
+        _, dtype, shape, _, device, *_ = self.detail
+        where = "" if device == "cpu" else f" on {device}"
+        free = self.free or (False,) * len(shape)
+        sizes = ", ".join("?" if any_size else str(size) for any_size, size in zip(free, shape, strict=True))
+        return f"{self.origin} is a {dtype}[{sizes}]{where}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KeyPresence(_AtOrigin):
+    """A key (or what an expression gives) is, or is not, in the dictionary found there."""
+
+    key: Any
+    present: bool
+
+    def origins(self) -> Iterable[Origin]:
+        read = leaves(self.key) if isinstance(self.key, Read | Apply) else ()
+        return (self.origin, *(leaf.origin for leaf in read if isinstance(leaf, Read)))
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        native = native_class(type(now))
+        key = evaluate(self.key, args, kwargs)
+        return (key in now if native is None else native.__contains__(now, key)) is self.present
+
+    def __str__(self) -> str:
+        if isinstance(self.key, Read | Apply):
+            return f"{self.key} {'in' if self.present else 'not in'} {self.origin}"
+        key = self.key if isinstance(self.key, str) else f"<{type(self.key).__name__}>"
+        return f"{key!r} {'in' if self.present else 'not in'} {self.origin}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Emptiness(_AtOrigin):
+    """A container is empty, or is not."""
+
+    filled: bool
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        now = self.origin.read(args, kwargs)
+        native = native_class(type(now))
+        return bool(now if native is None else native.__len__(now)) is self.filled
+
+    def __str__(self) -> str:
+        return f"{self.origin} is {'not ' if self.filled else ''}empty"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContainerKeys(_AtOrigin):
+    """A dictionary's keys (a set's elements) are these, in this order."""
+
+    keys: tuple[Any, ...]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        container = self.origin.read(args, kwargs)
+        native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
+        now = tuple(native.__iter__(container))
+        return len(now) == len(self.keys) and all(
+            a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
+        )
+
+    def __str__(self) -> str:
+        shown = ", ".join(repr(k) if isinstance(k, str | int) else f"<{type(k).__name__}>" for k in self.keys[:6])
+        return f"keys of {self.origin}: {shown}{', ...' if len(self.keys) > 6 else ''}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SameObject(Assumption):
+    """Two paths lead to one object, or to two."""
+
+    first: Origin
+    second: Origin
+    same: bool
+
+    def origins(self) -> Iterable[Origin]:
+        return (self.first, self.second)
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return (self.first.read(args, kwargs) is self.second.read(args, kwargs)) is self.same
+
+    def __str__(self) -> str:
+        return f"{self.first} is {'' if self.same else 'not '}{self.second}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Distinct(Assumption):
+    """Tensors that are found anew at each call share no memory with each other or with a pinned input."""
+
+    fresh: tuple[Origin, ...]
+    pinned: tuple[torch.Tensor, ...]
+    mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
+    moving: tuple[torch.Tensor, ...] = ()  # pinned inputs, too, which lie elsewhere at each call
+    of: str = "the graph changes"  # what the pinned ones are, in words
+
+    def origins(self) -> Iterable[Origin]:
+        return self.fresh
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        fresh = [tensor for o in self.fresh for tensor in _read_of(o, args, kwargs)]
+        held = Memory(self.pinned)
+        alone = not any(held.holds(t.data_ptr()) for t in fresh) and apart(fresh, self.moving)
+        return alone and (not self.mutually or distinct(fresh))
+
+    def __str__(self) -> str:
+        return f"no memory shared with what {self.of}: {', '.join(map(str, self.fresh))}"
+
+
+def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+    """What is found there; of a copy the tensors that it is made of."""
+    if origin.step is Step.OF and origin.base is not None:
+        return [part for part in origin.base.read(args, kwargs) if isinstance(part, torch.Tensor)]
+    return [origin.read(args, kwargs)]
+
+
+class Memory:
+    """Where the memory of some tensors lies."""
+
+    __slots__ = ("ends", "starts")
+
+    def __init__(self, tensors: Iterable[torch.Tensor]) -> None:
+        storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+        self.starts = sorted(storages)
+        self.ends = [start + storages[start] for start in self.starts]
+
+    def holds(self, address: int) -> bool:
+        """Whether the address lies in it. A tensor shares memory with one of these if its first element does."""
+        place = bisect_right(self.starts, address) - 1
+        return place >= 0 and address < self.ends[place]
+
+
+def apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
+    """Whether none of these tensors shares memory with one of those."""
+    memory = {t.untyped_storage().data_ptr() for t in others}
+    return memory.isdisjoint(t.untyped_storage().data_ptr() for t in some)
+
+
+def distinct(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether no two of the tensors share memory."""
+    return len({t.untyped_storage().data_ptr() for t in tensors}) == len(tensors)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Condition(Assumption):
+    """A condition on host numbers comes out as it did."""
+
+    expr: Expr
+    outcome: Any
+
+    def origins(self) -> Iterable[Origin]:
+        return [leaf.origin for leaf in leaves(self.expr) if isinstance(leaf, Read)]
+
+    def _check(self, args: Args, kwargs: Kwargs) -> bool:
+        return bool(evaluate(self.expr, args, kwargs) == self.outcome)
+
+    def __str__(self) -> str:
+        if isinstance(self.outcome, bool):
+            return f"{self.expr} is {self.outcome}"
+        return f"{self.expr} == {self.outcome!r}"

@@ -1,0 +1,76 @@
+"""What generated guards call: the few checks that are not one expression."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from torchjanus.core.access_path import native_class
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.host.node_hooks import has_node_hooks
+
+__all__ = ["BROKEN", "Hooks", "autocast_regions", "same_keys", "same_value"]
+
+# What generated guards raise where a path has broken off.
+# ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
+BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
+
+
+class Hooks:
+    """Dictionaries of hooks that must stay empty, and tensors that must not have any.
+
+    Whoever registers a hook on a module, an optimizer, a tensor or a node of autograd gets a RemovableHandle, and
+    handles are counted. So as long as the count stands still there are no new hooks, and one number is looked at
+    instead of all dictionaries.
+    """
+
+    __slots__ = ("containers", "handle", "nodes_matter", "seen", "tensors")
+
+    def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], nodes_matter: bool) -> None:
+        self.containers = containers
+        self.tensors = tensors
+        self.nodes_matter = nodes_matter  # whether gradients are added to those of the tensors
+        self.handle = RemovableHandle
+        self.seen = -1
+
+    def registered(self) -> bool:
+        """Whether any of them has a hook now. Remembers the count if none has."""
+        count = self.handle.next_id
+        if any(self.containers):
+            return True
+        if any(t._backward_hooks or getattr(t, "_post_accumulate_grad_hooks", None) for t in self.tensors):
+            return True
+        if self.nodes_matter and any(map(has_node_hooks, self.tensors)):
+            return True
+        self.seen = count
+        return False
+
+
+def autocast_regions() -> tuple[tuple[str, torch.dtype, bool], ...]:
+    """To what autocast casts now: device type, dtype, and whether casts are cached, where it is enabled."""
+    devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
+    return tuple((d, torch.get_autocast_dtype(d), torch.is_autocast_cache_enabled()) for d in devices)
+
+
+def same_value(now: Any, then: Any) -> bool:
+    """Whether two constants are of one type and one value; floats bit by bit, NaN and the zeros included."""
+    if type(now) is not type(then):
+        return False
+    if isinstance(now, float | complex):
+        return repr(now) == repr(then)
+    return bool(now == then)
+
+
+def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
+    """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
+    native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
+    if native.__len__(container) != len(keys):
+        return False
+    for now, then in zip(native.__iter__(container), keys, strict=True):
+        if now is not then and (
+            type(now) is not type(then) or not is_one_of(type(now), (str, int, float, bytes)) or now != then
+        ):
+            return False
+    return True

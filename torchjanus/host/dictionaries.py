@@ -1,0 +1,104 @@
+"""Known dictionaries and what is asked of them: asked again only of one that has been written since.
+
+Most of what a step assumes is in attributes of modules and optimizers and in namespaces. Asking for each is reading
+memory that the step before has pushed out of the caches; whether a dictionary has been written at all is one number in
+its head (PyTorch's own guards use it: ``dict_version``). Knows nothing of generated code.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import is_one_of
+from torchjanus.host.checks import same_keys, same_value
+
+__all__ = ["Dictionaries", "Questions"]
+
+version = torch._C._dynamo.guards.dict_version  # grows with each write to any dictionary
+
+_OFTEN = 3  # writes after which a dictionary is asked at each call
+_MISSING: Any = object()
+_ORDERED = (dict, collections.defaultdict)  # an OrderedDict may be put in another order without a write
+
+
+class Questions:
+    """What is asked of one dictionary, below any method of its class that is written in Python."""
+
+    __slots__ = ("absent", "container", "equal", "filled", "identical", "items", "keys", "present", "writes")
+
+    def __init__(self, container: dict[Any, Any]) -> None:
+        self.container = container
+        self.absent: list[Any] = []  # keys
+        self.present: list[Any] = []
+        self.identical: list[tuple[Any, Any]] = []  # key, and the object that is there
+        self.equal: list[tuple[Any, Any]] = []  # key, and a number or a string as it was
+        self.items: list[tuple[Any, Any]] = []  # the like of keys whose ``__hash__`` is written in Python
+        self.keys: list[tuple[Any, ...]] = []  # all of them, in order
+        self.filled: list[bool] = []
+        self.writes = 0  # that have been seen
+
+    @property
+    def ordered(self) -> bool:
+        """Whether its order cannot change without a write."""
+        return is_one_of(type(self.container), _ORDERED)
+
+    def answered(self) -> bool:
+        """Whether all is as it was."""
+        held = self.container
+        return (
+            all(filled is bool(dict.__len__(held)) for filled in self.filled)
+            and all(same_keys(held, keys) for keys in self.keys)
+            and not any(dict.__contains__(held, key) for key in self.absent)
+            and all(dict.__contains__(held, key) for key in self.present)
+            and all(dict.get(held, key, _MISSING) is value for key, value in self.identical)
+            and all(same_value(dict.get(held, key, _MISSING), value) for key, value in self.equal)
+            and (not self.items or self._has_items())
+        )
+
+    def _has_items(self) -> bool:
+        """Whether the items are there. As a rule they are all that there is, in this order: no key is hashed."""
+        held, items = self.container, self.items
+        found = tuple(dict.items(held))
+        if len(found) == len(items) and all(
+            now is key and value is then for (now, value), (key, then) in zip(found, items, strict=True)
+        ):
+            return True
+        return all(dict.get(held, key, _MISSING) is value for key, value in items)
+
+
+class Dictionaries:
+    """The dictionaries that one check asks at once."""
+
+    __slots__ = ("_often", "_quiet", "_rarely", "_seen")
+
+    def __init__(self, asked: list[Questions]) -> None:
+        self._rarely = asked
+        self._quiet = tuple(questions.container for questions in asked)  # those of ``_rarely``
+        self._often: tuple[Questions, ...] = ()  # written again and again: a namespace in which a loop has its names
+        self._seen = -1  # the newest version of the quiet ones when all of them answered as they should
+
+    def unbroken(self) -> bool:
+        """Whether all of them answer as they did. From any thread."""
+        newest = max(map(version, self._quiet), default=-1)
+        if newest > self._seen and not self._ask(newest):
+            return False
+        return all(questions.answered() for questions in self._often) if self._often else True
+
+    def _ask(self, newest: int) -> bool:
+        """Ask those that have been written since. What is written in the meantime is asked at the next call."""
+        seen = self._seen
+        written = [questions for questions in self._rarely if version(questions.container) > seen]
+        if not all(questions.answered() for questions in written):
+            return False
+        for questions in written:
+            questions.writes += 1
+        often = [questions for questions in written if questions.writes > _OFTEN]
+        if often:
+            self._often = (*self._often, *often)
+            self._rarely = [questions for questions in self._rarely if questions.writes <= _OFTEN]
+            self._quiet = tuple(questions.container for questions in self._rarely)
+        self._seen = newest
+        return True

@@ -1,0 +1,258 @@
+"""Emits the checks of assumptions into a source: where one does not hold, the function gives up.
+
+Much is asked together with its like: a loop is less code to fetch than as many comparisons.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import operator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.errors import NOWHERE
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.host.assumption import (
+    AmbientState,
+    Arguments,
+    Assumption,
+    Condition,
+    ContainerKeys,
+    Emptiness,
+    Identity,
+    InstanceOf,
+    Kept,
+    KeyPresence,
+    SameObject,
+    TensorKind,
+    TypeOf,
+    ValueOf,
+)
+from torchjanus.host.checks import Hooks
+from torchjanus.host.dictionaries import Dictionaries, Questions
+from torchjanus.host.source import Source, answers
+from torchjanus.trace.values import Apply, Read
+
+__all__ = ["Requirements"]
+
+_SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torch.memory_format)
+
+
+class Requirements:
+    """What is required of a call by one function."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
+        self.nodes_matter = True  # whether there may be gradients
+        self._empty: list[Any] = []  # containers that must be empty
+        self._filled: list[Any] = []  # and such as must not be
+        self._hooks: list[Any] = []  # of the empty ones, modules' and optimizers' hooks
+        self._dictionaries: dict[int, Questions] = {}  # known ones, by identity
+        self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}  # of known sequences: places, and objects
+
+    def require(self, assumption: Assumption) -> None:
+        """Give up unless the assumption holds."""
+        source = self.source
+        match assumption:
+            case Arguments(count=count, names=names):
+                source.fail_if(f"len(args) != {count}")
+                if names:
+                    source.fail_if(f"tuple(kwargs) != {source.constant(names)}")
+                else:
+                    source.fail_if("kwargs")
+            case Kept(origin=origin, value=value):
+                source.give(origin, source.constant(value))
+            case Identity(origin=origin, value=value) if self._among_its_like(origin):
+                base = origin.base
+                assert base is not None
+                keys, values = self._same_items.setdefault(source.value(base), ([], []))
+                keys.append(origin.key)
+                values.append(value)
+                source.give(origin, source.constant(value))
+            case Identity(origin=origin, value=value) if (asked := self._asked_for_item(origin)) is not None:
+                place = asked.items if isinstance(origin.key, torch.Tensor) else asked.identical
+                place.append((origin.key, value))
+                source.give(origin, source.constant(value))
+            case Identity(origin=origin, value=value):
+                name = source.object(value) if isinstance(value, int | float | str) else source.constant(value)
+                if origin.step is not Step.CONST:
+                    source.fail_if(f"{source.access(origin)} is not {name}")
+                source.give(origin, name)
+            case ValueOf(origin=origin, value=value):
+                self._require_value(origin, value)
+            case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
+                source.fail_if(f"{source.access(origin)} is None")  # a gradient is a tensor or None
+            case TypeOf(origin=origin, cls=cls):
+                source.fail_if(f"type({source.value(origin)}) is not {source.constant(cls)}")
+                source.give_class(origin, cls)
+            case InstanceOf(origin=origin, classes=classes, outcome=outcome):
+                test = f"{source.constant(builtins.isinstance)}({source.value(origin)}, {source.constant(classes)})"
+                source.fail_if(f"not {test}" if outcome else test)
+            case KeyPresence(origin=origin, key=str() as key, present=present) if asked := self._asked(origin):
+                (asked.present if present else asked.absent).append(key)
+            case KeyPresence(origin=origin, key=key, present=present):
+                self._require_key(origin, key, present)
+            case Emptiness(origin=origin, filled=False) if _is_hooks(origin) and self._plainly_held(origin):
+                source.access(origin)
+                self._hooks.append(self._known(origin))
+            case Emptiness(origin=origin, filled=filled) if asked := self._asked(origin):
+                asked.filled.append(filled)
+            case Emptiness(origin=origin, filled=True) if self._plainly_held(origin):
+                self._filled.append(self._known(origin))
+            case Emptiness(origin=origin, filled=filled):
+                source.fail_if(f"{'not ' if filled else ''}{source.length(origin)}")
+            case ContainerKeys(origin=origin, keys=keys):
+                if (asked := self._asked(origin)) and asked.ordered:
+                    asked.keys.append(keys)
+                elif keys:
+                    source.fail_if(f"not same_keys({source.value(origin)}, {source.constant(keys)})")
+                else:
+                    source.fail_if(source.length(origin))
+            case SameObject(first=first, second=second, same=same):
+                known, other = source.pinned(first), source.pinned(second)
+                if known and other and (known[0] is other[0]) == same:
+                    return
+                source.fail_if(f"{source.value(first)} is {'not ' if same else ''}{source.value(second)}")
+            case Condition(expr=expr, outcome=outcome):
+                self._require_condition(expr, outcome)
+            case TensorKind() | AmbientState():
+                raise AssertionError(f"{type(assumption).__name__} is checked by the runtime's own code")
+            case _:
+                raise AssertionError(f"no code for {type(assumption).__name__}")
+
+    def _require_value(self, origin: Origin, value: Any) -> None:
+        source = self.source
+        if (asked := self._asked_for_item(origin)) is not None and type(origin.key) is str:
+            (asked.identical if is_one_of(type(value), _SINGLETONS) else asked.equal).append((origin.key, value))
+        elif is_one_of(type(value), _SINGLETONS):
+            source.fail_if(f"{source.access(origin)} is not {source.constant(value)}")
+        elif origin.step is Step.LEN:
+            source.fail_if(f"{source.access(origin)} != {value}")
+        elif self._reading_is_cheap(origin):
+            # Nearly always the same object is still there; only another one is looked at.
+            held = source.object(value)
+            access = source.access(origin)
+            source.fail_if(f"{access} is not {held} and not same_value({access}, {held})")
+        else:
+            name, held = source.value(origin), source.object(value)
+            source.fail_if(f"{name} is not {held} and not same_value({name}, {held})")
+
+    def _require_key(self, origin: Origin, key: Any, present: bool) -> None:
+        source = self.source
+        container, found = source.class_at(origin), source.number(key)
+        if container is not None and answers(container, "__contains__"):
+            test = f"{source.constant(native_class(container).__contains__)}({source.value(origin)}, {found})"
+            source.fail_if(f"not {test}" if present else test)
+        else:
+            source.fail_if(f"{found} {'not in' if present else 'in'} {source.value(origin)}")
+
+    def _require_condition(self, expr: Any, outcome: Any) -> None:
+        source = self.source
+        if (filled := self._asked_to_be_filled(expr, outcome)) is not None:
+            self.require(Emptiness(NOWHERE, filled, True))
+        elif isinstance(outcome, bool):
+            text = source.number(expr.args[0] if isinstance(expr, Apply) and expr.func is bool else expr)
+            if text == repr(outcome):
+                return
+            source.fail_if(f"{'not ' if outcome else ''}{text}")
+        else:
+            text = source.number(expr)
+            source.fail_if(f"not ({text} == {source.constant(outcome)})")
+
+    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> Origin | None:
+        """Where the known container is of which ``len(container) == 0`` has to be false (an optimizer's state)."""
+        match expr:
+            case Apply(func=operator.eq, args=[Read(origin=Origin(step=Step.LEN, base=Origin() as held)), 0]):
+                if outcome is False and self._plainly_held(held):
+                    return held
+        return None
+
+    def _plainly_held(self, origin: Origin) -> bool:
+        """Whether a known object is there whose length and membership no Python code answers."""
+        held = self.source.pinned(origin)
+        return held is not None and not answers(type(held[0]), "__contains__", "__len__", "__bool__")
+
+    def _reading_is_cheap(self, origin: Origin) -> bool:
+        """Whether the path's last step may as well be read twice: one subscript of an object that is known."""
+        return (
+            not self.source.has(origin)
+            and origin.step is Step.ITEM
+            and origin.base is not None
+            and (held := self.source.pinned(origin.base)) is not None
+            and is_one_of(type(held[0]), (dict, list, tuple, collections.OrderedDict))
+        )
+
+    def _known(self, base: Origin) -> Any:
+        held = self.source.pinned(base)
+        assert held is not None
+        return held[0]
+
+    # -- what is asked together -----------------------------------------------------------------------------------
+
+    def require_collected(self) -> None:
+        """Check what has been put off to be asked together with its like."""
+        if self._dictionaries:
+            asked = Dictionaries(list(self._dictionaries.values()))
+            self.source.fail_if(f"not {self.source.constant(asked)}.unbroken()")
+            self._dictionaries = {}
+        self._require_empty()
+        self._require_same_items()
+
+    def _require_empty(self) -> None:
+        """Check the containers that have to be empty, and those that must not be."""
+        source = self.source
+        if self._filled:
+            source.fail_if(f"not all({source.constant(tuple(self._filled))})")
+        if self._empty:
+            source.fail_if(f"any({source.constant(tuple(self._empty))})")
+        if self._hooks or self.hookless:
+            watched = Hooks(tuple(self._hooks), tuple(self.hookless), self.nodes_matter)
+            name = source.constant(watched)
+            source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
+        self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
+
+    def _asked(self, origin: Origin) -> Questions | None:
+        """What is asked of the dictionary that is known to be there; None if none is."""
+        held = self.source.pinned(origin)
+        if held is None or not isinstance(held[0], dict):
+            return None
+        self.source.value(origin)  # its own path is read and checked before
+        return self._dictionaries.setdefault(id(held[0]), Questions(held[0]))
+
+    def _asked_for_item(self, origin: Origin) -> Questions | None:
+        """What is asked of a known dictionary of which this is an item that has not been read."""
+        if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
+            return None
+        return self._asked(origin.base) if type(origin.key) is str or isinstance(origin.key, torch.Tensor) else None
+
+    def _among_its_like(self, origin: Origin) -> bool:
+        """Whether this is an item of a known sequence."""
+        if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
+            return False
+        below = self.source.pinned(origin.base)
+        return (
+            below is not None
+            and type(origin.key) is int
+            and origin.key >= 0
+            and is_one_of(type(below[0]), (list, tuple))
+        )
+
+    def _require_same_items(self) -> None:
+        """Check sequences."""
+        source = self.source
+        for name, (keys, values) in self._same_items.items():
+            if keys == list(range(len(keys))):  # more may stand behind them
+                first = source.constant(tuple(values))
+                source.fail_if(f"len({name}) < {len(keys)} or not all(map(same, {name}, {first}))")
+            else:
+                for key, value in zip(keys, values, strict=True):
+                    source.fail_if(f"{name}[{key}] is not {source.constant(value)}")
+        self._same_items.clear()
+
+
+def _is_hooks(origin: Origin) -> bool:
+    return origin.step is Step.ITEM and isinstance(origin.key, str) and origin.key.endswith("_hooks")

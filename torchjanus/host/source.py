@@ -1,0 +1,307 @@
+"""Builds the straight-line Python that reads the heap and computes host values. Knows no graph and no executor.
+
+One Source makes the body of one function over ``args`` and ``kwargs``. A path is read at most once; once an object is
+known to be the very object of the watched runs, what lies behind it is read from that object directly.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step, native_class, numbers_of
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
+from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
+
+__all__ = ["TURN", "Source", "answers"]
+
+TURN = "turn"  # which round of a loop is made, in generated code
+
+_EXACT = (dict, list, tuple)  # subscripting one of these calls no code of anyone's
+
+
+class Source:
+    """Lines of a function, the constants they name, and where each path's value is kept."""
+
+    def __init__(self, indent: str = "    ") -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self.indent = indent
+        self._constants: dict[Any, str] = {}
+        self._values: dict[Origin, str] = {}
+        self._fetches: dict[Any, str] = {}
+        self._expressions: dict[Any, str] = {}
+        self.sizes: dict[Any, Any] = {}  # of what the program makes: numbers, or expressions of those of inputs
+        self._failing: list[str] = []
+        self._types: dict[Origin, type] = {}  # classes that have been checked
+        self._count = 0
+
+    # -- text -----------------------------------------------------------------------------------------------------
+
+    def line(self, text: str) -> None:
+        """Add a statement; the conditions collected so far are checked before it."""
+        self.flush()
+        self.lines.append(self.indent + text)
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Statements of an inner block. What they compute is not known after it."""
+        self.line(header)
+        known = dict(self._expressions), dict(self._fetches), dict(self._values)
+        outer, self.indent = self.indent, f"{self.indent}    "
+        yield
+        self.flush()
+        self.indent = outer
+        self._expressions, self._fetches, self._values = known
+
+    def fresh(self, prefix: str = "v") -> str:
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def constant(self, value: Any, prefix: str = "C") -> str:
+        """A name (or a literal) for this very object."""
+        if is_one_of(type(value), (bool, type(None), int, str)) or (type(value) is float and math.isfinite(value)):
+            return repr(value)
+        key = ("id", id(value))
+        name = self._constants.get(key)
+        if name is None:
+            name = self._constants[key] = f"{prefix}{len(self._constants)}"
+            self.names[name] = value
+        return name
+
+    def object(self, value: Any) -> str:
+        """A name for this very object, literal or not."""
+        name = self._constants.get(("object", id(value)))
+        if name is None:
+            name = self._constants[("object", id(value))] = f"K{len(self._constants)}"
+            self.names[name] = value
+        return name
+
+    def fail_if(self, condition: str) -> None:
+        """The function gives up where ``condition`` is true."""
+        self._failing.append(condition)
+
+    def flush(self) -> None:
+        # Chunks keep each statement's jump targets short.
+        for start in range(0, len(self._failing), 64):
+            chunk = self._failing[start : start + 64]
+            self.lines.append(f"{self.indent}if {' or '.join(chunk)}: return MISS")
+        self._failing.clear()
+
+    # -- paths ----------------------------------------------------------------------------------------------------
+
+    def access(self, origin: Origin) -> str:
+        """An expression that reads the path's last step."""
+        known = self._values.get(origin)
+        if known is not None:
+            return known
+        match origin.step:
+            case Step.ARG:
+                return f"args[{origin.key}]"
+            case Step.KWARG:
+                return f"kwargs[{origin.key!r}]"
+            case Step.CONST:
+                return self.constant(origin.key)
+            case Step.CELL:
+                return f"{self.constant(origin.key)}.cell_contents"
+            case Step.EXTERN | Step.PARAMETER:
+                raise AssertionError(f"{origin} is not known yet")
+        base = origin.base
+        assert base is not None
+        pinned = self.pinned(base)
+        if origin.step is Step.ITEM and (found := self.class_attribute(base, origin.key)) is not None:
+            return found
+        below = self.value(base)
+        match origin.step:
+            case Step.DICT:
+                if pinned is not None and _has_own_dict(pinned[0]):
+                    held = self.constant(own_dict(pinned[0]), "D")
+                    if not isinstance(pinned[0], _KEEPING):
+                        self.fail_if(f"{self._own_dict(below, pinned)} is not {held}")
+                    return held
+                return self._own_dict(below, pinned)
+            case Step.ITEM:
+                key = self.constant(origin.key)
+                if pinned is not None and answers(type(pinned[0]), "__getitem__", "get"):
+                    return f"item({below}, {key})"
+                if pinned is None or hasattr(type(pinned[0]), "__missing__"):
+                    # A read must not make a default: only exact dictionaries and sequences are subscripted.
+                    if pinned is not None:
+                        return f"{below}.get({key}, MISS)"
+                    return f"{below}[{key}]" if self._types.get(base) in _EXACT else f"item({below}, {key})"
+                return f"{below}[{key}]"
+            case Step.AT:
+                return f"item({below}, {self.number(origin.key)})"
+            case Step.FIELD:
+                return f"{below}.{origin.key}"
+            case Step.LEN:
+                return self.length(base)
+            case Step.NUMBERS:
+                return f"{self.constant(numbers_of)}({below})"
+            case Step.SIZE:
+                return f"{below}.size({origin.key})"
+            case Step.OF if origin.key is id and pinned is not None:
+                return repr(id(pinned[0]))
+            case Step.OF:
+                return f"{self.constant(origin.key)}({below})"
+            case Step.CONTEXT:
+                return f"{below}.get(None)"
+        raise AssertionError(origin.step)
+
+    def class_attribute(self, base: Origin, key: Any) -> str | None:
+        """An expression that reads the attribute of a class which its namespace, ``base``, has as an item; None if that
+        might give something else."""
+        cls = _class_of(base)
+        return f"{self.constant(cls)}.{key}" if cls is not None and _found_as_it_is(cls, key) else None
+
+    def class_at(self, origin: Origin) -> type | None:
+        """The class of what is found there, where it is known."""
+        held = self.pinned(origin)
+        return type(held[0]) if held is not None else self._types.get(origin)
+
+    def length(self, origin: Origin) -> str:
+        """An expression for how many elements there are."""
+        cls = self.class_at(origin)
+        if cls is not None and answers(cls, "__len__", "__bool__"):
+            return f"{self.constant(native_class(cls).__len__)}({self.value(origin)})"
+        return f"len({self.value(origin)})"
+
+    def value(self, origin: Origin) -> str:
+        """A name that holds the path's value, read at most once."""
+        known = self._values.get(origin)
+        if known is None:
+            text = self.access(origin)
+            if text.isidentifier() or text.isdecimal():
+                known = text
+            else:
+                known = self.fresh()
+                self.line(f"{known} = {text}")
+            self._values[origin] = known
+        return known
+
+    def _own_dict(self, text: str, pinned: tuple[Any] | None) -> str:
+        """The namespace of an object, read past a ``__getattribute__`` of the program's."""
+        if pinned is not None and asks_for_attributes(type(pinned[0])):
+            return f"{self.constant(own_dict, 'F')}({text})"
+        return f"{text}.__dict__"
+
+    def pinned(self, origin: Origin) -> tuple[Any] | None:
+        """The object that is known to be there, in a tuple, or None."""
+        if origin.step is Step.CONST:
+            return (origin.key,)
+        if origin.step is Step.DICT and origin.base is not None:
+            below = self.pinned(origin.base)
+            if below is not None and _has_own_dict(below[0]):
+                return (own_dict(below[0]),)
+        name = self._values.get(origin)
+        return (self.names[name],) if name in self.names else None
+
+    def give(self, origin: Origin, name: str) -> None:
+        """From here on, the value at ``origin`` has this name."""
+        self._values[origin] = name
+
+    def give_class(self, origin: Origin, cls: type) -> None:
+        """From here on, what is found at ``origin`` is known to be of this very class."""
+        self._types[origin] = cls
+
+    def has(self, origin: Origin) -> bool:
+        """Whether the path has been read."""
+        return origin in self._values
+
+    # -- numbers --------------------------------------------------------------------------------------------------
+
+    def give_fetch(self, fetch: Fetch, text: str) -> None:
+        """From here on, this fetch is the value of ``text``."""
+        self._fetches[fetch.token] = text
+
+    def knows(self, fetch: Fetch) -> bool:
+        return fetch.token in self._fetches
+
+    def give_number(self, origin: Origin, value: Any) -> None:
+        """From here on, the number at ``origin`` is known to be this constant."""
+        self._expressions[Read(origin).token] = self.constant(value)
+
+    def give_expression(self, expr: Apply, text: str) -> None:
+        """From here on, this expression is the value of ``text``."""
+        self._expressions[expr.token] = text
+
+    def number(self, expr: Any) -> str:
+        """The text of an expression; each application is computed once."""
+        if isinstance(expr, Read):
+            known = self._expressions.get(expr.token)
+            return known if known is not None else self.value(expr.origin)
+        if isinstance(expr, Fetch):
+            return self._fetches[expr.token]
+        if isinstance(expr, Size):
+            return self.number(self.sizes[expr.token])
+        if isinstance(expr, Turn):
+            if not expr.step:
+                return repr(expr.first)
+            return TURN if (expr.first, expr.step) == (0, 1) else f"({expr.first} + {expr.step} * {TURN})"
+        if not isinstance(expr, Apply):
+            return self.constant(expr)
+        known = self._expressions.get(expr.token)
+        if known is None:
+            parts = [self.number(a) for a in expr.args]
+            if all(map(str.isdecimal, parts)):  # the identities of known objects
+                known = self._expressions[expr.token] = self.constant(expr.func(*map(int, parts)))
+                return known
+            sign = INFIX.get(expr.func)
+            text = (
+                f"{parts[0]} {sign} {parts[1]}"
+                if sign and len(parts) == 2
+                else (f"{self.constant(expr.func, 'F')}({', '.join(parts)})")
+            )
+            known = self.fresh("n")
+            self.line(f"{known} = {text}")
+            self._expressions[expr.token] = known
+        return known
+
+
+# Objects to which nobody gives another ``__dict__``, or cannot: most of what a step looks into.
+_KEEPING = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType, types.FunctionType, type)
+
+
+def _has_own_dict(value: Any) -> bool:
+    """Whether the object's ``__dict__`` is one and the same at each call, from whichever thread."""
+    return type(own_dict(value)) is dict and not isinstance(value, threading.local)
+
+
+def answers(cls: type, *names: str) -> bool:
+    """Whether one of these methods of a container class is written in Python: a guard goes below it."""
+    return not is_one_of(cls, _EXACT) and any(not _is_native(on_type(cls, name), name) for name in names)
+
+
+def _is_native(found: Any, name: str) -> bool:
+    """Whether what a class has under the name is a container's own method of that name, or nothing."""
+    if found is MISSING or found is None:
+        return True
+    return isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType) and found.__name__ == name
+
+
+def _class_of(origin: Origin) -> type | None:
+    """The class whose namespace the path is, or None."""
+    if origin.step is Step.DICT and origin.base is not None and origin.base.step is Step.CONST:
+        key = origin.base.key
+        return key if isinstance(key, type) else None
+    return None
+
+
+def _found_as_it_is(cls: type, name: Any) -> bool:
+    """Whether ``cls.name`` gives the very object in the class's namespace."""
+    if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
+        return False
+    raw, meta = namespace_of(cls).get(name), type(cls)
+    bind = on_type(type(raw), "__get__")
+    if raw is None or not (bind is MISSING or isinstance(bind, types.WrapperDescriptorType)):
+        return False  # to ask for it may run code of the program's
+    if on_type(meta, "__getattribute__") is not type.__getattribute__ or on_type(meta, name) is not MISSING:
+        return False
+    return getattr(cls, name) is raw

@@ -1,0 +1,104 @@
+"""Assignment statements: plain, chained, annotated, augmented; and ``del``."""
+
+from __future__ import annotations
+
+import ast
+from builtins import len  # ours stays ours where a program replaces it
+
+from torchjanus.rewrite.constructs.operators import BINARY
+from torchjanus.rewrite.constructs.targets import Unpacking, slot, target
+from torchjanus.rewrite.syntax.scopes import Reach
+from torchjanus.rewrite.syntax.sites import location_of
+from torchjanus.rewrite.syntax.walk import Construct, Walk, constant, place
+
+__all__ = ["CONSTRUCTS"]
+
+
+def assign(walk: Walk, node: ast.Assign) -> ast.stmt:
+    where = location_of(node)
+    value: ast.expr = walk.visit(node.value)
+    pairs = [target(walk, each) for each in node.targets]
+    if len(pairs) == 1:
+        new, unpacking = pairs[0]
+        if unpacking is not None and not displays(node.value, unpacking):
+            value = walk.hook("unpack", location_of(node.targets[0]), constant(unpacking, location_of(new)), value)
+        return place(ast.Assign([new], value), where)
+    unpackings = tuple(unpacking for _, unpacking in pairs)
+    if all(unpacking is None for unpacking in unpackings):
+        return place(ast.Assign([new for new, _ in pairs], value), where)
+    # x = (a, b) = v: a native tuple of v, once for each target, stores from left to right as Python does.
+    fan = walk.hook("fan", where, constant(unpackings, where), value)
+    return place(ast.Assign([place(ast.Tuple([new for new, _ in pairs], ast.Store()), where)], fan), where)
+
+
+def displays(value: ast.expr, unpacking: Unpacking) -> bool:
+    """``a, b = x, y``: nothing is iterated over, so there is nothing to hook."""
+    _, before, star, _, nested = unpacking
+    return (
+        isinstance(value, ast.Tuple | ast.List)
+        and not star
+        and nested is None
+        and len(value.elts) == before
+        and not any(isinstance(element, ast.Starred) for element in value.elts)
+    )
+
+
+def annotated(walk: Walk, node: ast.AnnAssign) -> ast.stmt:
+    """The annotation stays native: it may never be evaluated, or be kept as text."""
+    if node.value is None:
+        return node
+    value = walk.visit(node.value)
+    new, _ = target(walk, node.target)
+    assert isinstance(new, ast.Name | ast.Attribute | ast.Subscript)
+    return place(ast.AnnAssign(new, node.annotation, value, node.simple), location_of(node))
+
+
+def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
+    where = location_of(node)
+    symbol = constant(BINARY[type(node.op)], where)
+    visit = walk.number if isinstance(node.op, ast.Add | ast.Sub | ast.Mult) else walk.visit
+    held = slot(walk, node.target, ast.Store(), "update", symbol) if not isinstance(node.target, ast.Name) else None
+    if held is not None:
+        # What is loaded from the slot answers += by the hook; Python stores the result back to the slot.
+        assert isinstance(held, ast.Attribute)
+        return place(ast.AugAssign(held, ast.Add(), visit(node.value)), where)
+    assert isinstance(node.target, ast.Name)
+    loaded = walk.visit(place(ast.Name(node.target.id, ast.Load()), location_of(node.target)))
+    value = walk.ask("inplace", node, symbol, loaded, visit(node.value), kind=walk.kind(node, "inplace"))
+    mangled = walk.mangled(node.target.id)
+    match walk.reach(mangled):
+        case Reach.LOCAL:
+            pass
+        case Reach.GLOBAL:
+            value = walk.ask("set_global", node, constant(mangled, where), value)
+        case Reach.CELL:
+            value = walk.ask("set_cell", node, constant(mangled, where), value)
+    return place(ast.Assign([node.target], value), where)
+
+
+def delete(walk: Walk, node: ast.Delete) -> list[ast.stmt]:
+    return [one for each in node.targets for one in deleted(walk, each, node)]
+
+
+def deleted(walk: Walk, node: ast.expr, statement: ast.Delete) -> list[ast.stmt]:
+    where = location_of(statement)
+    if isinstance(node, ast.Tuple | ast.List):
+        return [one for element in node.elts for one in deleted(walk, element, statement)]
+    if not isinstance(node, ast.Name):
+        return [place(ast.Delete([slot(walk, node, ast.Del(), "target") or node]), where)]
+    # Natively first: an unbound variable raises Python's own error, and nothing was deleted.
+    native = place(ast.Delete([node]), where)
+    mangled = walk.mangled(node.id)
+    reach = walk.reach(mangled)
+    if reach is Reach.LOCAL:
+        return [native]
+    told = walk.ask("del_global" if reach is Reach.GLOBAL else "del_cell", node, constant(mangled, where))
+    return [native, place(ast.Expr(told), where)]
+
+
+CONSTRUCTS: dict[type[ast.AST], Construct] = {
+    ast.Assign: assign,
+    ast.AnnAssign: annotated,
+    ast.AugAssign: augmented,
+    ast.Delete: delete,
+}

@@ -1,0 +1,106 @@
+"""Calls, their starred arguments, starred and double-starred elements of displays.
+
+The hook is asked what to call; the call itself is made natively, in the user's own frame. So a callee that looks at its
+caller's frame (``locals``, ``super``, ``warnings.warn``) sees the user, and argument errors are Python's own.
+"""
+
+from __future__ import annotations
+
+import ast
+from builtins import len  # ours stays ours where a program replaces it
+
+from torchjanus.rewrite.constructs.loads import attribute, attribute_location
+from torchjanus.rewrite.syntax.scopes import Reach
+from torchjanus.rewrite.syntax.sites import Location, location_of
+from torchjanus.rewrite.syntax.walk import Construct, Walk, place
+
+__all__ = ["CONSTRUCTS", "hashed"]
+
+
+def call_location(walk: Walk, node: ast.Call) -> Location:
+    """Where CPython blames the call: a method call that spans lines, on the line of the method's name."""
+    where = location_of(node)
+    func = node.func
+    if not isinstance(func, ast.Attribute) or func.lineno == func.end_lineno:
+        return where
+    if any(isinstance(argument, ast.Starred) for argument in node.args) or any(k.arg is None for k in node.keywords):
+        return where
+    if len(node.args) + len(node.keywords) + bool(node.keywords) >= 15:  # too many for CPython's method call
+        return where
+    if isinstance(func.value, ast.Name) and func.value.id in walk.imported:  # taken for a module's function
+        return where
+    line, column, _, _ = attribute_location(func)
+    return line, column, where[2], where[3]
+
+
+def statement(walk: Walk, node: ast.Expr) -> ast.stmt:
+    """An expression as a statement. Nobody uses the result of a call that stands alone, and its site says so."""
+    value = call(walk, node.value, "procedure") if isinstance(node.value, ast.Call) else walk.visit(node.value)
+    return place(ast.Expr(value), location_of(node))
+
+
+def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
+    where = call_location(walk, node)
+    match node:
+        case ast.Call(func=ast.Name("int" | "float"), args=[one], keywords=[]):
+            arguments = [walk.number(one)]
+        case _:
+            arguments = walk.visit_all(node.args)
+    keywords = [keyword(walk, each) for each in node.keywords]
+    if is_super(walk, node.func):
+        callee: ast.expr = node.func  # the compiler gives a function its __class__ cell where it sees this very name
+    else:
+        bare = not node.args and not node.keywords
+        func = attribute(walk, node.func, "method") if isinstance(node.func, ast.Attribute) else walk.visit(node.func)
+        callee = walk.ask("bare_callee" if bare else "callee", node, func, kind=walk.kind(node, kind), location=where)
+    return place(ast.Call(callee, arguments, keywords), where)
+
+
+def is_super(walk: Walk, func: ast.expr) -> bool:
+    return isinstance(func, ast.Name) and func.id == "super" and walk.reach("super") is Reach.GLOBAL
+
+
+def keyword(walk: Walk, node: ast.keyword) -> ast.keyword:
+    value = walk.visit(node.value)
+    if node.arg is None:
+        value = walk.ask("double_star", node.value, value)
+    return place(ast.keyword(node.arg, value), location_of(node))
+
+
+def starred(walk: Walk, node: ast.Starred) -> ast.expr:
+    """``*iterable`` in a call or a display; starred targets are seen to with the other targets."""
+    return place(ast.Starred(walk.ask("star", node.value, walk.visit(node.value)), node.ctx), location_of(node))
+
+
+def hashed(walk: Walk, node: ast.expr, visited: ast.expr) -> ast.expr:
+    """What is hashed where a dictionary or a set is made. The hashes of constants and texts ask nobody."""
+    return visited if isinstance(node, ast.Constant | ast.JoinedStr) else walk.ask("hashed", node, visited)
+
+
+def set_(walk: Walk, node: ast.Set) -> ast.expr:
+    return place(ast.Set([_element(walk, each) for each in node.elts]), location_of(node))
+
+
+def _element(walk: Walk, node: ast.expr) -> ast.expr:
+    if not isinstance(node, ast.Starred):
+        return hashed(walk, node, walk.visit(node))
+    several = walk.ask("star", node.value, walk.visit(node.value), kind="elements")  # which are hashed
+    return place(ast.Starred(several, node.ctx), location_of(node))
+
+
+def dictionary(walk: Walk, node: ast.Dict) -> ast.expr:
+    keys = [None if each is None else hashed(walk, each, walk.visit(each)) for each in node.keys]
+    values = [
+        walk.ask("double_star", value, walk.visit(value)) if each is None else walk.visit(value)
+        for each, value in zip(node.keys, node.values, strict=True)
+    ]
+    return place(ast.Dict(keys, values), location_of(node))
+
+
+CONSTRUCTS: dict[type[ast.AST], Construct] = {
+    ast.Call: call,
+    ast.Expr: statement,
+    ast.Starred: starred,
+    ast.Dict: dictionary,
+    ast.Set: set_,
+}

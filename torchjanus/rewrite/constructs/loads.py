@@ -1,0 +1,85 @@
+"""Reads of names, attributes and subscripts, and assignment expressions."""
+
+from __future__ import annotations
+
+import ast
+from builtins import len  # ours stays ours where a program replaces it
+
+from torchjanus.rewrite.syntax.scopes import Reach
+from torchjanus.rewrite.syntax.sites import Location, location_of
+from torchjanus.rewrite.syntax.walk import Construct, Walk, constant, place
+
+__all__ = ["CONSTRUCTS", "assigned", "attribute", "attribute_location", "key"]
+
+
+def attribute_location(node: ast.Attribute) -> Location:
+    """Where CPython blames an attribute access: on the attribute's own name when the expression spans lines."""
+    line, column, end_line, end_column = location_of(node)
+    if line == end_line:
+        return line, column, end_line, end_column
+    return end_line, max(end_column - len(node.attr), 0), end_line, end_column
+
+
+def name(walk: Walk, node: ast.Name) -> ast.expr:
+    """The value is loaded natively, so an unbound name raises Python's own error."""
+    if node.id == "__debug__":  # a literal to the compiler
+        return node
+    mangled = walk.mangled(node.id)
+    match walk.reach(mangled):
+        case Reach.LOCAL:
+            return node
+        case Reach.GLOBAL:
+            return walk.ask("get_global", node, constant(mangled, location_of(node)), node)
+        case Reach.CELL:
+            return walk.ask("get_cell", node, constant(mangled, location_of(node)), node)
+
+
+def attribute(walk: Walk, node: ast.Attribute, kind: str = "attr") -> ast.expr:
+    """``kind``: "method" for what is called at once."""
+    where, value = attribute_location(node), walk.visit(node.value)
+    return walk.ask("attr", node, value, constant(walk.mangled(node.attr), where), kind=kind, location=where)
+
+
+def key(walk: Walk, node: ast.expr) -> ast.expr:
+    """The key of a subscript; slices are built by the native ``slice``."""
+    where = location_of(node)
+    match node:
+        case ast.Slice():
+            bounds = [
+                constant(None, where) if b is None else walk.visit(b) for b in (node.lower, node.upper, node.step)
+            ]
+            return walk.hook("slice", where, *bounds)
+        case ast.Tuple() if any(isinstance(element, ast.Slice) for element in node.elts):
+            return place(ast.Tuple([key(walk, element) for element in node.elts], ast.Load()), where)
+        case _:
+            new: ast.expr = walk.visit(node)
+            return new
+
+
+def subscript(walk: Walk, node: ast.Subscript) -> ast.expr:
+    return walk.ask("item", node, walk.visit(node.value), key(walk, node.slice))
+
+
+def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
+    return assigned(walk, node, node.target.id, walk.visit(node.value))
+
+
+def assigned(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
+    """``(name := value)`` at ``node``, of a value that is rewritten already."""
+    where, mangled = location_of(node), walk.mangled(name)
+    match walk.reach(mangled):
+        case Reach.LOCAL:
+            pass
+        case Reach.GLOBAL:
+            value = walk.ask("set_global", node, constant(mangled, where), value)
+        case Reach.CELL:
+            value = walk.ask("set_cell", node, constant(mangled, where), value)
+    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), value), where)
+
+
+CONSTRUCTS: dict[type[ast.AST], Construct] = {
+    ast.Name: name,
+    ast.Attribute: attribute,
+    ast.Subscript: subscript,
+    ast.NamedExpr: walrus,
+}

@@ -1,0 +1,162 @@
+"""The walk over one function's tree: copies what stays native and asks the construct modules for the rest.
+
+Owns positions, scopes and site numbers while a function is rewritten. Never changes a node of the tree it reads: the
+tree of a file is shared by all of its functions.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from torchjanus.rewrite.syntax.scopes import Reach, Scope, mangle
+from torchjanus.rewrite.syntax.sites import Location, SiteTable, location_of
+
+__all__ = ["HOOK", "Construct", "Walk", "constant", "place"]
+
+HOOK = "\0@janus"  # stands in for the hook object until the code is compiled; no source can hold this string by chance
+
+Construct = Callable[
+    ["Walk", Any], Any
+]  # (walk, node) -> the node's replacement; for a statement, maybe a list of them
+
+N = TypeVar("N", bound=ast.AST)
+
+
+def place(node: N, location: Location) -> N:
+    """The node, put at a position of the user's source."""
+    node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = location  # type: ignore[attr-defined]
+    return node
+
+
+def constant(value: Any, location: Location) -> ast.Constant:
+    return place(ast.Constant(value), location)
+
+
+class Walk:
+    """One function being rewritten."""
+
+    def __init__(
+        self,
+        constructs: Mapping[type[ast.AST], Construct],
+        scopes: Mapping[ast.AST, Scope],
+        sites: SiteTable,
+        private: str | None,
+        imported: frozenset[str],
+        function: str,
+    ) -> None:
+        self._constructs = constructs
+        self._scopes = scopes
+        self._sites = sites
+        self.private = private  # the class whose private names are mangled here
+        self.imported = imported  # the names that the file imports at its top
+        self.function = function  # the qualified name of the function being walked
+        self.scope: Scope | None = None
+        self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
+        self.regions = 0  # around what is being walked
+        self._kinds: dict[ast.AST, str] = {}  # of sites that are of a kind of their own
+        self.instead: dict[ast.AST, ast.expr] = {}  # what stands in the place of a node, rewritten already
+
+    # ---- walking ----
+
+    def visit(self, node: Any) -> Any:
+        """The replacement of an expression (or of any single node)."""
+        if node in self.instead:
+            return self.instead[node]
+        construct = self._constructs.get(type(node))
+        return self.copy(node) if construct is None else construct(self, node)
+
+    def number(self, node: ast.expr) -> Any:
+        """The replacement of an expression that goes straight into arithmetic: of a truth only 0 or 1 counts. Sites of
+        comparisons and of calls of ``item()`` say so."""
+        match node:
+            case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+                self.counted(node)
+            case ast.Call(func=ast.Attribute(attr="item"), args=[], keywords=[]):
+                self.counted(node)
+        return self.visit(node)
+
+    def counted(self, *nodes: ast.AST) -> None:
+        """Sites of these say that what they give counts."""
+        self._kinds.update(dict.fromkeys(nodes, "counted"))
+
+    def turning(self, node: ast.Compare) -> None:
+        """The site of this comparison says that a loop goes round no more if it does not hold; and so do those of
+        calls of ``len()`` in it."""
+        self._kinds[node] = "turning"
+        for part in (node.left, *node.comparators):
+            match part:
+                case ast.Call(ast.Name("len"), [_], []):
+                    self._kinds[part] = "turning"
+
+    def kind(self, node: ast.AST, otherwise: str) -> str:
+        """What kind of site it is: see ``number`` and ``turning``."""
+        return self._kinds.get(node, otherwise)
+
+    def copy(self, node: N) -> N:
+        """The node as it is, with its children replaced."""
+        fields: dict[str, Any] = {}
+        for name, value in ast.iter_fields(node):
+            if isinstance(value, list):
+                fields[name] = self.visit_all(value)
+            elif isinstance(value, ast.expr | ast.stmt | ast.mod | ast.excepthandler | ast.keyword | ast.match_case):
+                fields[name] = self.visit(value)
+            else:
+                fields[name] = value
+        return ast.copy_location(type(node)(**fields), node)
+
+    def visit_all(self, nodes: Iterable[Any]) -> list[Any]:
+        """The replacements of several nodes; a statement may become several."""
+        out: list[Any] = []
+        for node in nodes:
+            new = self.visit(node) if isinstance(node, ast.AST) else node
+            if isinstance(new, list):
+                out.extend(new)
+            else:
+                out.append(new)
+        return out
+
+    # ---- scopes ----
+
+    @contextmanager
+    def inside(self, node: ast.AST, function: str | None = None, private: str | None = None) -> Iterator[None]:
+        """Walk inside of a function, class or comprehension node."""
+        before = self.scope, self.function, self.private, self.function_node
+        self.scope = self._scopes[node]
+        self.function_node = node if self.scope.kind == "function" else None
+        self.function = function or self.function
+        self.private = private or self.private
+        try:
+            yield
+        finally:
+            self.scope, self.function, self.private, self.function_node = before
+
+    def mangled(self, name: str) -> str:
+        return mangle(name, self.private)
+
+    def reach(self, name: str) -> Reach:
+        """Where the variable ``name`` (already mangled) lives."""
+        assert self.scope is not None, "a walk starts inside of a function"
+        return self.scope.resolve(name)
+
+    # ---- hooks ----
+
+    def site(self, kind: str, node: ast.AST) -> int:
+        return self._sites.add(kind, location_of(node), self.function)
+
+    def hook(self, name: str, location: Location, *arguments: ast.expr) -> ast.Call:
+        """A call of the hook object's method ``name``, raising at ``location``."""
+        line, column, _, _ = location
+        receiver = constant(HOOK, location)
+        # On one line: a method call that spans lines would be blamed on its last line.
+        method = place(ast.Attribute(receiver, name, ast.Load()), (line, column, line, column))
+        return place(ast.Call(method, list(arguments), []), location)
+
+    def ask(
+        self, name: str, node: ast.AST, *arguments: ast.expr, kind: str = "", location: Location | None = None
+    ) -> ast.Call:
+        """A hook call with a new site for ``node`` as its first argument."""
+        where = location or location_of(node)
+        return self.hook(name, where, constant(self.site(kind or name, node), where), *arguments)

@@ -1,0 +1,1 @@
+"""One graph of a function with its executor, and trees of graphs that part where a tensor decides."""

@@ -1,0 +1,337 @@
+"""Which executor runs an entry's graph: replay at once, a compiled artifact once it is trusted, the fastest by measure.
+
+With "auto" no call waits for a compiler: replay runs them until the artifact is there. "inductor" compiles in the call.
+Knows nothing of guards or of the user's program.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Unsupported
+from torchjanus.execute.compiled.inductor import Inductor
+from torchjanus.execute.compiled.loading import ready_to_load
+from torchjanus.execute.compiled.store import Verdict, look_around
+from torchjanus.execute.memory import give_back
+from torchjanus.execute.processes.background import Ticket, submit
+from torchjanus.execute.processes.orders import hand_on, order_of
+from torchjanus.execute.replay import Replay
+from torchjanus.execute.running.base import Executable, Violated
+from torchjanus.execute.staged import Staged
+from torchjanus.execute.trust import Trial
+from torchjanus.graph.aten.segments import tail_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.runtime.runs.budget import Budget
+
+__all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_ready"]
+
+EXECUTORS = ("auto", "replay", "inductor")
+_TIMED_CALLS = 6
+_TRIED = 3  # calls on trial
+_TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
+_TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
+# A call on trial takes two to three times as long as another. Behind one that anybody would notice nothing is tried for
+# so many times as long, of any graph: throughput is to stay at 80 % of eager's meanwhile, and a graph that makes one
+# call in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
+_LONG = 0.05  # seconds
+_REST = 3
+# Where calls take long, a trial tells so much about times as well: of a candidate that gains less than this in so many
+# pairs of runs no more is asked, and one that is clearly ahead in each, or behind, need not race.
+_GAIN = 0.97  # of replay's time
+_PAIRS = 2
+# So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
+# calls, half of them by the slower one; where a call takes long, those are seconds.
+_LEAD = 1.1
+
+_default_executor = "auto"
+
+Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
+
+
+def check_executor(name: str) -> str:
+    """The name, if there is such an executor. Raises Unsupported."""
+    if name not in EXECUTORS:
+        raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")
+    return name
+
+
+def default_executor(name: str | None = None) -> str:
+    """The executor of functions that name none; given a name, sets it (the command line's --executor)."""
+    global _default_executor
+    if name is not None:
+        _default_executor = check_executor(name)
+    return _default_executor
+
+
+def make_ready(executor: str) -> None:
+    """Import what compiling and loading need. It takes a second: where a call takes long anyway."""
+    if executor != "replay":
+        look_around()
+        ready_to_load()
+
+
+class _Trials:
+    """When the next call may be on trial, of all graphs there are."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    @property
+    def due(self) -> bool:
+        """Whether this call may."""
+        return time.perf_counter() >= self._next
+
+    def took(self, seconds: float) -> None:
+        """A call on trial has just been made."""
+        if seconds > _LONG:
+            self._next = time.perf_counter() + _REST * seconds
+
+
+_trials = _Trials()
+
+
+class Engine:
+    """Runs one lowered graph; ``exchange`` is told what runs it: a Run, or for a graph with cuts what begins one.
+
+    ``notes`` says what became of each candidate, for the report."""
+
+    def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
+        self.lowered = lowered
+        self.budget: Budget | None = None  # what pays for trials
+        self._asked = False
+        self._trial: Trial | None = None
+        self._racing = False
+        # Whether what is on trial has passed one in an earlier run, and was clearly faster than replay.
+        self._passed = self._leads = False
+        self._verdict: Verdict | None = None  # where what calls show of it is kept
+        self._notes: list[str] = []
+        self.current = "replay"
+        self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
+        if lowered.program.cuts:
+            parts = len(lowered.program.cuts) + 1
+            self._notes.append(f"runs in {parts} parts, with extern calls in between: only the last one is compiled")
+            tail = tail_of(lowered)
+            staged = Staged(lowered, tail)
+            exchange(staged.begin)
+            hand_on(lowered, tail.lowered)
+            lowered, exchange = tail.lowered, staged.use
+        self._compiled = lowered
+        self.replay = Replay.of(lowered)
+        self._executor = executor
+        self._exchange = exchange
+        self._adopting = threading.Lock()
+        self.compiled: Executable | None = None  # the trusted artifact, while it runs calls
+        exchange(self.replay.run)
+
+    @property
+    def notes(self) -> list[str]:
+        """What became of each candidate."""
+        ticket = self._ticket
+        if ticket is None:
+            return [*self._notes]
+        return [*self._notes, "inductor has compiled: the next call takes it" if ticket.over else f"inductor {ticket}"]
+
+    @property
+    def trying(self) -> bool:
+        """Whether calls are about to find out what runs the graph best."""
+        return self._racing or self._trial is not None or (self._ticket is not None and self._ticket.over)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its compilation is over, or it has none: the next call by it takes what there is."""
+        return self._executor == "replay" or (self._asked and (self._ticket is None or self._ticket.over))
+
+    def compile(self) -> None:
+        """Have the graph compiled, if the executor asks for it and it was not done yet."""
+        if self._executor == "replay" or self._asked:
+            return
+        self._asked = True
+        started = time.perf_counter()
+        make_ready(self._executor)
+        try:
+            if self._executor == "auto":
+                self._ticket = submit(order_of(self._compiled).start)
+                weakref.finalize(self, self._ticket.cancel)
+                self._exchange(self._meanwhile)
+                return
+            candidate = Inductor(self._compiled)
+        except Exception as error:  # an artifact that cannot be made is no reason to fail a call
+            self._not_compiled(error)
+        else:
+            self._take(candidate, time.perf_counter() - started)
+
+    def wait(self) -> None:
+        """Return when no compilation is under way. The next call takes what has been compiled."""
+        ticket = self._ticket
+        if ticket is not None:
+            ticket.wait()
+
+    def close(self) -> None:
+        """The graph is not used any more, and so no artifact is either."""
+        ticket, self._ticket = self._ticket, None
+        if ticket is not None:
+            ticket.cancel()
+
+    def _meanwhile(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
+        ticket = self._ticket
+        if ticket is not None and ticket.over:
+            with self._adopting:  # calls may come from several threads
+                if self._ticket is ticket:
+                    self._ticket = None
+                    self._exchange(self.replay.run)
+                    if ticket.candidate is not None:
+                        self._take(ticket.candidate, ticket.seconds)
+                    elif ticket.failure is not None:
+                        self._not_compiled(ticket.failure)
+        return self.replay.run(inputs, slots)
+
+    def _not_compiled(self, error: BaseException) -> None:
+        self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
+
+    def _take(self, candidate: Inductor, seconds: float) -> None:
+        kept = candidate.kept
+        done = "loaded what an earlier run had compiled" if kept else "compiled the graph"
+        self._notes.append(f"inductor {done} in {seconds:.1f} s")
+        self._verdict = candidate.verdict
+        said = self._verdict.said() if kept and self._verdict is not None else ""
+        if said == "trails" and self._executor == "auto":
+            self._notes.append("slower than replay by what an earlier run has measured")
+            self._settle(self.replay)
+            return
+        self._passed, self._leads = said in ("passed", "leads"), said == "leads"
+        needed = _TRIED_SIZES if self.lowered.program.dimensions else _TRIED
+        self._trial = Trial(candidate, self.replay, _TRIED_AGAIN if self._passed else needed)
+        self.current = "replay, inductor on trial"
+        self._exchange(self._try)
+
+    def _try(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor] | Violated:
+        trial = self._trial
+        if trial is None:  # a call in another thread has decided it
+            return self.replay.run(inputs, slots)
+        sparing = self._executor == "auto" and not self._passed
+        if sparing and not (_trials.due and (self.budget is None or self.budget.allows("trial"))):
+            return self.replay.run(inputs, slots)
+        started = time.perf_counter()
+        values = trial.run(inputs, slots)
+        taken = time.perf_counter() - started
+        if sparing:
+            _trials.took(taken)
+        self.charge("trial", taken)
+        if self._trial is trial:
+            self._look_at(trial)
+        return values
+
+    def charge(self, kind: str, seconds: float) -> None:
+        """To find out what runs the graph best a call has taken so long; what eager takes is no overhead."""
+        if self.budget is not None:
+            self.budget.charge(kind, max(0.0, seconds - self.budget.eager))
+
+    def _look_at(self, trial: Trial) -> None:
+        """What has come of it so far."""
+        candidate = trial.candidate
+        if trial.disagreements:
+            self._trial = None
+            self._notes.extend(f"not used: {disagreement}" for disagreement in trial.disagreements)
+            self._settle(self.replay)
+            return
+        times = trial.times if self._executor == "auto" and _tell(trial.times) else []
+        gains = not times or any(ours <= _GAIN * theirs for ours, theirs in times)
+        if gains and not trial.decided:
+            return
+        self._trial = None
+        if trial.trusted:
+            calls = "a call, as it did in an earlier run" if self._passed else f"{trial.agreed} calls"
+            self._notes.append(f"inductor agreed with replay on {calls}")
+            if trial.undetermined:
+                first, *others = trial.undetermined.values()
+                which = f"{first} and {len(others)} more" if others else first
+                self._notes.append(f"rounding decides the updates of {which}: only those of replay are eager's")
+            if self._verdict is not None and not self._passed:
+                self._verdict.keep("passed")
+        if not gains:
+            self._choose(self.replay, candidate, times)
+            return
+        self.compiled = candidate
+        if self._executor != "auto":
+            self._settle(candidate)
+        elif self._leads:
+            self._notes.append("faster than replay by what an earlier run has measured")
+            self._settle(candidate)
+        elif times and all(ours * _LEAD <= theirs for ours, theirs in times):
+            self._choose(candidate, candidate, times)
+        else:
+            self._racing = True
+            self._exchange(_Race(self, self.replay, candidate, times))
+
+    def _choose(self, best: Executable, candidate: Executable, times: Sequence[tuple[float, float]]) -> None:
+        """The times of the trial have shown what is the best."""
+        ours, theirs = zip(*times, strict=True)
+        medians = [(self.replay, statistics.median(theirs)), (candidate, statistics.median(ours))]
+        # In all pairs: it is kept for later runs.
+        clear = best is candidate or all(one >= _LEAD * other for one, other in times)
+        self.chosen(best, medians, clear, "on trial")
+
+    def _settle(self, chosen: Executable) -> None:
+        self._racing = False
+        self.current = chosen.name
+        self.compiled = None if chosen is self.replay else chosen
+        self._exchange(chosen.run)
+        give_back()  # what compiling in the call, loading and trials have left
+
+    def chosen(
+        self, best: Executable, times: Sequence[tuple[Executable, float]], clear: bool, where: str = "by measure"
+    ) -> None:
+        """What is the fastest is known by these times, and whether that is clear."""
+        spoken = ", ".join(f"{who.name} {seconds * 1e6:.0f} us" for who, seconds in times)
+        self._notes.append(f"fastest {where}: {best.name} ({spoken})")
+        if self._verdict is not None and clear:
+            self._verdict.keep("trails" if best is self.replay else "leads")
+        self._settle(best)
+
+
+class _Race:
+    """Runs replay and a candidate by turns on live calls, and settles on the one with the better median."""
+
+    def __init__(
+        self, engine: Engine, replay: Executable, candidate: Executable, known: Sequence[tuple[float, float]] = ()
+    ) -> None:
+        """``known``: times from the trial, the candidate's and replay's."""
+        self._engine = engine
+        self._candidates = (replay, candidate)
+        self._times = [[other for _, other in known], [one for one, _ in known]]
+        self._turn = 0
+        # The first run of each warms up its caches; the trial has not counted its own.
+        self._cold = 0 if known else 1
+        self._turns = 2 * max(2, _TIMED_CALLS - len(known))
+
+    def __call__(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
+        number = self._turn % len(self._candidates)
+        self._turn += 1
+        candidate = self._candidates[number]
+        started = time.perf_counter()
+        values = candidate.run(inputs, slots)
+        taken = time.perf_counter() - started
+        self._times[number].append(taken)
+        self._engine.charge("race", taken)
+        if self._turn >= self._turns:
+            medians = [statistics.median(times[self._cold :]) for times in self._times]
+            times = [*zip(self._candidates, medians, strict=True)]
+            clear = max(medians) >= _LEAD * min(medians)
+            self._engine.chosen(min(times, key=lambda pair: pair[1])[0], times, clear)
+        return values
+
+
+def _tell(times: Sequence[tuple[float, float]]) -> bool:
+    """Whether times of a trial say who is faster."""
+    return len(times) >= _PAIRS and min(replayed for _, replayed in times) > _LONG
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

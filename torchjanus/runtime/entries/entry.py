@@ -1,0 +1,404 @@
+"""One graph of a speculated function: made from the traces of one path, guarded, and run.
+
+Knows nothing of when entries are made or dropped.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import RESULTS, Origin, Step
+from torchjanus.core.default_device import without_function_modes
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.graph.aten.symbolic_sizes import Fixed
+from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.generalize.selections import as_read, with_selections
+from torchjanus.graph.ir.dimensions import Split, holds_for, in_inputs, is_size, key_of
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.number_sizes import carries
+from torchjanus.graph.ir.numbers import expressions_in
+from torchjanus.graph.ir.program import Assertion, Program, Symbol
+from torchjanus.graph.loops.roll.roll import is_nested
+from torchjanus.graph.lowering.lower import made_in
+from torchjanus.graph.operators.host_column import reckoned
+from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.grouping.grouping import with_groves
+from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.regions.loop import HeldCount
+from torchjanus.host.assumption import (
+    AmbientState,
+    Arguments,
+    Assumption,
+    Condition,
+    Distinct,
+    Identity,
+    KeyPresence,
+    Memory,
+    ValueOf,
+    apart,
+    distinct,
+    evaluate,
+)
+from torchjanus.runtime.entries.engine import Engine
+from torchjanus.runtime.launch.launch import Launch, build_launch
+from torchjanus.runtime.runs.kept import Elsewhere, Pending, lowered_or_kept
+from torchjanus.runtime.runs.paths import Group
+from torchjanus.semantics.known.details import tensor_detail
+from torchjanus.trace.blanks import is_blank
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found, Pinned
+from torchjanus.trace.values import Apply, Expr, Read, leaves
+
+__all__ = ["Entry", "alone", "make_entry"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """A guarded graph. In a tree of paths it is the rest of one path: ``lowered`` is then what is left of the ``whole``
+    graph, ``own`` the assumptions that are left to check, ``live`` which values of the parts before it takes."""
+
+    group: Group
+    plan: Generalised
+    whole: Lowered
+    assumptions: tuple[Assumption, ...]
+    lowered: Lowered
+    own: tuple[Assumption, ...]
+    launch: Launch
+    engine: Engine
+    live: tuple[int, ...] | None = None
+    used: int = 0  # the call that it last made
+    runs: int = 0
+    violations: int = 0
+    errors: int = 0  # calls in which the graph raised and so did an operation of the program
+    exceptions: int = 0  # calls in which it selected a number of elements for which it is not right
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """Itself: what is tried on a call is an entry, or a tree of several."""
+        return (self,)
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """What runs it."""
+        return (self.engine,)
+
+    @property
+    def journaled(self) -> bool:
+        """Whether extern calls are made before the commit."""
+        return self.launch.journaled
+
+    @property
+    def repeats(self) -> bool:
+        """Whether somebody could tell of an extern call that is made before the commit."""
+        return any(not event.effects.harmless or event.draws for some in self.plan.schedule.stages for event in some)
+
+    def way_to(self, entry: Entry) -> list[Assertion]:
+        """What was decided on the way to it: nothing."""
+        return []
+
+    def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
+        """The entry to run, and the values that it takes from parts before it."""
+        return self, ()
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
+        """See Launch.call."""
+        return self.launch.call(args, kwargs, journal)
+
+    def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any, ticks: list[int]) -> Any:
+        """See Launch.timed."""
+        return self.launch.timed(args, kwargs, journal, ticks)
+
+    def assertion(self, number: int) -> Assertion:
+        """The assertion that was violated."""
+        return self.lowered.assertions[number]
+
+    def varying(self) -> set[Any]:
+        """The tokens of all that it takes as an input."""
+        inputs = (o.token for o, held in zip(self.plan.origins, self.plan.pinned, strict=True) if held is None)
+        return {*inputs, *(origin.token for origin in self.plan.varying)}
+
+    def broken(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], among: Sequence[Assumption] | None = None
+    ) -> list[Assumption]:
+        """The assumptions (``among`` these) that do not hold for this call. ``kwargs`` may hold the results of extern
+        calls."""
+        known = (
+            a
+            for a in (self.assumptions if among is None else among)
+            if not _waiting(a) and not _unmade(a, kwargs) and not any(origin.is_grown for origin in a.origins())
+        )
+        return [assumption for assumption in known if not assumption.holds(args, kwargs)]
+
+    def relaxable(self, assumption: Assumption) -> list[Any]:
+        """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
+        if isinstance(assumption, ValueOf) and self._is_number(assumption):
+            # A number that Python itself needs (a length, an index) would be held constant all the same.
+            read = Read(assumption.origin).token
+            needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
+            found = [] if needed else [assumption.origin]
+        elif isinstance(assumption, Identity) and _is_gradient(assumption.origin):
+            # One gradient was made anew, so all were: one more graph, not one for each parameter.
+            found = [a.origin for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.origin)]
+        elif isinstance(assumption, Identity) and self._may_vary(assumption):
+            found = [assumption.origin]
+        else:
+            found = []
+        return [o.token for o in found if o.token not in self.group.relaxed]
+
+    def _is_number(self, assumption: ValueOf) -> bool:
+        """Whether it is a number, or a text that is known to change."""
+        if type(assumption.value) is not str:
+            return type(assumption.value) in (int, float)
+        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        return any(read.kind == "number" for read in reads)
+
+    def _may_vary(self, assumption: Identity) -> bool:
+        """Whether another object could be there: not what decides which code runs."""
+        if callable(assumption.value) and not isinstance(assumption.value, torch.nn.Module):
+            return False
+        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        return all(read.kind in ("tensor", "object") for read in reads)
+
+
+def _is_gradient(origin: Origin) -> bool:
+    return origin.step is Step.FIELD and origin.key == "grad"
+
+
+def _waiting(assumption: Assumption) -> bool:
+    return isinstance(assumption, Condition) and any(not isinstance(leaf, Read) for leaf in leaves(assumption.expr))
+
+
+def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
+    """Whether it speaks of an extern call that has not been made."""
+    results = kwargs.get(RESULTS, {})
+    return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.origins())
+
+
+def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: Elsewhere | None = None) -> Entry:
+    """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
+    can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
+    plan = _planned(group, repertoire)
+    try:
+        plan, lowered = _lowered(group, plan, repertoire, elsewhere)
+    except Pending:
+        group.planned = group.planned or (_asked(group), plan)  # it is asked for again
+        raise
+    except Unrolled:
+        raise
+    except (Refused, Split) as error:
+        if plan.dimensions.made:
+            group.hosted = str(error.at(_first_selection(plan.program)) if isinstance(error, Refused) else error)
+        elif plan.dimensions.carriers():
+            group.held = True
+        else:
+            raise
+        return make_entry(group, executor, repertoire, elsewhere)
+    group.planned = None
+    _ask_few(group, plan, lowered)
+    measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
+    ambient = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
+    assumptions: list[Assumption] = [
+        Arguments(NOWHERE, *group.shape),
+        AmbientState(NOWHERE, *ambient),
+        *(made for a in plan.assumptions if (made := _in_inputs(a, measured)) is not None),
+        *(Condition(NOWHERE, expr, True) for expr in lowered.conditions),
+    ]
+    for slot, value in lowered.pinned.items():
+        assumptions.append(Condition(NOWHERE, in_inputs(plan.slots[slot], measured), value))
+    assumptions.extend(_memory(plan, lowered))
+    group.conditions = lowered.conditions
+    return _alone(group, plan, lowered, tuple(assumptions), executor)
+
+
+def _first_selection(program: Program) -> Place:
+    """Where the first of the selections stands that the graph would make."""
+    sizes = [Symbol(k) for k, one in enumerate(program.dimensions) if one.made]
+    return next((node.place for node in program.nodes if node.args and node.args[-1] in sizes), NOWHERE)
+
+
+def _asked(group: Group) -> Any:
+    flags = group.held, group.counted, group.hosted
+    return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
+
+
+def _planned(group: Group, repertoire: Repertoire) -> Generalised:
+    known, group.planned = group.planned, None
+    if known is not None and known[0] == _asked(group):
+        return known[1]
+    plan, traces = _generalised(group, group.traces), group.traces
+    if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
+        plan, traces = _generalised(group, told), told
+    return with_groves(plan, traces[-1], repertoire)
+
+
+def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:
+    numbers, counted = not group.held, group.counted
+    return generalise(traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
+
+
+def _alone(
+    group: Group, plan: Generalised, lowered: Lowered, assumptions: tuple[Assumption, ...], executor: str
+) -> Entry:
+    launch = build_launch(plan, lowered, assumptions)
+    engine = Engine(lowered, executor, launch.use)
+    return Entry(group, plan, lowered, assumptions, lowered, assumptions, launch, engine)
+
+
+def alone(entry: Entry, executor: str) -> Entry:
+    """The entry as one graph again."""
+    if entry.live is None:
+        return entry
+    made = _alone(entry.group, entry.plan, entry.whole, entry.assumptions, executor)
+    return replace(made, runs=entry.runs, violations=entry.violations, errors=entry.errors)
+
+
+def _lowered(
+    group: Group, plan: Generalised, repertoire: Repertoire, elsewhere: Elsewhere | None
+) -> tuple[Generalised, Lowered]:
+    """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together, or
+    what they take is made for all of them."""
+    made = plan.program
+    if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
+        plan = _counted(group, repertoire)
+    try:
+        lowered = _lower(plan, elsewhere)
+        _check_made(group, plan, lowered)
+        return plan, lowered
+    except (HeldCount, Split) as held:
+        if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
+            raise
+        try:
+            plan = _counted(group, repertoire)
+            return plan, lowered_or_kept(plan.program, elsewhere)
+        except (Refused, Fixed):
+            group.counted, group.planned = False, None
+            raise held from None
+
+
+def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
+    """Raises Refused where the host would have to know how many elements the graph selects, or where the graph would
+    not be right for some runs."""
+    if not plan.dimensions.made:
+        return
+    for trace in group.traces:
+        if not all(holds_for(as_read(condition, trace), trace) for condition in lowered.sized):
+            what = "the step does something else for some numbers of elements that are selected"
+            raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+    known = {size.token: expr for size, expr in zip(plan.measures, lowered.measures, strict=True)}
+    recipes = (plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes))
+    asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
+    asked += [a.expr for a in plan.assumptions if isinstance(a, Condition)]
+    asked += [a.key for a in plan.assumptions if isinstance(a, KeyPresence)]
+    told = (in_inputs(expr, known) for expr in asked)
+    if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in told):
+        what = "Python needs to know how many elements are selected"
+        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+
+
+def _counted(group: Group, repertoire: Repertoire) -> Generalised:
+    """The plan with trip counts as sizes. It is kept: its graph may be made elsewhere."""
+    group.counted = True
+    plan = _planned(group, repertoire)
+    group.planned = (_asked(group), plan)
+    return plan
+
+
+def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
+    """Lower the program. Raises Refused, or Split where that is due to sizes that change, or Pending."""
+    try:
+        with without_function_modes():
+            return lowered_or_kept(plan.program, elsewhere)
+    except Fixed as fixed:
+        members = plan.dimensions.symbols
+        held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
+        if not held:
+            what = f"the number of a loop's rounds cannot change: {'; '.join(fixed.dimensions.values())}"
+            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
+        raise Split(held) from fixed
+    except Unrolled:
+        raise
+    except Refused as refused:
+        if not plan.dimensions.symbols:
+            raise
+        parts = [part for members in plan.dimensions.symbols for part in members]
+        sizes = ", ".join(str(dimension.expr) for dimension in plan.program.dimensions)
+        why = f"{sizes} cannot change: {str(refused.refusal).rstrip('.')}"
+        raise Split({(o.token, dim): why for o, dim in parts}) from refused
+
+
+def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
+    """Raises Split where runs of the path have sizes 0 or 1 for which the graph is not right."""
+    parts = list(plan.dimensions.told_by_few())
+    if not parts or all(holds_for(condition, trace) for condition in lowered.conditions for trace in group.traces):
+        return
+    if len({key_of(trace, parts) for trace in group.traces}) > 1:
+        names = dict.fromkeys(str(plan.dimensions.read(k)) for k in range(len(plan.dimensions.symbols)))
+        why = f"{', '.join(names)} was 0 or 1, and the step does something else then"
+        raise Split(dict.fromkeys(parts, why))
+
+
+def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption | None:
+    """The assumption in terms of what the host can read. None where it is known to hold."""
+    if isinstance(assumption, Condition):
+        expr = in_inputs(assumption.expr, measured)
+        if _is_one(expr):
+            expr = True
+        if isinstance(expr, Expr) and any(True for _ in leaves(expr)):
+            return replace(assumption, expr=expr)
+        if evaluate(expr, (), {}) == assumption.outcome:
+            return None
+    elif isinstance(assumption, KeyPresence):
+        return replace(assumption, key=in_inputs(assumption.key, measured))
+    return assumption
+
+
+def _is_one(expr: Any) -> bool:
+    """Whether it asks whether a size equals itself. (A NaN does not.)"""
+    same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
+    sizes = all(isinstance(leaf, Read) and is_size(leaf.origin) for leaf in leaves(expr)) if same else False
+    return sizes and len({arg.token for arg in expr.args}) == 1
+
+
+def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
+    """Where inputs change in place, tensors that are new at each call must not share memory with them."""
+    if not lowered.mutated and not lowered.replaced and not lowered.restored:
+        return ()
+    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.origins[i])]
+    if not fresh:
+        return ()
+    changed = {*lowered.mutated, *lowered.restored}
+    elsewhere = {one.index for one in lowered.replaced}
+    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - elsewhere)
+    moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in elsewhere)
+    # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
+    examples = [plan.program.inputs[i].example for i in fresh]
+    examples = [tensor for tensor in examples if not is_blank(tensor)]  # it shared its memory with no other
+    together = any(i in changed | elsewhere for i in fresh)
+    memory = Memory(held)
+    shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
+    if shares or (together and not distinct(examples)):
+        raise Refused(
+            Refusal(
+                NOWHERE,
+                "a tensor passed in shares memory with one that the step changes in place",
+                "the graph would have to know which comes first.",
+                "Clone it before the step.",
+            )
+        )
+    one = Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together, moving)
+    return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
+
+
+def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
+    """Those of them that change must not share memory with pinned inputs that do not, either. Where they lie in one
+    storage by now it is known that they do not overlap."""
+    others = [t for i, t in enumerate(plan.pinned) if t is not None and i not in held]
+    examples = [plan.program.inputs[i].example for i in written]
+    others = [t for t in others if not any(Memory((t,)).holds(one.data_ptr()) for one in examples)]
+    if written and others:
+        yield Distinct(NOWHERE, tuple(plan.origins[i] for i in written), tuple(others), False, of="the graph reads")

@@ -1,0 +1,217 @@
+"""Paths that part where a tensor decides, run as one: what they have in common, the decision, the rest of one path.
+
+Knows how to run such a tree, not how one is made of entries (JANUS 4.2.1, dynamic control flow).
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Place
+from torchjanus.execute.running.base import Violated
+from torchjanus.execute.running.gate import Generators
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Assertion
+from torchjanus.host.assumption import Assumption
+from torchjanus.host.journal import Journal
+from torchjanus.runtime.entries.engine import Engine
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.standby import Standby
+from torchjanus.runtime.launch.launch import (
+    MISS,
+    RAISED,
+    Beginning,
+    Failure,
+    Violation,
+    failure,
+)
+
+__all__ = ["Branching", "Fork"]
+
+SETTLED = 24  # a tree that stayed as it is for so many calls is worth compiling
+APART = 3  # calls from one of its parts to the next: to order one takes milliseconds, to order all is felt
+
+
+@dataclass(slots=True)
+class Fork:
+    """Where paths part: what is computed before, and an arm for each way that was seen."""
+
+    beginning: Beginning
+    engine: Engine
+    arms: tuple[Fork | Entry, ...]
+    assertions: tuple[Assertion, ...]  # what holds in each arm
+    plan: Generalised  # of one of the paths, as far as it is done here
+    own: tuple[Assumption, ...]  # what is checked here
+    live: tuple[int, ...]  # which values of the parts before it takes
+    violations: int = 0  # calls that took none of them
+
+    @property
+    def lowered(self) -> Lowered:
+        """Its graph."""
+        return self.engine.lowered
+
+    @property
+    def runs(self) -> int:
+        """How many calls went through it to their end."""
+        return sum(arm.runs for arm in self.arms)
+
+    def entries(self) -> Iterator[Entry]:
+        """The paths that begin with it."""
+        for arm in self.arms:
+            yield from arm.entries() if isinstance(arm, Fork) else (arm,)
+
+    @property
+    def place(self) -> Place:
+        """The line that decides."""
+        return self.assertions[0].place
+
+    def assertion(self, number: int) -> Assertion:
+        """The assertion that was violated, as for an Entry."""
+        return self.assertions[number]
+
+
+@dataclass(slots=True)
+class Branching:
+    """A tree of paths. It is tried on a call as an entry would be."""
+
+    root: Fork
+    entries: tuple[Entry, ...]
+    used: int = 0
+    runs: int = 0
+    calls: int = 0
+    standby: Standby | None = None  # what made the calls before
+    _generators: Generators | None = field(default=None, init=False)
+    _unordered: deque[Engine] = field(default_factory=deque, init=False)
+
+    def __post_init__(self) -> None:
+        self._unordered.extend(self.engines)
+        # What one part has drawn another must be able to take back.
+        drawing = [entry.whole for entry in self.entries if entry.whole.random]
+        self._generators = Generators(drawing[0]) if drawing else None
+
+    @property
+    def engines(self) -> tuple[Engine, ...]:
+        """What runs its parts, the shared ones first."""
+        return (*(fork.engine for fork in self.forks()), *(entry.engine for entry in self.entries))
+
+    @property
+    def journaled(self) -> bool:
+        """Whether extern calls are made before the commit."""
+        return self.entries[0].journaled
+
+    def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Run the parts before the last decision; return the entry to go on with and the values it needs. Otherwise
+        MISS, RAISED, or the Violation of a fork whose way was not seen yet. Nothing is changed but generators."""
+        live: list[torch.Tensor] = []
+        fork = self.root
+        while True:
+            given = fork.beginning.begin(args, kwargs, journal, live)
+            if given is MISS or given is RAISED:
+                return given
+            flags = given[0].tolist()
+            live += given[1:]
+            if True not in flags:
+                return Violation(Violated((0,)), fork)
+            arm = fork.arms[flags.index(True)]
+            if type(arm) is Entry:
+                return arm, live
+            fork = arm
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """See Launch.call."""
+        self.calls += 1
+        if self.calls >= SETTLED and self._unordered and (self.calls - SETTLED) % APART == 0:
+            self._unordered.popleft().compile()
+        if (standby := self.standby) is not None:
+            if standby.over:
+                self.standby = None
+            elif (result := self._by_standby(standby, args, kwargs, journal)) is not MISS:
+                return result
+        return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
+
+    def stand_by(self, before: Entry | Branching) -> None:
+        """Go on with what there was, if that is compiled and this is not."""
+        if Standby.pays(before):
+            self.standby = Standby(before, self.engines)
+        elif isinstance(before, Branching) and before.standby is not None:
+            self.standby = before.standby.of(self.engines)
+
+    def _by_standby(
+        self, standby: Standby, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
+    ) -> Any:
+        try:
+            result = standby.call(args, kwargs, journal)
+        except Exception as error:
+            return failure(error, self.entries[0])
+        return replace(result, by=self.entries[0]) if type(result) is Failure else result
+
+    def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, ticks: list[int]) -> Any:
+        """See Launch.timed. What comes before the last decision counts as the run of the graph."""
+        started = time.perf_counter_ns()
+
+        def run(entry: Entry, live: list[torch.Tensor]) -> Any:
+            return entry.launch.timed(args, kwargs, journal, ticks, live)
+
+        result = self._made(run, args, kwargs, journal)
+        if len(ticks) == 4:
+            begun, guarded, *others = ticks
+            ticks[:] = [started, started + guarded - begun, *others]
+        return result
+
+    def _made(
+        self,
+        run: Callable[[Entry, list[torch.Tensor]], Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        journal: Journal | None,
+    ) -> Any:
+        generators = self._generators
+        states = None if generators is None else generators.save()
+        done = False
+        entry = self.entries[0]
+        try:
+            chosen = self.choose(args, kwargs, journal)
+            if type(chosen) is not tuple:
+                return chosen
+            entry, live = chosen
+            result = run(entry, live)
+            if type(result) is Violation:
+                return Violation(result.violated, entry)
+            if type(result) is Failure:
+                done = result.committing
+                return replace(result, by=entry)
+            done = result is not MISS and result is not RAISED
+            entry.runs += done
+            return result
+        except Exception as error:
+            return failure(error, entry)
+        finally:
+            if not done and generators is not None and states is not None:
+                generators.restore(states)
+
+    def way_to(self, entry: Entry) -> list[Assertion]:
+        """What was decided on the way to an entry, from the first decision on."""
+
+        def search(fork: Fork) -> list[Assertion] | None:
+            for arm, assertion in zip(fork.arms, fork.assertions, strict=True):
+                below = search(arm) if isinstance(arm, Fork) else [] if arm is entry else None
+                if below is not None:
+                    return [assertion, *below]
+            return None
+
+        return search(self.root) or []
+
+    def forks(self) -> Iterator[Fork]:
+        """All forks, from the first on."""
+        pending = [self.root]
+        while pending:
+            fork = pending.pop(0)
+            yield fork
+            pending += [arm for arm in fork.arms if isinstance(arm, Fork)]

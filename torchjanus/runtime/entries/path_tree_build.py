@@ -1,0 +1,245 @@
+"""Paths joined to a tree: how their runs part where tensors decide, and the parts of the tree made runnable.
+
+Knows how to make such a tree of entries, not when, nor how it runs (JANUS 4.2.1, dynamic control flow).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from torchjanus.core.access_path import Origin, token_of
+from torchjanus.graph.generalize.generalize import Generalised, HostBatch
+from torchjanus.graph.ir.program import Input, Modes
+from torchjanus.graph.lowering.common_prefix import Rest, Shared, share
+from torchjanus.graph.lowering.value_numbering import Path, Tree
+from torchjanus.graph.recursion.cells.invoke_op import is_invoke, known_calls
+from torchjanus.host.assumption import Assumption, Condition, Distinct, Identity, TensorKind, ValueOf
+from torchjanus.runtime.entries.engine import Engine
+from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.entries.path_tree import Branching, Fork
+from torchjanus.runtime.launch.launch import build_beginning, build_launch
+from torchjanus.trace.actions import Extern
+from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Asserted, Held, Pinned
+from torchjanus.trace.recipes import Constant
+from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
+
+__all__ = ["branch", "lacking", "part_ways", "same_as"]
+
+
+def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
+    """For each entry the tokens of what it holds constant and another one takes as an input: what it has to relax
+    before they can be joined."""
+    varying = set().union(*(entry.varying() for entry in entries))
+    return [
+        {a.origin.token for a in entry.assumptions if isinstance(a, ValueOf | Identity) and a.origin.token in varying}
+        - entry.group.relaxed
+        for entry in entries
+    ]
+
+
+def part_ways(entries: Sequence[Entry]) -> Tree | None:
+    """How the entries part, if they are the same up to decisions that tensors make; None otherwise."""
+    position = _parting([entry.group.traces[-1] for entry in entries])
+    first = set(entries[0].plan.schedule.early)
+    for entry in entries:
+        early = entry.plan.schedule.early
+        before = {e.number for e in entry.group.traces[-1].events[:position] if isinstance(e, Extern)}
+        # An extern call after the decision that the graph waits for would be made by one path only.
+        if entry.whole.program.cuts or set(early) != first or not early <= before:
+            return None
+    tree = _tree(entries, list(range(len(entries))))
+    return tree if isinstance(tree, Tree) else None
+
+
+def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
+    """One tree of these entries, if they are the same up to decisions that tensors make; None otherwise."""
+    tree = part_ways(entries)
+    shared = None if tree is None else share([_path(entry) for entry in entries], tree)
+    if shared is None:
+        return None
+    leaves_made: dict[int, Entry] = {}
+    root = _Assembly(entries, executor, leaves_made).part(shared, frozenset())
+    assert isinstance(root, Fork)
+    return Branching(root, tuple(leaves_made[number] for number in range(len(entries))))
+
+
+def _path(entry: Entry) -> Path:
+    plan = entry.plan
+    tokens = [dimension.expr.token for dimension in plan.program.dimensions]
+
+    def sizes(source: Input) -> tuple[Any, ...]:
+        symbols = source.symbols or (None,) * source.example.dim()
+        return tuple(n if k is None else tokens[k] for n, k in zip(source.example.shape, symbols, strict=True))
+
+    inputs = tuple(
+        (origin, None if held is None else id(held), sizes(source))
+        for origin, held, source in zip(plan.origins, plan.pinned, plan.program.inputs, strict=True)
+    )
+    return Path(entry.whole, inputs, tuple(expr.token for expr in plan.slots))
+
+
+def _tree(entries: Sequence[Entry], members: list[int]) -> Tree | int | None:
+    """How the entries' runs part, as far as tensors decide; None where something else does."""
+    if len(members) == 1:
+        return members[0]
+    first = entries[members[0]].group
+    traces = [entries[number].group.traces[-1] for number in members]
+    if any(t.ambient != traces[0].ambient for t in traces) or any(
+        entries[n].group.shape != first.shape for n in members
+    ):
+        return None
+    position = _parting(traces)
+    if position is None:
+        return None
+    row = [trace.events[position] for trace in traces]
+    questions = {_question(event) for event in row}
+    asked = {number: _assertion(entries[number], position) for number in members}
+    if len(questions) > 1 or None in questions or None in asked.values():
+        return None
+    ways: dict[Any, list[int]] = {}
+    for number, event in zip(members, row, strict=True):
+        ways.setdefault(event.token, []).append(number)
+    arms = [_tree(entries, way) for way in ways.values()]
+    found = [arm for arm in arms if arm is not None]
+    if len(found) < len(arms):
+        return None
+    return Tree(tuple(found), tuple((way[0], asked[way[0]] or 0) for way in ways.values()))
+
+
+def _parting(traces: Sequence[Trace]) -> int | None:
+    """The number of the first event in which some runs differ."""
+    for position, row in enumerate(zip(*(trace.events for trace in traces), strict=False)):
+        if len({event.token for event in row}) > 1:
+            return position
+    return None
+
+
+def _question(event: Event) -> Any:
+    """What was asked of a tensor, whatever the answer."""
+    match event:
+        case Asserted(ref=ref):
+            return "truth", ref.number
+        case Held(expr=expr):
+            return "condition", expr.token
+        case Pinned(expr=expr):
+            return "value", expr.token
+    return None
+
+
+def _assertion(entry: Entry, position: int) -> int | None:
+    return next((n for n, a in enumerate(entry.whole.assertions) if a.event == position), None)
+
+
+class _Assembly:
+    """Makes the parts of a tree runnable."""
+
+    def __init__(self, entries: Sequence[Entry], executor: str, made: dict[int, Entry]) -> None:
+        self.entries = entries
+        # The symbols of changing sizes are each path's own: Inductor could not compile a part of several paths.
+        self.executor = "replay" if any(entry.whole.program.dimensions for entry in entries) else executor
+        self.made = made
+
+    def part(self, part: Shared | Rest, checked: frozenset[Any]) -> Fork | Entry:
+        """``checked``: the assumptions that parts before it check."""
+        if isinstance(part, Rest):
+            return self._rest(part, checked)
+        entry = self.entries[part.path]
+        below = [self.entries[number] for number in _paths(part)]
+        common = set.intersection(*({same_as(a) for a in e.assumptions} for e in below))
+        mine = [a for a in entry.assumptions if same_as(a) in common and not _late(a)]
+        plan = replace(_before(entry.plan, part), groves=_groves(entry, below, part))
+        own = [a for a in mine if same_as(a) not in checked]
+        beginning = build_beginning(plan, part.lowered, own, part.live)
+        engine = Engine(part.lowered, self.executor, beginning.use)
+        known = checked | {same_as(a) for a in mine}
+        arms = tuple(self.part(arm, known) for arm in part.arms)
+        return Fork(beginning, engine, arms, part.assertions, plan, tuple(own), part.live)
+
+    def _rest(self, part: Rest, checked: frozenset[Any]) -> Entry:
+        entry = self.entries[part.path]
+        own = tuple(a for a in entry.assumptions if same_as(a) not in checked)
+        launch = build_launch(entry.plan, part.lowered, own, part.live)
+        engine = Engine(part.lowered, self.executor, launch.use)
+        made = replace(entry, lowered=part.lowered, own=own, live=part.live, launch=launch, engine=engine)
+        self.made[part.path] = made
+        return made
+
+
+def _groves(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
+    """The recursive calls that a part makes: for what decides between paths, also those of other paths."""
+    called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
+    owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
+    told = [
+        grove for grove in entry.plan.groves if [*grove.lists, *grove.numbers, *grove.counts]
+    ]  # other parts of the step know it
+    made = [grove for other in below for grove in other.plan.groves if grove.invocation in owners]
+    return tuple(dict.fromkeys([*told, *made]))
+
+
+def _paths(part: Shared | Rest) -> Iterator[int]:
+    if isinstance(part, Rest):
+        yield part.path
+    else:
+        for arm in part.arms:
+            yield from _paths(arm)
+
+
+def _before(plan: Generalised, part: Shared) -> Generalised:
+    """What of a path's plan is to be done before a decision: inputs and numbers of the part, and nothing to commit."""
+    slots = tuple(plan.slots[index] for index in part.slots)
+    wanted = {leaf.token for expr in slots for leaf in leaves(expr) if isinstance(leaf, Fetch)}
+    chosen = list(part.inputs)
+    batches = []
+    for batch in plan.batches:
+        pairs = [(i, f) for i, f in zip(batch.inputs, batch.fetches, strict=True) if f.token in wanted]
+        chosen += [index for index, _ in pairs if index not in chosen]
+        if pairs:
+            places = tuple(chosen.index(index) for index, _ in pairs)
+            batches.append(HostBatch(places, batch.steps, tuple(fetch for _, fetch in pairs)))
+    inputs = tuple(plan.program.inputs[index] for index in chosen)
+    early = plan.schedule.early
+    return replace(
+        plan,
+        program=replace(plan.program, inputs=inputs),
+        origins=tuple(plan.origins[index] for index in chosen),
+        pinned=tuple(plan.pinned[index] for index in chosen),
+        slots=slots,
+        batches=tuple(batches),
+        outputs={},
+        effects=tuple(e for e in plan.effects if isinstance(e.event, Extern) and e.event.number in early),
+        result=Constant(None),
+        risky=(),
+        computed=(),
+    )
+
+
+def _late(assumption: Assumption) -> bool:
+    """Whether it is left to the rest of each path: what needs numbers from tensors, or matters to the commit only."""
+    if isinstance(assumption, Distinct) or any(origin.waits_for for origin in assumption.origins()):
+        return True
+    return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
+
+
+def same_as(assumption: Assumption) -> Any:
+    """Equal for assumptions that say the same, wherever the program relies on them."""
+    if isinstance(assumption, TensorKind):
+        assumption = replace(assumption, detail=assumption.held)  # in which run it was seen is of no interest
+    said = (
+        (f.name, _token(getattr(assumption, f.name)))
+        for f in fields(assumption)
+        if f.name not in ("place", "example", "describe")
+    )
+    return (type(assumption).__name__, *said)
+
+
+def _token(value: Any) -> Any:
+    if isinstance(value, Origin | Read | Fetch | Turn | Apply):
+        return value.token
+    if isinstance(value, tuple):
+        return tuple(map(_token, value))
+    if isinstance(value, Modes):
+        return value
+    return token_of(value)

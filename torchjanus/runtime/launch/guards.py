@@ -1,0 +1,177 @@
+"""Emits the checks of what an entry assumes. Those of tensors, memory and torch's state are its own.
+
+Knows nothing of what is done with the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Step
+from torchjanus.core.default_device import default_device
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.dimensions import is_size
+from torchjanus.graph.loops.rewrites.lists import rows_of
+from torchjanus.host.assumption import (
+    AmbientState,
+    Assumption,
+    Condition,
+    Distinct,
+    Memory,
+    TensorKind,
+    ValueOf,
+    apart,
+    distinct,
+)
+from torchjanus.host.checks import autocast_regions
+from torchjanus.host.node_hooks import has_node_hooks
+from torchjanus.host.requirements import Requirements
+from torchjanus.host.source import Source
+from torchjanus.semantics.torch.backward_code import LEAF_HOOKS
+from torchjanus.trace.values import Fetch, leaves
+
+__all__ = ["Guards"]
+
+
+class Guards:
+    """Writes into ``source`` what makes a call miss."""
+
+    def __init__(self, source: Source, plan: Generalised, assumptions: Sequence[Assumption]) -> None:
+        self.source = source
+        self.requirements = Requirements(source)
+        self.plan = plan
+        self.assumptions = assumptions
+
+    def require(self, after: int = 0, followed: bool = False) -> None:
+        """Check the assumptions that wait for exactly this many extern calls; after the last one of a stage, its inputs
+        can be taken. ``followed``: those that speak of what recursive calls append to lists."""
+        source, requirements = self.source, self.requirements
+        kinds: dict[Any, TensorKind] = {}
+        of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
+        for assumption in self.assumptions:
+            waiting = self.plan.schedule.last(origin.waits_for for origin in assumption.origins())
+            known = any(origin.is_grown for origin in assumption.origins()) == followed
+            if isinstance(assumption, Distinct) or waiting != after or not known:
+                continue
+            if isinstance(assumption, TensorKind):
+                kinds[assumption.origin] = assumption
+            elif isinstance(assumption, AmbientState):
+                self._ambient(assumption)
+            elif isinstance(assumption, Condition) and any(is_size(origin) for origin in assumption.origins()):
+                if not _waits(assumption):
+                    of_sizes.append(assumption)
+            elif not _waits(assumption):
+                requirements.require(assumption)
+                if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
+                    source.give_number(assumption.origin, assumption.value)
+        if not after and not followed:
+            places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
+            hooked = {place.base for place in places if type(place.key) is str and place.key in LEAF_HOOKS}
+            requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
+            inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
+            for origin, tensor, entry in inputs:
+                if origin in hooked or origin.waits_for or origin.is_grown:
+                    continue
+                if tensor is not None and tensor.requires_grad:
+                    requirements.hookless.append(tensor)
+                elif tensor is None and entry.requires_grad:
+                    name = source.value(origin)
+                    source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
+                    if graded:
+                        source.fail_if(f"{source.constant(has_node_hooks)}({name})")
+        requirements.require_collected()
+        checked = list(kinds.values())
+        if checked:
+            sizes, strides = map(list, zip(*map(_held_geometry, checked), strict=True))
+            guards = torch._C._dynamo.guards.TensorGuards(
+                *map(_as_found, checked), dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
+            )
+            names = [source.value(k.origin) for k in checked]
+            source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
+        source.flush()
+        for kind in checked:
+            for dim, stride in enumerate(kind.strides):
+                if not isinstance(stride, int):
+                    parts = (source.value(kind.origin.then(Step.SIZE, inner)) for inner in stride)
+                    source.fail_if(f"{source.value(kind.origin)}.stride({dim}) != {' * '.join(parts)}")
+        for condition in of_sizes:
+            requirements.require(condition)
+        source.flush()
+
+    def require_fetched(self) -> None:
+        """Check the conditions on numbers that have been fetched from input tensors."""
+        for assumption in self.assumptions:
+            if _waits(assumption):
+                self.requirements.require(assumption)
+
+    def require_apart(self) -> None:
+        """Check that tensors do not share memory, when all of them are there."""
+        for assumption in self.assumptions:
+            if isinstance(assumption, Distinct):
+                self._distinct(assumption)
+
+    def _distinct(self, assumption: Distinct) -> None:
+        source = self.source
+        # A copy may lie anywhere, what it is made of may not.
+        copied = [source.value(o.base) for o in assumption.fresh if o.key is rows_of and o.base is not None]
+        fresh = [source.value(o) for o in assumption.fresh if o.key is not rows_of]
+        held = source.constant(Memory(assumption.pinned))
+        shared = [f"{held}.holds({name}.data_ptr())" for name in fresh]
+        shared += [f"any([{held}.holds(part.data_ptr()) for part in {name}])" for name in copied]
+        if assumption.moving:
+            found = ", ".join([*fresh, *(f"*{name}" for name in copied)])
+            source.fail_if(f"not {source.constant(apart)}([{found}], {source.constant(assumption.moving)})")
+        source.fail_if(" or ".join(shared))
+        if assumption.mutually:
+            fresh += [f"*{name}" for name in copied]
+            source.fail_if(f"not {source.constant(distinct)}([{', '.join(fresh)}])")
+
+    def _ambient(self, assumption: AmbientState) -> None:
+        source, modes = self.source, assumption.modes
+        source.fail_if(f"{source.constant(torch.is_grad_enabled)}() is not {modes.grad}")
+        source.fail_if(f"{source.constant(torch.is_inference_mode_enabled)}() is not {modes.inference}")
+        source.fail_if(f"{source.constant(torch._C._is_any_autocast_enabled)}() is not {bool(modes.autocast)}")
+        if modes.autocast:
+            source.fail_if(f"{source.constant(autocast_regions)}() != {source.constant(modes.autocast)}")
+        source.fail_if(f"{source.constant(torch.is_anomaly_enabled)}()")
+        source.fail_if(f"{source.constant(torch._C._autograd._top_saved_tensors_default_hooks)}(True)")
+        source.fail_if(f"{source.constant(torch._C._functorch.peek_interpreter_stack)}()")
+        source.fail_if(f"{source.constant(torch.autograd.forward_ad)}._current_level >= 0")
+        dtype = source.constant(modes.default_dtype)
+        source.fail_if(f"{source.constant(torch.get_default_dtype)}() is not {dtype}")
+        deterministic = source.constant(torch._C._get_deterministic_algorithms)
+        source.fail_if(f"{deterministic}() is not {assumption.deterministic}")
+        function_modes = source.constant(torch._C._len_torch_function_stack)
+        if assumption.device is None:
+            source.fail_if(f"{function_modes}()")
+        else:
+            device, now = source.constant(assumption.device), source.constant(default_device)
+            source.fail_if(f"{function_modes}() != 1 or {now}() != {device}")
+        source.fail_if(f"{source.constant(torch._C._len_torch_dispatch_stack)}()")
+
+
+def _waits(assumption: Assumption) -> bool:
+    """Conditions on numbers that are first fetched from small input tensors."""
+    return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
+
+
+def _as_found(kind: TensorKind) -> torch.Tensor:
+    """The example as it was when the call began: the call may have asked for its gradient, or forbidden it."""
+    example, requires_grad = kind.example, kind.detail[-2]
+    if example.requires_grad == requires_grad:
+        return example
+    if isinstance(example, torch.nn.Parameter):
+        return torch.nn.Parameter(example.detach(), requires_grad)
+    return example.detach().requires_grad_(requires_grad)
+
+
+def _held_geometry(kind: TensorKind) -> tuple[list[int | None], list[int | None]]:
+    """The sizes and strides that a tensor is checked for; None where they may change."""
+    sizes, strides = kind.detail[2:4]
+    if not kind.free:
+        return list(sizes), list(strides) if isinstance(strides, tuple) else []
+    held = [None if free else size for free, size in zip(kind.free, sizes, strict=True)]
+    return held, [stride if isinstance(stride, int) else None for stride in kind.strides]

@@ -1,0 +1,220 @@
+"""Emits the tensors and numbers that an entry's graph gives: each as eager would return it, and once.
+
+Knows nothing of what is done with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.host.source import Source
+from torchjanus.trace.values import Fetch
+
+__all__ = ["Results"]
+
+_FREED_TEXT = (
+    "Trying to backward through the graph a second time (or directly access saved tensors after they have already been "
+    "freed). Saved intermediate values of the graph are freed when you call .backward() or autograd.grad(). Specify "
+    "retain_graph=True if you need to backward through the graph a second time or if you need to access saved tensors "
+    "after calling backward."
+)
+_used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedError(_FREED_TEXT, 1)
+
+
+def _freed(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises. The one that is
+    given stays as it is: it may be returned itself, or a view of it (``y, y.detach()``)."""
+    leaf = tensor.detach().requires_grad_()
+    if torch.is_grad_enabled():
+        return _used_up(leaf)
+    with torch.enable_grad():
+        return _used_up(leaf)
+
+
+def _inference(tensor: torch.Tensor) -> torch.Tensor:
+    """A graph makes ordinary tensors; which kind a tensor is cannot be changed, so it is copied."""
+    with torch.inference_mode():
+        return tensor.clone()
+
+
+def _view(
+    base: torch.Tensor,
+    size: tuple[int, ...],
+    stride: tuple[int, ...],
+    offset: int,
+    creation: str,
+    differentiable: bool,
+    conjugated: bool,
+    negated: bool,
+) -> torch.Tensor:
+    """A view to autograd, as eager has made it."""
+    with torch.set_grad_enabled(differentiable):
+        made = base.as_strided(size, stride, offset)
+        made = made.conj() if conjugated else made
+        made = made._neg_view() if negated else made
+    if not differentiable:
+        torch._C._autograd._set_creation_meta(made, getattr(torch._C._autograd.CreationMeta, creation))
+    return made
+
+
+class Results:
+    """Writes into ``source``, where the graph's results are a list ``values``. ``inputs``: the names of its inputs."""
+
+    def __init__(self, source: Source, plan: Generalised, lowered: Lowered, inputs: Mapping[int, str]) -> None:
+        self.source = source
+        self.plan = plan
+        self.lowered = lowered
+        self.place = NOWHERE  # of the write or call whose values are made
+        self._inputs = inputs
+        self._tensors: dict[Any, str] = {}
+        self._raw: dict[Any, str] = {}
+        self._owner: dict[str, int] = {}  # the tensor of the trace that each text stands for
+        self._aliases: dict[int, str] = {}
+        self._inference: dict[int, str] = {}  # values that leave as inference tensors
+        self._known: dict[int, str] = {}  # outputs that a cut has given already
+        self._columns: dict[int, str] = {}  # lists of the rows that leave the call, by their stack
+
+    def give_cut(self, stage: int, name: str) -> None:
+        """What the graph gave at the cut before this stage is in this list."""
+        for position, number in enumerate(self.lowered.program.cuts[stage - 1].outputs):
+            self._known[number] = f"{name}[{position}]"
+
+    def raw(self, result: Result) -> str:
+        """A result's tensor without its autograd dressing."""
+        match result.source:
+            case Fresh(index=index):
+                return self._as_inference(index) if result.inference else f"values[{index}]"
+            case FromInput(index=index):
+                return self._inputs[index]
+            case ViewOf(base=base, size=size, stride=stride, offset=offset) as made:
+                key = (made, result.inference)
+                name = self._raw.get(key)
+                if name is None:
+                    name = self._raw[key] = self.source.fresh("w")
+                    below = self.raw(Result(base, inference=result.inference))
+                    source = self.source
+                    if isinstance(base, FromInput):
+                        # The commit runs in the caller's grad mode: a view of a parameter would have a history.
+                        below = f"{below}.detach()"
+                    shape, step = (f"({''.join(f'{source.number(part)}, ' for part in p)})" for p in (size, stride))
+                    at = source.number(offset)
+                    source.line(
+                        f"{name} = {below}.as_strided({shape}, {step}, {below}.storage_offset() + {at}){made.bits}"
+                    )
+                return name
+            case Nothing():
+                return "None"
+
+    def _as_inference(self, index: int) -> str:
+        """Value ``index`` as eager's inference mode makes it."""
+        name = self._inference.get(index)
+        if name is None:
+            name = self._inference[index] = self.source.fresh("i")
+            self.source.line(f"{name} = {self.source.constant(_inference)}(values[{index}])")
+        return name
+
+    def dressed(self, result: Result) -> str:
+        """A result's tensor as eager would return it."""
+        if isinstance(result.source, FromInput | Nothing):
+            return self.raw(result)
+        alone = result.base is None and not isinstance(result.source, ViewOf)
+        if (alone or result.inference) and result.state is GradState.PLAIN:
+            return self.raw(result)
+        key = result if isinstance(result.source, ViewOf) else result.source
+        name = self._tensors.get(key)
+        if name is None:
+            name = self._tensors[key] = self._made(result)
+        return name
+
+    def _made(self, result: Result) -> str:
+        """A new tensor object for a result."""
+        name = self.source.fresh("t")
+        source = result.source
+        if not isinstance(source, ViewOf) or result.inference:
+            self.source.line(f"{name} = {self._dress(self.raw(result), result.state)}")
+            return name
+        below = self.raw(Result(source.base))
+        shape, step = (f"({''.join(f'{self.source.number(n)}, ' for n in p)})" for p in (source.size, source.stride))
+        place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
+        if result.base is not None:
+            view, base = self.source.constant(_view), self.dressed(result.base)
+            differentiable = result.state is GradState.FREED  # a leaf is what is made without gradients
+            bits = f"{source.conjugated}, {source.negated}"
+            self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
+        else:
+            part = f"{below}.as_strided({place}){source.bits}.{'data' if result.apart else 'detach()'}"
+            self.source.line(f"{name} = {self._dress(part, result.state)}")
+        return name
+
+    def _dress(self, raw: str, state: GradState) -> str:
+        if state is GradState.PLAIN:
+            return raw
+        return (
+            f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.detach().requires_grad_()"
+        )
+
+    def tensor(self, number: int) -> str:
+        result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+        name = self.dressed(result)
+        if isinstance(result.source, Nothing) or self._owner.setdefault(name, number) == number:
+            return name
+        # To eager these are two objects on one memory (y and y.detach()).
+        known = self._aliases.get(number)
+        if known is None:
+            if isinstance(result.source, ViewOf) and not result.inference:
+                known = self._aliases[number] = self._made(result)
+                return known
+            known = self._aliases[number] = self.source.fresh("a")
+            alias = f"{self.raw(result)}.detach()"
+            self.source.line(f"{known} = {self._dress(alias, result.state)}")
+        return known
+
+    def tensor_at(self, number: int, after: int) -> str:
+        return self._output(self.plan.outputs["at", number, after])
+
+    def rows(self, number: int, alone: bool) -> str:
+        """The name of a list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
+        name = self._columns.get(number)
+        if name is None:
+            result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+            if result.state is not GradState.PLAIN and not alone:
+                what = "tensors that rounds of a loop hand out have a backward graph"
+                why = "The loop is one function of torch, with one backward graph for all rounds."
+                raise Refused(Refusal(self.place, what, why, "Hand out tensor.detach()."))
+            name = self._columns[number] = self.source.fresh("r")
+            row = self._dress("row.clone()", result.state)
+            self.source.line(f"{name} = [{row} for row in {self.raw(result)}.unbind(0)]")
+        return name
+
+    def fetch(self, fetch: Fetch) -> str:
+        if fetch.each:
+            name, output = self.source.fresh("c"), self._output(self.plan.outputs[fetch.ref, fetch.after])
+            listed = f"{output}.unbind(0)"
+            if fetch.type in (int, float, bool):
+                kind, index = fetch.type.__name__, fetch.index or 0
+                listed = f"list(map({kind}, {output}.reshape({output}.size(0), -1)[:, {index}].tolist()))"
+            self.source.line(f"{name} = {listed}")
+            return name
+        if fetch.type not in (int, float, bool):  # the tensor itself, to be shown
+            return self._output(self.plan.outputs[fetch.ref, fetch.after])
+        name = self.source.fresh("f")
+        call = "item()" if fetch.index is None else f"reshape(-1)[{fetch.index}].item()"
+        raw = f"{self._output(self.plan.outputs[fetch.ref, fetch.after])}.{call}"
+        self.source.line(f"{name} = {fetch.type.__name__}({raw})")
+        return name
+
+    def _output(self, number: int) -> str:
+        known = self._known.get(number)
+        if known is not None:
+            return known
+        result = replace(self.lowered.outputs[number], inference=False)
+        # What is fetched from an input that lies elsewhere from now on is what is there.
+        moved = (one.result for one in self.lowered.replaced if FromInput(one.index) == result.source)
+        return self.raw(next(moved, result))

@@ -1,0 +1,403 @@
+"""What the watched runs of one function taught: graphs are made of them, weakened where too much was assumed, dropped.
+
+Knows nothing of how a call is made.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torchjanus.core.access_path import Step
+from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.execute.memory import give_back
+from torchjanus.graph.ir.dimensions import Split
+from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.host.assumption import Assumption
+from torchjanus.rewrite import Site, forget_sources
+from torchjanus.runtime.entries.dispatch import Route
+from torchjanus.runtime.entries.engine import default_executor
+from torchjanus.runtime.entries.entry import Entry, make_entry
+from torchjanus.runtime.entries.path_tree import Fork
+from torchjanus.runtime.launch.launch import Violation
+from torchjanus.runtime.learning.awaiting import Awaiting
+from torchjanus.runtime.learning.patience import Patience
+from torchjanus.runtime.learning.routes import Routes
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.kept import Elsewhere
+from torchjanus.runtime.runs.paths import Group, Paths
+from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.runs.recursion import Recursion
+from torchjanus.runtime.runs.texts import Texts
+from torchjanus.semantics.containers.number_rows import Columns
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Trace
+
+__all__ = ["Learning"]
+
+log = logging.getLogger("torchjanus")
+
+MAX_COMPILES = 24
+UNLIKE = 6  # runs watched of which no two are alike, before the statements in which they part are left to Python
+TOO_MANY = 6  # graphs, if they are hardly of use: then, too
+MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
+MAX_VIOLATIONS = 6
+MAX_ERRORS = 16
+REASONS = 4  # that are told of a miss
+RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
+
+_UNDECIDED = (
+    "its assertions keep failing: a tensor decides which way the program goes. Instead: choose with torch.where(), or "
+    "take the decision outside of the step"
+)
+
+
+class Learning:
+    """``name`` is what the log calls the function, ``home`` where it is written; ``watch`` and ``executor`` are
+    speculate()'s. ``cut``: leaves the statements to Python in which runs part, if it can; ``after``: what was learnt
+    before that was done."""
+
+    def __init__(
+        self,
+        name: str,
+        home: Place = NOWHERE,
+        *,
+        watch: int,
+        executor: str | None,
+        cut: Callable[[Sequence[Trace]], bool],
+        after: Learning | None = None,
+    ) -> None:
+        self.watch = watch
+        self._cut = cut
+        self._patient = UNLIKE if after is None else watch + 1
+        self.story: Story = Story(name, home, None if after is None else after.story)
+        self.counts = self.story.counts
+        self.paths = Paths(self.counts)
+        # Which calls graphs make depends on a clock where nobody has named an executor, and nowhere else.
+        limited = (executor or default_executor()) == "auto"
+        self.budget: Budget = Budget(limited=limited) if after is None else after.budget
+        self.budget.begin_again()
+        self.routes = Routes(self.story, executor, self.budget)
+        self.awaiting = Awaiting(self.story)
+        self.patience = Patience(self.story, self.paths, self.routes, self.awaiting, self.budget)
+        self.texts = Texts()
+        self.columns = Columns()
+        self.deciding: set[Site] = set()  # the ``if`` statements in which tensors were seen to decide
+        self.recursion = Recursion()
+        # When recursion was unrolled (calls that were watched, made by graphs, and made by then), and why.
+        self._unrolled: tuple[int, int, int, Refusal] | None = None
+        self._since = (0, 0, 0)  # runs watched, calls made by graphs, and paths, when these were last of use
+        self._renewed = False  # whether the last run has only shown new ways through recursive calls
+
+    def begin_again(self) -> None:
+        """Learn once more, after all was given up."""
+        self._unrolled = None
+        self.patience.begin_again()
+
+    # -- traces and entries ---------------------------------------------------------------------------------------
+
+    def learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Take in one watched run; make an entry when enough runs agree."""
+        for origin, place in self.texts.learn(trace):
+            self.story.say("relax", f"{origin} was another text again: it is an input from now on", place)
+        self.columns.settle(trace)
+        self.paths.take(trace, args, kwargs)
+        if not self._learn_calls(trace):
+            return
+        try:
+            trace = self.recursion.told(trace)
+        except Refused as refused:
+            self._unroll(refused.refusal)
+            return
+        renewed, self._renewed = self._renewed, False
+        if trace.refusals:
+            self.counts.refused += 1
+            self.budget.came_of_it(False)
+            for refusal in trace.refusals:
+                self.story.refuse(refusal)
+            most = max(self.watch, 3)
+            if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
+                self.patience.refused(str(self.story.placed(trace.refusals[0])), most)
+            return
+        group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
+        self.paths.trim([entry.group for entry in self.routes.entries])
+        self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
+        if self._unrolled is not None and self._is_in_vain(*self._unrolled[:3]):
+            why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
+            self.patience.give_up(why, True)
+            return
+        unlike = self.paths.count == self.counts.watched > 1
+        if unlike and self.counts.watched >= self.watch and not self.routes.entries:
+            what, place = self.paths.difference()
+            self.story.say("differs", f"no two runs are alike; {what}", place)
+        if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
+            return
+        if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
+            return
+        if renewed and any(entry.group is group for entry in self.routes.entries):
+            return  # all that was new was a way through recursive calls
+        if self.counts.compiles >= MAX_COMPILES:
+            why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
+            self.patience.close(why)
+            return
+        making = partial(self._make, group)
+        if self.patience.may_make():
+            self.begin(making)
+        else:
+            self.awaiting.defer(making)
+
+    def begin(self, making: Callable[[], Route | None]) -> Route | None:
+        """Make graphs in this call, as far as that is done here."""
+        begun = self.budget.clock()
+        try:
+            return self.awaiting.begin(making)
+        finally:
+            self.budget.charge("make", self.budget.clock() - begun, in_call=True)
+
+    def _are_others_each_time(self) -> bool:
+        """Whether most runs have been another path each, and graphs have made few calls: since the function is called,
+        or since they last made more than were watched."""
+        now = self.counts.watched, self.counts.speculated, self.paths.count
+        watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
+        if speculated > watched:
+            self._since = now
+        return watched >= self._patient and 4 * paths >= 3 * watched and speculated <= watched
+
+    @property
+    def _are_too_many(self) -> bool:
+        """Whether graph after graph has been made, and they have made few calls."""
+        return self.counts.compiles >= TOO_MANY and self.counts.speculated <= 2 * self.counts.watched
+
+    # -- recursive calls ------------------------------------------------------------------------------------------
+
+    def _is_in_vain(self, watched: int, speculated: int, calls: int) -> bool:
+        """Whether since then graphs of unrolled calls have hardly ever served another call."""
+        served = self.counts.speculated - speculated
+        return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
+
+    def _learn_calls(self, trace: Trace) -> bool:
+        """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
+        recursion = self.recursion
+        for unsuited in recursion.unsuited():
+            self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place)
+        if names := recursion.discover(trace):
+            self.story.say("recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each way")
+            return False
+        if counted := recursion.counted():
+            places = ", ".join(dict.fromkeys(counted))
+            self.story.say("recursion", f"calls count, or add to, {places}: it is something else each time")
+            return False
+        if not any(isinstance(event, Invoked) for event in trace.events):
+            return True
+        refusal = recursion.refusal(trace)
+        if refusal is None:
+            try:
+                self._renewed = recursion.learn(trace) and self._renew()
+                return True
+            except Refused as refused:
+                refusal = refused.refusal
+        self._unroll(refusal)
+        return False
+
+    def _unroll(self, refusal: Refusal) -> None:
+        names = ", ".join(self.recursion.unroll())
+        self.story.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
+        self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
+
+    def _renew(self) -> bool:
+        """Let entries with recursive calls serve the ways that have been seen since. Returns whether all of them do."""
+        groves = [grove for entry in self.routes.entries for grove in entry.plan.groves]
+        done = [grove.renew(self.recursion.repertoire) for grove in groves]
+        return bool(done) and all(done)
+
+    # -- graphs of paths ------------------------------------------------------------------------------------------
+
+    @property
+    def _away(self) -> Elsewhere | None:
+        """Where graphs may be made, if not here."""
+        return self.awaiting.elsewhere if self.routes.executor == "auto" and self.awaiting.may_wait else None
+
+    def _make(self, group: Group) -> Route | None:
+        """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
+        for other in self.routes.entries:
+            group.relaxed.update(other.varying())
+            group.learn_from(other.group)
+        entry = self._entry(group, self._away)
+        if entry is None:
+            return None
+        self.patience.made()
+        self._arrange([entry], [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)])
+        while (oldest := self.routes.surplus) is not None:
+            self.story.say("evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one")
+            self.paths.forget([entry.group for entry in oldest.entries])
+            self._arrange([], oldest.entries)
+        return self.routes.first
+
+    def _remake(self, route: Route) -> Route | None:
+        """Make the entries of a route anew, now that more has been relaxed; return what is to be tried."""
+        away = self._away
+        pairs = [(old, made) for old in route.entries if (made := self._entry(old.group, away)) is not None]
+        self.awaiting.instead = None
+        if not pairs:
+            return None
+        self._arrange([made for _, made in pairs], [old for old, made in pairs if not _beside(old, made)])
+        return self.routes.first
+
+    def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
+        """Raises Pending where ``elsewhere`` makes it."""
+        try:
+            entry = make_entry(group, self.routes.executor, self.recursion.repertoire, elsewhere)
+        except Split as split:
+            return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
+        except Unrolled as unrolled:
+            group.refusal = unrolled.refusal
+            self._unroll(unrolled.refusal)
+            return None
+        except Refused as refused:
+            if group.forgoes():
+                return self._entry(group, elsewhere)
+            group.refusal = self.story.placed(refused.refusal)
+            if group.cut:
+                self.story.say("unrolled", str(group.refusal), group.refusal.place)
+                return None
+            self.counts.refused += 1
+            self.story.refuse(group.refusal)
+            if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refused.refusal])]):
+                self.patience.give_up(str(group.refusal))
+            return None
+        self.counts.compiles += 1
+        if group.hosted:
+            self.story.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
+        self._tell_sizes(group, entry)
+        forget_sources()  # of most steps there is no more to learn
+        give_back()
+        return entry
+
+    def _split(self, group: Group, split: Split, elsewhere: Elsewhere | None) -> Entry | None:
+        """Make an entry for the sizes that were met last; others will have theirs."""
+        for why in dict.fromkeys(split.parts.values()):
+            self.story.say("split", f"{why}. An entry is made for each size.")
+        *others, last = self.paths.split(group, split.parts)
+        self._replace(group, others)
+        if elsewhere is not None:
+            self.awaiting.instead = partial(self._make, last)  # what has fallen into parts is not tried again
+        return self._entry(last, elsewhere) if len(last.traces) > 1 else None
+
+    def _replace(self, group: Group, parts: list[Group]) -> None:
+        """A graph that selects by itself, and is not right for some numbers of elements, gives way to graphs for which
+        the host selects, one for each of the ``parts`` into which the path has fallen, but for that of the last run,
+        which is made next."""
+        gone = [entry for entry in self.routes.entries if entry.group is group and entry.lowered.sized]
+        if not gone:
+            return
+        made = [self._entry(part) for part in parts if len(part.traces) > 1 and part.refusal is None]
+        self._arrange([entry for entry in made if entry is not None], gone)
+
+    def _tell_sizes(self, group: Group, entry: Entry) -> None:
+        """Say which sizes have become inputs."""
+        dimensions, told = entry.plan.dimensions, {size for other in self.routes.entries for size in other.group.sizes}
+        for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
+            new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
+            group.sizes.update((o.token, dim) for o, dim in new)
+            if any((o.token, dim) not in told for o, dim in new):
+                names = ", ".join(str(origin.then(Step.SIZE, dim)) for origin, dim in new)
+                met = ", ".join(map(str, dict.fromkeys(sizes)))
+                self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
+
+    def _tell_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Say why an entry does not fit. A shorter list breaks whatever is assumed of its last elements: only what can
+        still be looked at is a reason, and a few reasons are enough."""
+        reasons = [assumption for assumption in broken if assumption.is_reached(args, kwargs)] or broken[:1]
+        for number, assumption in enumerate(reasons[:REASONS]):
+            left = len(reasons) - REASONS if number == REASONS - 1 else 0
+            more = f" (and {left} more of what is assumed does not hold)" if left > 0 else ""
+            observed = assumption.observed(args, kwargs)
+            self.story.say("miss", f"{assumption}, but now there is {observed}{more}", assumption.place)
+
+    # -- what calls show of them ----------------------------------------------------------------------------------
+
+    def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | None:
+        """Find an entry that would serve if one of its assumptions were weaker, and make it so (JANUS figure 4)."""
+        for route in self.routes:
+            for entry in route.entries:
+                broken = entry.broken(args, kwargs)
+                self._tell_miss(broken, args, kwargs)
+                tokens = [entry.relaxable(assumption) for assumption in broken]
+                # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
+                if not tokens or not all(tokens):
+                    continue
+                for assumption in broken:
+                    self.story.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
+                for other in route.entries:
+                    other.group.relaxed.update(token for some in tokens for token in some)
+                made = self.begin(partial(self._remake, route))
+                if made is not None or self.awaiting.waits:
+                    return made
+        return None
+
+    def violated(self, part: Entry | Fork, violation: Violation) -> None:
+        """Some assertions of the entry failed."""
+        self.counts.violated += 1
+        for number in violation.violated.assertions:
+            assertion = part.assertion(number)
+            self.story.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
+
+    def is_exception(self, part: Entry | Fork, violation: Violation) -> bool:
+        """Whether all that was not as assumed is how many elements the graph has selected, and that is rare: such calls
+        are Python's, and teach nothing. (Where it is not, the host makes the selection from the next such run on.)"""
+        if not isinstance(part, Entry) or not part.lowered.sized:
+            return False
+        first = len(part.lowered.assertions) - len(part.lowered.sized)
+        if any(number < first for number in violation.violated.assertions):
+            return False
+        part.exceptions += 1
+        return part.exceptions * RARELY <= part.runs
+
+    def charge(self, part: Entry | Fork) -> None:
+        """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
+        is awaited that may know the other way."""
+        if self.awaiting.waits:
+            self.awaiting.in_vain()
+            return
+        part.violations += 1
+        if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
+            self.drop(part, _UNDECIDED)
+
+    def raised(self, entry: Entry, error: BaseException) -> None:
+        """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
+        entry.errors += 1
+        self.story.say("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
+        if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
+            self.drop(entry, f"its graph raises more often than not: {type(error).__name__}")
+
+    def verified(self, entry: Entry, differences: list[str]) -> None:
+        """A call was made both ways. An entry that differs from eager is taken out of use."""
+        self.counts.verified += 1
+        if differences:
+            text = f"a graph ({entry.engine.current}) differs from eager: {'; '.join(differences)}"
+            log.warning("%s: %s. It is not used any more; please report this.", self.story.name, text)
+            self.story.say("verify", f"{text}. Please report this.")
+            self.drop(entry, "it was caught differing from eager")
+
+    def end(self) -> None:
+        """Nothing of this is of use any more."""
+        self.awaiting.cease()
+        self._arrange([], self.routes.entries)
+
+    def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
+        self.routes.arrange(new, gone, self._entry)
+
+    def drop(self, entry: Entry, why: str) -> None:
+        self._arrange([], [entry])
+        entry.group.refusal = Refusal(NOWHERE, "an entry was dropped", why, "")
+        self.story.say("dropped", why)
+        if not self.routes.entries and self.paths.are_refused:
+            self.patience.give_up(why)
+
+
+def _beside(old: Entry, new: Entry) -> bool:
+    """An entry that holds a changing number at one value stays beside those for its other values."""
+    return bool(old.lowered.pinned and new.lowered.pinned)

@@ -1,0 +1,123 @@
+"""The graphs that one function has in use: each by itself, or in a tree with those from which only tensors part it.
+
+Knows nothing of when graphs are made or given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from torchjanus.runtime.entries.dispatch import Dispatch, Route
+from torchjanus.runtime.entries.engine import default_executor
+from torchjanus.runtime.entries.entry import Entry, alone
+from torchjanus.runtime.entries.path_tree import Branching
+from torchjanus.runtime.entries.path_tree_build import branch, lacking, part_ways
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.runtime.runs.paths import Group
+from torchjanus.runtime.runs.records import Story
+
+__all__ = ["Routes"]
+
+MAX_ENTRIES = 16
+
+Make = Callable[[Group], Entry | None]
+
+
+class Routes:
+    """What is tried on a call, in this order. ``executor`` is speculate()'s."""
+
+    def __init__(self, story: Story, executor: str | None, budget: Budget) -> None:
+        self.dispatch = Dispatch(())
+        self.journaled = False  # whether an entry makes extern calls before its commit
+        # Whether somebody could tell of one of these: a call that its graph cannot finish is repeated under watch.
+        self.repeats = False
+        self._story = story
+        self._budget = budget
+        self._executor = executor
+        self._routes: list[Route] = []
+
+    def __iter__(self) -> Iterator[Route]:
+        return iter(self._routes)
+
+    @property
+    def first(self) -> Route:
+        """That of the latest graph."""
+        return self._routes[0]
+
+    @property
+    def executor(self) -> str:
+        """Who runs the graphs."""
+        return self._executor or default_executor()
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The graphs in use, the latest first."""
+        return [entry for route in self._routes for entry in route.entries]
+
+    @property
+    def are_full(self) -> bool:
+        """Whether one more graph would take another one's place."""
+        return len(self.entries) >= MAX_ENTRIES
+
+    def keep(self, routes: list[Route]) -> None:
+        """From now on these are tried, in this order."""
+        kept = {id(engine) for route in routes for engine in route.engines}
+        for route in self._routes:
+            for engine in route.engines:
+                if id(engine) not in kept:
+                    engine.close()
+        for route in routes:
+            for engine in route.engines:
+                engine.budget = self._budget
+        self._routes = routes
+        self.dispatch = Dispatch(routes)
+        self.journaled = any(route.journaled for route in routes)
+        self.repeats = any(entry.repeats for route in routes for entry in route.entries)
+
+    def arrange(self, new: Sequence[Entry], gone: Sequence[Entry], make: Make) -> None:
+        """Put new entries first, each in a tree with those from which only a tensor's decision parts it."""
+        routes: list[Route] = []
+        for route in self._routes:
+            left = [entry for entry in route.entries if not any(entry is other for other in gone)]
+            if len(left) == len(route.entries):
+                routes.append(route)
+            elif left:
+                tree = branch(left, self.executor) if len(left) > 1 else None
+                routes += [alone(entry, self.executor) for entry in left] if tree is None else [tree]
+        for entry in new:
+            for route in routes:
+                joined = self._join([entry, *route.entries], make)
+                if joined is not None:
+                    joined.stand_by(route)
+                    routes = [joined, *(other for other in routes if other is not route)]
+                    break
+            else:
+                routes.insert(0, entry)
+        self.keep(routes)
+        for route in routes:
+            if isinstance(route, Entry):
+                route.engine.compile()
+
+    def _join(self, entries: list[Entry], make: Make) -> Branching | None:
+        """The entries as one tree, if a tensor decides between them. What one takes as an input all have to."""
+        if part_ways(entries) is None:
+            return None
+        for number, tokens in enumerate(lacking(entries)):
+            if tokens:
+                entries[number].group.relaxed.update(tokens)
+                made = make(entries[number].group)
+                if made is None:
+                    return None
+                entries[number] = made
+        joined = branch(entries, self.executor)
+        if joined is not None:
+            place = joined.root.place
+            self._story.say("branch", f"a tensor decides between {len(entries)} ways: all are in one graph now", place)
+        return joined
+
+    @property
+    def surplus(self) -> Route | None:
+        """That of the graph used longest ago, if there are too many."""
+        if len(self.entries) <= MAX_ENTRIES or len(self._routes) < 2:
+            return None
+        return min(self._routes[1:], key=lambda route: route.used)

@@ -1,0 +1,224 @@
+"""Where lowered graphs come from: an earlier run, another process, or this one.
+
+A graph is found by all that lowering depends on (see graph.keeping), this torchjanus' own source included. A large one
+that is not there yet is made in another process if the caller would rather go on meanwhile. Knows nothing of entries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from torchjanus.core.collector import uncollected
+from torchjanus.core.errors import Refused
+from torchjanus.core.slices import in_slices
+from torchjanus.execute.compiled.store import fingerprint, store_in_use
+from torchjanus.execute.processes.background import Ticket, submit
+from torchjanus.execute.processes.lowering import Lowering, pack_made, unpack_made
+from torchjanus.execute.replay import Replay
+from torchjanus.graph.aten.symbolic_sizes import Fixed
+from torchjanus.graph.aten.verify import verify
+from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.function_bytes import own_functions
+from torchjanus.graph.lowering.graph_bytes import signature
+from torchjanus.graph.lowering.lower import check_counts, lower_rolled, without_marks
+from torchjanus.graph.operators.loop_op import own_keys
+from torchjanus.graph.operators.stand_ins import of_layers
+from torchjanus.graph.regions.loop_bytes import has_loops
+
+__all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
+
+log = logging.getLogger("torchjanus")
+
+# Operations of a program; more are lowered in another process. So many take 0.2 s in a watched call, another process
+# needs seconds to be there, and short scripts of small programs are over by then.
+MANY = 50
+
+
+class Pending(Exception):
+    """The graph is being made in another process. ``nodes``: the operations of the program."""
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(f"{nodes} operations are being made a graph in another process")
+        self.nodes = nodes
+
+
+class Elsewhere:
+    """The graphs that one function has other processes make."""
+
+    def __init__(self) -> None:
+        self._tickets: dict[str, Ticket] = {}
+        self._asked: _Asked | None = None  # for last
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._tickets)
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the graph under this key is among them."""
+        return key in self._tickets
+
+    @property
+    def over(self) -> bool:
+        """Whether all of them have been made, or cannot be."""
+        return all(ticket.over for ticket in self._tickets.values())
+
+    def __str__(self) -> str:
+        return ", ".join(str(ticket) for ticket in self._tickets.values() if not ticket.over)
+
+    def wait(self) -> None:
+        """Return when all are over."""
+        for ticket in [*self._tickets.values()]:
+            ticket.wait()
+
+    def close(self) -> None:
+        """Nobody wants them any more."""
+        for ticket in self._tickets.values():
+            ticket.cancel()
+        self._tickets.clear()
+        self._asked = None
+
+    def asked(self, program: Program) -> _Asked:
+        """The program as it is asked for: by whoever awaits it again and again, too."""
+        if self._asked is None or self._asked.whole is not program:
+            self._asked = _Asked.of(program)
+        return self._asked
+
+    def find(self, asked: _Asked) -> _Arrived | None:
+        """The graph; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
+        program = asked.program
+        ticket = self._tickets.get(asked.key)
+        if ticket is None:
+            large = len(program.nodes) > MANY or has_loops(program) or bool(own_functions(program))
+            large = large or any(of_layers(node.func) for node in program.nodes)
+            request = Lowering.request(program, asked.text) if large and asked.text is not None else None
+            if request is None:
+                return None
+            ticket = self._tickets[asked.key] = submit(partial(_Arriving, request, program), short=True)
+        if not ticket.over:
+            raise Pending(len(program.nodes))
+        if isinstance(ticket.failure, Refused):
+            raise type(ticket.failure)(ticket.failure.refusal)
+        if isinstance(ticket.failure, Fixed):
+            raise Fixed(ticket.failure.dimensions)
+        if ticket.failure is not None:
+            log.debug("a graph is made in this process: %s", ticket.failure)
+        arrived: _Arrived | None = ticket.candidate
+        return arrived
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A program that is to be lowered. ``whole``: before the loops were rolled up of which it has the first rounds;
+    ``text``: its signature, if it has one; ``key``: by which its graph is found."""
+
+    whole: Program
+    program: Program
+    text: str | None
+    key: str
+
+    @classmethod
+    def of(cls, whole: Program) -> _Asked:
+        """Raises Refused."""
+        program = without_marks(whole)
+        text = signature(program)
+        return cls(whole, program, text, "" if text is None else fingerprint(("lowered", _own_source(), text)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrived:
+    """A graph that another process has made of a program: as it came, and unpacked if that went well. ``replay``:
+    what will run it, kept until somebody asks for that."""
+
+    program: Program
+    packed: bytes
+    lowered: Lowered | None
+    replay: Replay | None
+
+
+class _Arriving:
+    """A graph that another process makes. Whoever waits for it unpacks it, too: in a call that would take too long."""
+
+    def __init__(self, request: bytes, program: Program) -> None:
+        self._program = program
+        self._lowering = Lowering(request)
+
+    def result(self, timeout: float | None = None) -> _Arrived:
+        """Raises what Lowering.result does."""
+        packed = self._lowering.result(timeout)
+        with uncollected(kept=True), in_slices():
+            lowered = _unpacked(packed, self._program, reserved=True)
+            replay = None if lowered is None or lowered.program.cuts else Replay(lowered)
+        return _Arrived(self._program, packed, lowered, replay)
+
+    def kill(self) -> None:
+        """Give it up; ``result`` raises then."""
+        self._lowering.kill()
+
+    def cancel(self) -> None:
+        """Give it up, and leave nothing behind."""
+        self._lowering.cancel()
+
+
+def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
+    """The program as one graph, its loops rolled up: made here, or what an earlier run has kept of an equal one. Raises
+    what lowering does, and Pending if it may be made elsewhere and is not there yet."""
+    if elsewhere is None and store_in_use() is None:
+        lowered = lower_rolled(without_marks(program))
+    else:
+        asked = _Asked.of(program) if elsewhere is None else elsewhere.asked(program)
+        lowered = lower_rolled(asked.program) if asked.text is None else _found(asked, elsewhere)
+    check_counts(program, lowered)
+    return lowered
+
+
+def _found(asked: _Asked, elsewhere: Elsewhere | None) -> Lowered:
+    store, program = store_in_use(), asked.program
+    awaited = elsewhere is not None and asked.key in elsewhere
+    packed = None if store is None or awaited else store.read(asked.key)
+    if packed is not None and (found := _unpacked(packed, program, reserved=False)) is not None:
+        return found
+    arrived = None if elsewhere is None else elsewhere.find(asked)
+    if arrived is not None:
+        same = arrived.program is program
+        made = arrived.lowered if same else _unpacked(arrived.packed, program, reserved=True)
+        if made is not None:
+            if store is not None:
+                store.write(asked.key, arrived.packed)
+            return made
+    with own_keys() as keys:
+        made = lower_rolled(program)
+    if store is not None:
+        try:
+            packed = pack_made(made, program, keys)
+        except Exception as error:
+            log.debug("a graph cannot be kept: %s: %s", type(error).__name__, error)
+        else:
+            if packed is not None:
+                store.write(asked.key, packed)
+    return made
+
+
+def _unpacked(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
+    try:
+        found = unpack_made(packed, program, reserved=reserved)
+        if found is not None:
+            verify(found)
+    except Exception as error:  # it costs time only
+        log.warning("a graph that was made before cannot be used: %s: %s", type(error).__name__, error)
+        return None
+    return found
+
+
+@cache
+def _own_source() -> str:
+    """A digest of what lowers."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parents[2]
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()

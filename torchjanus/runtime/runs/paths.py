@@ -1,0 +1,181 @@
+"""The watched runs of one function, by the path that they took: which of them one graph may stand for.
+
+Knows nothing of the graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.dimensions import Geometry, geometries, goes_alike, holds_for, key_of
+from torchjanus.runtime.runs.records import Counts
+from torchjanus.runtime.runs.trip_counts import Lengths
+from torchjanus.semantics.containers.releasing import release
+from torchjanus.trace.events import Trace
+from torchjanus.trace.values import Expr
+
+__all__ = ["Group", "Paths"]
+
+MAX_SEEN = 16
+MAX_GROUPS = 64  # paths whose traces are kept
+LINGERING = 3  # calls by graphs after a watched one, in which what its trace has found may be replaced
+
+
+@dataclass(slots=True)
+class Group:
+    """The traces of one path, and what of it has been relaxed so far."""
+
+    number: int
+    shape: tuple[int, tuple[str, ...]]  # positional arguments and keywords
+    traces: list[Trace] = field(default_factory=list)
+    relaxed: set[Any] = field(default_factory=set)
+    refusal: Refusal | None = None
+    cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
+    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
+    held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
+    split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
+    counted: bool = False  # trip counts are sizes, too
+    planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
+    conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
+    sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
+    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
+    alone: bool = False  # what other paths have met does not fit here
+    hosted: str = ""  # why the host makes the selections that its graph needs
+
+    def take(self, trace: Trace) -> None:
+        """Add a run of this path."""
+        self.traces = [*self.traces[-2:], trace]
+        if (met := geometries(trace)) not in self.seen:
+            self.seen = [*self.seen[1 - MAX_SEEN :], met]
+
+    def learn_from(self, other: Group) -> None:
+        """What is an input on another path is not held constant on this one, nor are sizes that have changed there."""
+        self.relaxed |= other.relaxed
+        if self.alone or other is self or not self.seen:
+            return
+        own = self.seen[-1]
+        for met in other.seen:
+            moved = {token: met[token] for token, _ in other.sizes if token in own and token in met}
+            if moved and all(other.moves(token, own[token], moved[token]) for token in moved):
+                row = own | moved
+                if row not in self.lent and row not in self.seen and goes_alike(self.traces[-1], row):
+                    self.lent = [*self.lent[1 - MAX_SEEN :], row]
+
+    def forgoes(self) -> bool:
+        """Whether it was made with geometries of other paths, which did not fit; it goes on without them."""
+        had, self.lent, self.alone = bool(self.lent), [], True
+        return had
+
+    def moves(self, token: Any, one: Geometry, other: Geometry) -> bool:
+        """Whether two tensors differ at most in sizes that are inputs here."""
+        (sizes, _), (others, _) = one, other
+        free = {dim for moved, dim in self.sizes if moved == token}
+        alike = (a == b or dim in free for dim, (a, b) in enumerate(zip(sizes, others, strict=False)))
+        return len(sizes) == len(others) and all(alike)
+
+
+class Paths:
+    """What was watched, path by path. ``latest``: the last runs; ``count``: how many paths there have been."""
+
+    def __init__(self, counts: Counts) -> None:
+        self.latest: list[Trace] = []
+        self.count = 0
+        self._counts = counts
+        self._groups: dict[Any, Group] = {}
+        self._lengths = Lengths()
+        self._lean: dict[int, Trace] = {}  # those that hold no such tensors any more
+        self._kept_until = -1  # up to which speculated call traces are looked through for tensors that are gone
+
+    def take(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A call has been watched."""
+        self.let_go(args, kwargs)
+        self._kept_until = self._counts.speculated + LINGERING
+        self.latest = [*self.latest[-2:], trace]
+
+    @property
+    def lingers(self) -> bool:
+        """Whether traces may still hold what the calls since then have replaced."""
+        return self._counts.speculated <= self._kept_until
+
+    def let_go(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Let go of tensors that are gone from where traces found them: the gradients that a run of another path (an
+        evaluation) has left as they were, say. ``args``, ``kwargs``: of the last call."""
+        traces = {id(t): t for t in (*self.latest, *(t for group in self._groups.values() for t in group.traces))}
+        self._lean = {key: trace for key, trace in self._lean.items() if key in traces}
+        for key, trace in traces.items():
+            if key not in self._lean and not release(trace, args, kwargs):
+                self._lean[key] = trace
+
+    def group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
+        """The runs of its path that this one joins: those with other trip counts too, where one graph serves all."""
+        runs = self._lengths.take(trace)
+        if runs:
+            group = self._group(runs[-1], shape)
+            group.cut = True
+            if group.refusal is None:
+                for run in runs:
+                    # Where the number of rounds cannot change, runs of others are parts of their own.
+                    part = self._group(run, shape)
+                    part.cut = True
+                    if not any(run is known for known in part.traces):
+                        part.take(run)
+                return group
+        group = self._group(trace, shape)
+        group.take(trace)
+        return group
+
+    def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
+        """The runs of one path; where some sizes cannot change in one graph, those of equal sizes."""
+        key, part, hosted = trace.tokens(), False, ""
+        while (group := self._groups.get(key)) is not None:
+            if group.split:
+                key, part = (key, key_of(trace, group.split)), True
+            elif not all(holds_for(condition, trace) for condition in group.conditions):
+                key, part = (key, "other sizes"), True
+            else:
+                break
+            hosted = group.hosted
+        if group is None:
+            self.count += 1
+            group = self._groups[key] = Group(self.count, shape, alone=part, hosted=hosted)
+        return group
+
+    def split(self, group: Group, parts: Collection[tuple[Any, Any]]) -> list[Group]:
+        """Let the runs of a path fall into groups of equal sizes, where these ``parts`` of tensors cannot change. The
+        last one is that of the last run."""
+        group.split = tuple(parts)
+        found = [self._group(trace, group.shape) for trace in group.traces]
+        for part, trace in zip(found, group.traces, strict=True):
+            part.cut = group.cut
+            part.take(trace)
+        found[-1].relaxed |= group.relaxed
+        found[-1].sizes |= group.sizes
+        return list({id(part): part for part in reversed(found)}.values())[::-1]
+
+    def forget(self, groups: Collection[Group]) -> None:
+        """Let go of these: they may be met anew."""
+        gone = set(map(id, groups))
+        self._groups = {key: group for key, group in self._groups.items() if id(group) not in gone}
+
+    def trim(self, used: Collection[Group]) -> None:
+        """Let go of the oldest paths that are not ``used``, if there are too many: their traces hold tensors."""
+        kept = set(map(id, used))
+        idle = [group for group in self._groups.values() if id(group) not in kept]
+        self.forget(idle[: max(0, len(self._groups) - MAX_GROUPS)])
+
+    @property
+    def are_refused(self) -> bool:
+        """Whether no graph can be made of any."""
+        return all(group.refusal is not None for group in self._groups.values())
+
+    def difference(self) -> tuple[str, Place]:
+        """Where the last watched runs parted, in words."""
+        for before in reversed(self.latest[:-1]):
+            for one, other in zip(before.events, self.latest[-1].events, strict=False):
+                if one.token != other.token:
+                    return f"the last two part here: {one} / {other}", other.place
+        return "they return or store different things", NOWHERE

@@ -1,0 +1,146 @@
+"""Runs of one function that differ only in how often its loops went round. Knows nothing of entries."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torchjanus.graph.loops.rewrites.fold import KEPT, Chosen, Shortened, brief, shorten
+from torchjanus.graph.switches.rewrites.fold import Teller
+from torchjanus.trace.events import Trace
+
+__all__ = ["Lengths"]
+
+MAX_PATHS = 16
+MAX_WAYS = 256
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run, how many rounds its loops had, and what led to each."""
+
+    trace: Trace
+    cut: Shortened
+    ways: list[int]
+
+
+@dataclass(slots=True)
+class _Within:
+    """How many rounds the loops within one round of a loop have had, in runs that are alike otherwise, and how many the
+    loop itself."""
+
+    inner: list[set[int]]
+    counts: set[int] = field(default_factory=set)
+
+    def take(self, count: int, inner: tuple[int, ...]) -> None:
+        """One more run."""
+        self.counts.add(count)
+        for known, number in zip(self.inner, inner, strict=True):
+            known.add(number)
+
+    def chosen(self, changing: bool) -> Chosen:
+        """What becomes of the loop. ``changing``: whether it is known to turn more or less often. Loops within rounds
+        that always turn as often are unrolled; what comes after those that do may depend on how often it was."""
+        changes = [len(known) > 1 for known in self.inner]
+        if not any(changes):
+            return Chosen(changing, flat=bool(changes))
+        held = frozenset(number for number, one in enumerate(changes) if not one)
+        return Chosen(True, not changing and len(self.counts) < 2, within=held)
+
+
+class Lengths:
+    """Remembers runs by what they are apart from trip counts."""
+
+    def __init__(self) -> None:
+        self._met: OrderedDict[Any, list[_Run]] = OrderedDict()
+        self._within: OrderedDict[Any, list[_Within]] = OrderedDict()  # of the same
+        self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
+        self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
+        self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
+        self._teller = Teller()
+        self._before: list[Trace] = []  # the latest runs in whose rounds tensors decided
+        self._told: OrderedDict[Any, list[Trace]] = OrderedDict()  # such runs with their rounds told alike
+
+    def take(self, trace: Trace) -> list[Trace]:
+        """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in rounds of its
+        loops; empty where it is like no other yet. See ``_cut``."""
+        self._teller.learn(trace)
+        told = self._teller.tell(trace)
+        if told is trace:
+            if self._teller.decides(trace):
+                self._before = [*self._before[-3:], trace]
+            return self._cut(trace)
+        if (key := told.tokens()) not in self._told:
+            for before in self._before:
+                again = self._teller.tell(before)
+                if again is not before:
+                    _keep(self._told, again.tokens(), [*self._told.get(again.tokens(), [])[-2:], again], MAX_PATHS)
+                    self._cut(again)
+        self._before = [*self._before[-3:], trace]
+        _keep(self._told, key, [*self._told.get(key, [])[-2:], told], MAX_PATHS)
+        return self._cut(told) or self._told[key]
+
+    def _cut(self, trace: Trace) -> list[Trace]:
+        """The run cut down to a path for all trip counts, after earlier ones; empty as long as the counts have not been
+        seen to change. Of a run too short to be cut down the others of its path."""
+        short, cut = brief(trace), shorten(trace)
+        key: Any = None
+        if short is not None:
+            known = self._least.get(short.tokens, short.counts)
+            _keep(self._least, short.tokens, tuple(map(min, known, short.counts)), MAX_WAYS)
+        if cut is not None:
+            key = cut.trace.tokens()
+            self._learn(key, _Run(trace, cut, cut.ways()))
+            if short is not None:
+                self._paths[short.tokens] = key
+                self._paths = {token: path for token, path in self._paths.items() if path in self._met}
+        elif short is not None:
+            key = self._paths.get(short.tokens)
+        least = () if short is None else tuple(min(KEPT, count) for count in self._least[short.tokens])
+        return list(self._runs(self._met.get(key, []), least, self._within.get(key, [])))
+
+    def _learn(self, key: Any, run: _Run) -> None:
+        _keep(self._met, key, [*self._met.get(key, [])[-2:], run], MAX_PATHS)
+        known = self._within.get(key) or [_Within([set() for _ in inner]) for inner in run.cut.inner]
+        for one, count, inner in zip(known, run.cut.counts, run.cut.inner, strict=True):
+            one.take(count, inner)
+        _keep(self._within, key, known, MAX_PATHS)
+        for way, count in zip(run.ways, run.cut.counts, strict=True):
+            _keep(self._counts, way, self._counts.get(way, set()) | {count}, MAX_WAYS)
+
+    def _runs(self, met: list[_Run], least: tuple[int, ...], within: list[_Within]) -> list[Trace]:
+        """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs."""
+        if not met:
+            return []
+        last = met[-1]
+        which = []
+        for number, (way, inner) in enumerate(zip(last.ways, within, strict=True)):
+            changes = len({run.cut.counts[number] for run in met}) > 1
+            ended = last.cut.full[number] and len(self._counts.get(way, ())) > 1
+            chosen = inner.chosen(changes or ended)
+            # What comes after a loop that has always come to the same limit may depend on that.
+            which.append(chosen if changes or not last.cut.open[number] else replace(chosen, held=chosen.cut))
+        if not any(one.cut for one in which) and len({run.cut.lists for run in met}) < 2:
+            return []
+        found = []
+        for run in met:
+            same = all(
+                one == other or chosen.cut
+                for one, other, chosen in zip(run.cut.counts, last.cut.counts, which, strict=True)
+            )
+            whole = all(one == Chosen(True) for one in which)
+            cut = run.cut if whole else shorten(run.trace, which) if same else None
+            if cut is not None:
+                cut.trace.leasts = tuple(cut.leasts(least))
+                found.append(cut.trace)
+        if any(one.flat or one.within for one in which):  # then runs may differ in what is unrolled
+            found = [one for one in found if one.tokens() == found[-1].tokens()]
+        return found
+
+
+def _keep(known: OrderedDict[Any, Any], key: Any, value: Any, most: int) -> None:
+    known[key] = value
+    known.move_to_end(key)
+    while len(known) > most:
+        known.popitem(last=False)

@@ -1,0 +1,358 @@
+"""The heap as one recursive call sees it: what it was given, and what belongs to the step around it.
+
+A call is to be repeated for other nodes, so what it reads of what it was given is found by a path from its parameters.
+What lies elsewhere (parameters of the model, globals) is the same for all calls: the step itself finds it, by the same
+path. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.semantics.known.details import tensor_detail
+from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.record.accumulator import only_tallied
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.record.write_record import WriteRecord
+from torchjanus.trace.actions import Mutation
+from torchjanus.trace.around import around
+from torchjanus.trace.events import Event
+from torchjanus.trace.facts import Absent, Filled, Found, Keys
+from torchjanus.trace.values import Expr, is_local, plain
+
+__all__ = ["InnerRecording"]
+
+_FIRST = 4  # parts of a container that are looked at
+
+
+class _AllLocal:
+    """Texts found by way of parameters are traced: nodes have words."""
+
+    def __contains__(self, origin: object) -> bool:
+        return isinstance(origin, Origin) and is_local(origin)
+
+    def __iter__(self) -> Iterator[Origin]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class InnerRecording(Recording):
+    """One watched recursive call. ``step`` records the run of which it is a part, ``outer`` its caller."""
+
+    def __init__(self, step: Recording, outer: Recording) -> None:
+        super().__init__(_AllLocal())
+        self.step = step
+        self.outer = outer
+        self.call_writes = step.call_writes
+        self.chain, self.writers, self.depth = step.chain, step.writers, outer.depth + 1
+        self.chain[self.depth :] = [self]
+        self._fixed: dict[Origin, Any] = {}
+        self._given: dict[int, torch.Tensor] = {}
+        self.entered = step.tallies.entered()  # of numbers that calls count, how often they had been written to before
+        self.tallied: set[int] = set()  # tensors found where the step's calls add up, and those made of them
+
+    def fix(self, origin: Origin, value: Any) -> None:
+        """The call is given this object, as all calls are."""
+        self.claim(value, origin)
+        self._fixed[origin] = value
+
+    def refused(self) -> None:
+        self.step.tallies.give_up()
+
+    def object_at(self, origin: Origin) -> Any:
+        """What the call has found there."""
+        return self._object_at(origin)
+
+    def _object_at(self, origin: Origin) -> Any:
+        return self._found.get(origin, self._fixed.get(origin))
+
+    def _check_leaving(self) -> None:
+        """What leaves a call stays within the step."""
+
+    def give_tensor(self, tensor: torch.Tensor) -> None:
+        """The caller passes this tensor on, or in a tuple."""
+        self._given[id(tensor)] = tensor
+
+    def is_given(self, tensor: torch.Tensor) -> bool:
+        """Whether the call was given this tensor as such, and did not find it in an object."""
+        return id(tensor) in self._given
+
+    def found(
+        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+    ) -> Any:
+        if self.lost:  # what the run itself has made may be found now
+            self.claim_unless_plain(value, origin)
+            return value
+        if origin.is_grown:
+            self._refuse_grown()
+        if origin.token in self.step.counts and is_one_of(type(value), (int, float)):
+            return super().found(origin, value)  # it is another number for each call
+        if origin.step is Step.OWN:
+            return self._found_own(origin, value)
+        if not is_local(origin):
+            self.step.place = self.place
+            known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+            if origin not in self.step.settled:
+                self._rely(Found(origin, value, "object"))
+            if is_one_of(type(value), (int, float, str)):
+                # What is the same for all calls may decide sizes.
+                return self.step.pin(known, "is used in recursive calls")
+        elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
+            return self._found_given(origin, value)
+        if not self.call_writes.is_appended(value) and not self._has_names(origin, value):
+            if any(map(self._is_changed, self._around(), repeat(value))):
+                self._refuse_written()
+        return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+
+    def _found_own(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that the step has made: to a call it is there, as parameters are."""
+        if origin not in self._found:
+            self._found[origin] = tensor
+            detail = tensor_detail(tensor)
+            self.shapes.setdefault(id(tensor), detail[2])
+            self.claim(tensor, origin)
+            self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        return tensor
+
+    @staticmethod
+    def _has_names(origin: Origin, value: Any) -> bool:
+        """Whether it is the same object in all calls, of which attributes are read, each by its name: those that the
+        step has set are asked for there."""
+        return not is_local(origin) and (origin.step is Step.DICT or not isinstance(value, CONTAINERS))
+
+    def _is_changed(self, outer: WriteRecord, value: Any) -> bool:
+        return outer.is_changed(value) if outer is self.step else outer.is_written(value)
+
+    def _found_given(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor in the hands of the program, as a row of a buffer will stand for it: whoever made it."""
+        cls, dtype, shape, _, device, _, _ = tensor_detail(tensor)
+        stride, strides = 1, []
+        for size in reversed(shape):
+            strides.append(stride)
+            stride *= size
+        detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.dtype.is_floating_point, False)
+        self._found[origin] = tensor
+        self.shapes.setdefault(id(tensor), shape)
+        self.claim(tensor, origin)
+        self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        return tensor
+
+    def is_new_class(self, cls: type) -> bool:
+        return super().is_new_class(cls) and self.step.is_new_class(cls)
+
+    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
+        # A node that picks a part of the model (``cells[node.kind]``) goes a way of its own: what belongs to the model
+        # is the same for all calls on it, and has gradients, which what nodes hold has not.
+        return super().may_be_key(expr, base, value) and (is_local(base) or not _is_learnt(value))
+
+    # What is known of the heap around the call is the step's affair.
+
+    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
+        if is_local(origin):
+            super().held(origin, value, functions)
+        else:
+            self.step.place = self.place
+            self.step.held(origin, value, functions)
+            self._rely(Found(origin, value, "pinned"))
+
+    def absent(self, base: Origin, key: Any, present: bool = False) -> None:
+        by_node = isinstance(getattr(key, "expr", None), Expr)
+        fact = Absent(base, key, present, self.place)
+        self._rely(fact)
+        self._told(base, by_node).note_once(fact)
+
+    def store(
+        self,
+        how: str,
+        container: Any,
+        key: Any,
+        value: Any,
+        base: Origin,
+        *,
+        field: str | None = None,
+        new: bool = False,
+    ) -> None:
+        tally = None if self.lost else self.step.tallies.at(container, plain(key))
+        if tally is not None:
+            # Of what another call is given it is not known that it is this object.
+            if is_local(base) or not tally.write(self, value):
+                if isinstance(value, torch.Tensor):
+                    self.step.tallies.adds(tally.stored)
+                self.refuse_tally()
+            self.step.tallied_now(container, plain(key), tally.now)
+            return
+        super().store(how, container, key, value, base, field=field, new=new)
+        self.step.tallies.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
+        self.call_writes.stored(container, plain(key), self)
+        if (
+            not is_local(base)
+            and how in ("item", "field")
+            and type(key) is str
+            and is_one_of(type(plain(value)), (int, float))
+        ):
+            place = base.item(key) if how == "item" else base.then(Step.FIELD, key)
+            if place in self._found or self.step.has_found(place):
+                self.step.counts.add(place, container, key)
+
+    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        if base.is_grown:
+            self._append(owner, method, args, base)
+            return
+        known = self._object_at(base)
+        if known is None:
+            self.refuse("a recursive call changes a list that was not found before", "nothing is known of it.")
+        if self.call_writes.is_appended(known):  # by calls, and by this one after them
+            self.keep(args)
+            self._mutated.add(base)
+            self._writes()
+            self.note(Mutation(base, method, args, owner, self.place))
+        else:
+            super().mutate(owner, method, args, base)
+        self.call_writes.appended(known)
+
+    def _append(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+        """To a list of the step."""
+        if method == "count":  # see tallies
+            self.keep(args)
+            self.note(Mutation(base, method, args, owner, self.place))
+            return
+        if method != "append" or type(args[0]) is not torch.Tensor:
+            what = "a recursive call does something else with a list of the step than appending tensors"
+            self.refuse(what, "calls are run many at a time.", "Return what it computes.")
+            return
+        for tensor in args:
+            with torch._C.DisableTorchFunction():
+                self.trace.appends.add((base.key, bool(tensor.requires_grad)))
+            found = self.owner(tensor)
+            if found is not None and self.number(tensor) is None:
+                self.input_tensor(tensor, found)
+        self.keep(args)
+        self.note(Mutation(base, method, args, owner, self.place))
+
+    def _refuse_grown(self) -> None:
+        what = "a recursive call looks into a list to which calls append"
+        self.refuse(what, "calls are run many at a time, in another order.", "Return what it computes.")
+
+    def filled(self, base: Origin, outcome: bool) -> None:
+        if base.is_grown:
+            self._refuse_grown()
+        self._look_at(base)
+        self._refuse_names(base)
+        fact = Filled(base, outcome, self.place)
+        self._rely(fact)
+        self._told(base).note_once(fact)
+
+    def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+        self._refuse_names(base)
+        told = self._told(base)
+        for key in keys:
+            told.keep(key)
+        fact = Keys(base, keys, self.place)
+        self._rely(fact)
+        told.note_once(fact)
+
+    def _is_own(self, container: Any) -> bool:
+        """Whether it belongs to what the call was given: another call finds something else there, set or not."""
+        own = (value for origin, value in self._found.items() if is_local(origin))
+        return any(container is value or container is attributes_of(value) for value in own)
+
+    def _refuse_names(self, origin: Origin) -> None:
+        """What there is may be more than there was, if the step has set flags there."""
+        at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+        if self.step.is_written(self._object_at(at)):
+            self._refuse_written()
+
+    def _rely(self, fact: Event) -> None:
+        """The call relies on it: if it does not depend on what it is given, so may all calls that go this way."""
+        self.trace.around.update(around([fact]))
+
+    def _told(self, origin: Origin, by_node: bool = False) -> Recording:
+        if by_node or is_local(origin):
+            return self
+        self.step.place = self.place
+        return self.step
+
+    def has_written(self, container: Any, key: Any) -> bool:
+        for outer in self._around():
+            if outer.knows_write(container, key):
+                if outer is self.step and outer.tallies.at(container, plain(key)) is not None:
+                    return not self.lost
+                if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
+                    if not self.call_writes.is_stored(container, plain(key), self):
+                        return not self.lost
+                    self._refuse_written()  # another call has set it since
+                    break
+                value = outer.written(container, key)
+                if self._is_counted(container, key, value):
+                    return False
+                origin = self.step.lists.origin(value) if outer is self.step else None
+                if origin is None:
+                    if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
+                        self.refuse_tally()
+                    else:
+                        self._refuse_written()
+                    break
+                self.fix(origin, value)
+                return not self.lost
+        if self._is_counted(container, key, self.call_writes.last(container, key)):
+            return not self.lost and self.knows_write(container, key)
+        return super().has_written(container, key)
+
+    def _is_counted(self, container: Any, key: Any, value: Any) -> bool:
+        """Whether another call has written a number there, to what this call was given or where all calls count. If
+        that is looked at for anything but to write another (see graph.way_counts), it will be refused when ways are put
+        together."""
+        known = is_one_of(type(plain(value)), (int, float))
+        return known and (self._is_own(container) or self.step.counts.holds(container, key))
+
+    def written(self, container: Any, key: Any) -> Any:
+        tally = self.step.tallies.at(container, plain(key))
+        if tally is not None:
+            return tally.read(self)
+        return (
+            super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
+        )
+
+    def refuse_tally(self) -> None:
+        """The call does what cannot be told with what calls add to, or count."""
+        what = "a recursive call does something else with what the step sets and calls change than to add or count"
+        self.refuse(what, "calls are run many at a time, in another order.", "Return it from the call.")
+
+    def check_tallies(self) -> None:
+        """The call is over: what it has found where calls add up, or count, is of no other use to it."""
+        if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
+            self.refuse_tally()
+
+    def _around(self) -> Iterator[WriteRecord]:
+        """The calls around this one that have written anything, from the inside outwards. (There may be thousands that
+        have not.)"""
+        self.writers[:] = [w for w in self.writers if w.depth < len(self.chain) and self.chain[w.depth] is w]
+        yield from sorted((w for w in self.writers if w.depth < self.depth), key=lambda w: w.depth, reverse=True)
+
+    def _refuse_written(self) -> None:
+        self.refuse(
+            "a recursive call reads what was written in the same step",
+            "calls are run many at a time, in another order.",
+            "Pass it to the call, or return it.",
+        )
+
+
+def _is_learnt(value: Any, deep: bool = True) -> bool:
+    """Whether it is a part of a model: a module, a parameter, or a container or an object that begins with one."""
+    if isinstance(value, torch.nn.Module):
+        return True
+    if isinstance(value, torch.Tensor):
+        with torch._C.DisableTorchFunction():
+            return bool(value.requires_grad)
+    inside: Any = value if is_one_of(type(value), (dict, list, tuple)) else (attributes_of(value) or ())
+    parts = inside.values() if type(inside) is dict else inside if is_one_of(type(inside), (list, tuple)) else ()
+    return deep and any(_is_learnt(part, deep=False) for part in islice(parts, _FIRST))

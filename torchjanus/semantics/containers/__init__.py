@@ -1,0 +1,1 @@
+"""What containers from before the call and of the call hold, as the run sees them."""

@@ -1,0 +1,209 @@
+"""How a new object comes apart: what it holds, how one like it is made, and how what it holds is exchanged.
+
+One place for both directions, so that whatever leaves the step can also be settled. Knows nothing of traces.
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import types
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import native_class
+from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.hooks.lookup import attributes_of, is_python_class
+from torchjanus.host.deferred_writes import make_exception, make_function, make_partial, make_value
+from torchjanus.rewrite import Anchor
+
+__all__ = ["Parts", "original_code", "parts_of", "slots_of", "unraised"]
+
+_PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
+_FUNCTION = vars(types.FunctionType)
+_CONTENTS = vars(types.CellType)["cell_contents"]
+_FACTORY = vars(collections.defaultdict)["default_factory"]
+# Exceptions that are nothing but their arguments.
+_PLAIN_EXCEPTIONS = frozenset(
+    {BaseException, Exception, ArithmeticError, AssertionError, BufferError, EOFError, FloatingPointError, IndexError}
+    | {KeyError, KeyboardInterrupt, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError}
+    | {ReferenceError, RuntimeError, StopAsyncIteration, TypeError, ValueError, ZeroDivisionError, Warning}
+    | {UserWarning, DeprecationWarning, RuntimeWarning, FutureWarning}
+)
+
+
+@dataclass(slots=True)
+class Parts:
+    """What an object holds. ``items`` are elements (pairs, of a dictionary) or the arguments of ``make``."""
+
+    items: tuple[Any, ...] = ()
+    attributes: dict[str, Any] | None = None
+    fields: tuple[tuple[Any, Any], ...] = ()  # (descriptor, value)
+    make: Callable[..., Any] | None = None
+    constants: int = 0  # so many of the first arguments of ``make`` are the very same at each call
+    fixed: bool = False  # it cannot be made before what it holds
+
+
+def slots_of(cls: type) -> list[types.MemberDescriptorType]:
+    """What ``__slots__`` of classes written in Python made."""
+    heap_types = [base for base in cls.__mro__ if is_python_class(base)]
+    return [m for base in heap_types for m in vars(base).values() if isinstance(m, types.MemberDescriptorType)]
+
+
+def _held(value: Any, descriptors: list[Any]) -> tuple[tuple[Any, Any], ...]:
+    """The slots that are set, with what they hold."""
+    found = []
+    for descriptor in descriptors:
+        try:
+            found.append((descriptor, descriptor.__get__(value, type(value))))
+        except AttributeError:
+            continue
+    return tuple(found)
+
+
+def parts_of(value: Any) -> Parts | str:
+    """What a new object is made of, or why another cannot be made of the same."""
+    cls = type(value)
+    match value:
+        case _ if isinstance(value, types.FunctionType):
+            return _function(value)
+        case _ if isinstance(value, types.CellType):
+            try:
+                return Parts(fields=((_CONTENTS, value.cell_contents),))
+            except ValueError:
+                return Parts()
+        case _ if isinstance(value, types.MethodType):
+            return Parts((value.__func__, value.__self__), make=types.MethodType, fixed=True)
+        case _ if cls is types.BuiltinMethodType and not isinstance(value.__self__, types.ModuleType | type | None):
+            return _builtin_method(value)
+        case _ if cls is functools.partial:
+            return Parts((value.func, value.args, value.keywords), vars(value), make=make_partial, fixed=True)
+        case _ if cls is slice:
+            return Parts((value.start, value.stop, value.step), fixed=True)
+        case _ if isinstance(value, BaseException):
+            return _exception(value)
+        case _ if isinstance(value, weakref.ReferenceType):
+            return "a weak reference tells when the object of one call is gone."
+    attributes = attributes_of(value)
+    base = next((base for base in _PLAIN if issubclass(cls, base)), None)
+    if base is not None:
+        made = (cls, base, base.__getnewargs__(value)[0] if base is not complex else complex(value))
+        return Parts(made, attributes, _held(value, slots_of(cls)), make_value, 3, fixed=True)
+    if issubclass(cls, torch.nn.Module):
+        return "a module's parameters and hooks are registered by code that would have to run again."
+    if not isinstance(attributes, dict | None) or hasattr(cls, "__next__"):
+        return "an object of this class cannot be made again from its parts."
+    native = native_class(cls)
+    if not _plainly_made(cls):
+        return "an object of this class cannot be made again from its parts."
+    fields = _held(value, slots_of(cls)) if not issubclass(cls, tuple) else ()
+    if isinstance(value, collections.defaultdict):
+        fields = (*fields, (_FACTORY, value.default_factory))
+    if native is None:
+        return Parts((), attributes, fields)
+    if isinstance(value, dict):
+        return Parts(tuple(dict.items(value)), attributes, fields)
+    return Parts(tuple(native.__iter__(value)), attributes, fields, fixed=isinstance(value, tuple | frozenset))
+
+
+def _plainly_made(cls: type) -> bool:
+    """Whether instances are all in their attributes, their slots and, for containers, their elements."""
+    if cls.__module__ == "torch.return_types" or cls is types.SimpleNamespace:
+        return True
+    for base in cls.__mro__[:-1]:
+        if is_python_class(base) or base is slice:
+            continue
+        if native_class(base) is not base and base is not collections.defaultdict:
+            return base.__module__ in ("typing", "abc")
+    return True
+
+
+def _function(value: types.FunctionType) -> Parts | str:
+    code = original_code(value.__code__)
+    if code is None:
+        return "which of the functions written there it is cannot be told."
+    cells = value.__closure__ or ()
+    plain = types.FunctionType(code, value.__globals__, value.__name__, None, cells)
+    names = ("__kwdefaults__", "__annotations__", "__qualname__", "__module__", "__doc__")
+    fields = tuple((_FUNCTION[n], getattr(value, n)) for n in names if getattr(value, n) != getattr(plain, n))
+    made = (code, value.__globals__, value.__name__)
+    return Parts((*made, value.__defaults__, *cells), vars(value), fields, make_function, len(made), fixed=True)
+
+
+def _builtin_method(value: Any) -> Parts | str:
+    owner = value.__self__
+    for base in type(owner).__mro__:
+        descriptor = vars(base).get(value.__name__)
+        if isinstance(descriptor, types.MethodDescriptorType):
+            return Parts((descriptor, owner), make=_bind, constants=1, fixed=True)
+    return "an object of this class cannot be made again from its parts."
+
+
+def _bind(descriptor: Any, owner: Any) -> Any:
+    return descriptor.__get__(owner)
+
+
+def _exception(value: BaseException) -> Parts | str:
+    if value.__traceback__ is not None:
+        return "it was raised: its traceback is that of a run of Python."
+    cls = type(value)
+    base = next(base for base in cls.__mro__ if not is_python_class(base))
+    if base not in _PLAIN_EXCEPTIONS:
+        return "an object of this class cannot be made again from its parts."
+    chain = [vars(BaseException)[name] for name in ("__cause__", "__context__", "__suppress_context__")]
+    fields = tuple((d, held) for d, held in _held(value, chain) if held)
+    made = (cls, base)
+    fields = (*fields, *_held(value, slots_of(cls)))
+    return Parts((*made, *value.args), vars(value), fields, make_exception, len(made), fixed=True)
+
+
+def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:
+    """The class of Python's own below which ``cls`` says nothing but its arguments; None where it tells its text by
+    itself."""
+    base = next(base for base in cls.__mro__ if not is_python_class(base))
+    own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__str__", "__repr__", "__format__"))
+    return None if own or base not in _PLAIN_EXCEPTIONS else base
+
+
+def unraised(value: BaseException) -> BaseException:
+    """An exception that shows the same text and was not raised; ``value`` itself where its class decides the text."""
+    base = plain_exception(type(value))
+    if value.__traceback__ is None or base is None:
+        return value
+    made: BaseException = make_exception(type(value), base, *value.args)
+    return made
+
+
+def original_code(code: types.CodeType) -> types.CodeType | None:
+    """The code that the user wrote, for that of a function made by rewritten code; None where it cannot be told."""
+    anchor = next((value for value in code.co_consts if isinstance(value, Anchor)), None)
+    if anchor is None:
+        return code
+    outer: types.CodeType = anchor.function.__code__  # type: ignore[attr-defined]
+    alike = [found for found in _inside(outer) if _same_place(found, code)]
+    return alike[0] if len(alike) == 1 and alike[0].co_freevars == code.co_freevars else None
+
+
+def _inside(code: types.CodeType) -> list[types.CodeType]:
+    found = []
+    for value in code.co_consts:
+        if isinstance(value, types.CodeType):
+            found += [value, *_inside(value)]
+    return found
+
+
+def _same_place(one: types.CodeType, other: types.CodeType) -> bool:
+    if (one.co_qualname, one.co_firstlineno) != (other.co_qualname, other.co_firstlineno):
+        return False
+    return one.co_name != "<lambda>" or _span(one) == _span(other)
+
+
+def _span(code: types.CodeType) -> tuple[Any, Any]:
+    """From where to where a lambda's body reaches."""
+    known = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
+    begins = min(((p[0], p[2]) for p in known), default=None)
+    return begins, max(((p[1], p[3]) for p in known), default=None)

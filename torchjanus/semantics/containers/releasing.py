@@ -1,0 +1,137 @@
+"""Lets go of the memory of tensors that a watched run has replaced where it found them: old gradients, old states.
+
+A trace keeps what was there before the call, to tell whether the next run finds the same. A tensor that is gone from
+its place is no part of that: what it was like is enough. Without this, three traces of a training step would hold the
+gradients of three steps. What the run has stored it need not keep at all: of what that is made is known by then.
+
+What has watched a run refers to itself in circles. When the run is over, its parts are emptied: otherwise what they
+know of would stay until Python's collector comes by. Knows nothing of how a run is watched.
+"""
+
+from __future__ import annotations
+
+import types
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.known.details import memory_of
+from torchjanus.trace.actions import Stored
+from torchjanus.trace.blanks import blank, is_blank
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+
+__all__ = ["SMALL", "forget", "release"]
+
+SMALL = 1 << 14  # bytes that are not worth the looking
+
+
+def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Put tensors without contents in the place of those that are gone from where the run found them, and of those that
+    it stored. ``args``, ``kwargs``: of the run, or of one after it. Returns whether there may be more to let go of."""
+    for number, stored in enumerate(trace.events):
+        if isinstance(stored, Stored) and _is_large(stored.value) and id(stored.value) not in trace.owners:
+            trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
+            if id(stored) in trace.recipes:
+                trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
+    trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
+    found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
+    if not any(_is_large(event.value) for event in found.values()):
+        return False
+    tensors = {id(event.value): event.value for event in found.values()}
+    sharing = Counter(map(memory_of, tensors.values()))
+    gone: dict[int, torch.Tensor] = {}
+    for origin, event in found.items():
+        tensor = event.value
+        if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, origin, args, kwargs):
+            gone[id(tensor)] = tensor
+    for one in trace.events:
+        if isinstance(one, Found) and one.kind != "tensor":  # its identity is spoken of
+            gone.pop(id(one.value), None)
+    if not gone:
+        return True
+    others = {key: blank(tensor) for key, tensor in gone.items()}
+    trace.tensors = [others.get(id(tensor), tensor) for tensor in trace.tensors]
+    trace.events = [
+        replace(event, value=others[id(event.value)])
+        if isinstance(event, Found) and id(event.value) in others
+        else event
+        for event in trace.events
+    ]
+    trace.alive = [*(kept for kept in trace.alive if id(kept) not in others), *others.values()]
+    for key, other in others.items():
+        if key in trace.owners:
+            trace.owners[id(other)] = trace.owners.pop(key)
+    return True
+
+
+def forget(roots: Iterable[object], lasting: tuple[type, ...]) -> None:
+    """Empty what has watched a run: the objects of this part of the package that can be reached by fields from these.
+
+    Their containers are replaced, and not cleared: a trace, or who watches the next run, may have them, too. What is of
+    a ``lasting`` class stays as it is."""
+    waiting, seen = [*roots], set[int]()
+    while waiting:
+        part = waiting.pop()
+        if id(part) in seen or isinstance(part, lasting) or _is_frozen(part):
+            continue
+        seen.add(id(part))
+        for name, value in _fields(part):
+            kind = type(value)
+            if kind in _CONTAINERS and value:
+                setattr(part, name, kind())
+            elif issubclass(kind, BaseException | torch.Tensor):  # an error leads to all variables on its way
+                setattr(part, name, None)
+            elif kind is types.MethodType:
+                value = value.__self__
+            if type(value).__module__.startswith(_OWN):
+                waiting.append(value)
+
+
+_CONTAINERS = frozenset({dict, list, set})
+_OWN = "torchjanus.semantics."
+
+
+def _is_frozen(part: object) -> bool:
+    parameters = getattr(type(part), "__dataclass_params__", None)
+    return parameters is not None and bool(parameters.frozen)
+
+
+def _fields(part: object) -> list[tuple[str, Any]]:
+    fields = [*vars(part).items()] if hasattr(part, "__dict__") else []
+    for kind in type(part).__mro__:
+        slots = kind.__dict__.get("__slots__", ())
+        fields += [(name, getattr(part, name)) for name in slots if name != "__dict__" and hasattr(part, name)]
+    return fields
+
+
+def _is_large(tensor: Any) -> bool:
+    return (
+        type(tensor) is torch.Tensor
+        and tensor.layout == torch.strided
+        and tensor.nbytes >= SMALL
+        and not is_blank(tensor)
+    )
+
+
+def _is_plain(tensor: Any) -> bool:
+    return (
+        _is_large(tensor)
+        and tensor.is_leaf
+        and not (tensor.is_inference() or tensor.is_conj() or tensor.is_neg())
+        and tensor.storage_offset() == 0
+        and tensor._backward_hooks is None
+    )
+
+
+def _is_at(tensor: torch.Tensor, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether it is still where it was found. Where that cannot be told it is taken to be."""
+    try:
+        return origin.read(args, kwargs) is tensor
+    except Exception:
+        return True

@@ -1,0 +1,326 @@
+"""What a list or deque from before the call holds once the call has changed it; and the shadows of all containers.
+
+Knows where each element comes from: from the heap as it was, or from this very run. Knows nothing of hooks.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.containers.keyed import KeyedShadow, MappingShadow, SetShadow
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.trace.values import Apply, Read, TracedInt, leaves, plain, trace_value
+
+__all__ = ["SequenceShadow", "Shadows"]
+
+_NEW = -1
+
+
+def bounded_length(before: int, appended: int, maxlen: int) -> int:
+    """The length of a deque of ``maxlen`` after so many appends."""
+    return min(before + appended, maxlen)
+
+
+def dropped_before(before: int, appended: int, maxlen: int) -> int:
+    """How many elements a deque of ``maxlen`` has lost at its front after so many appends."""
+    return max(before + appended - maxlen, 0)
+
+
+_Item = tuple[int, Any]  # index before the call or _NEW, value
+
+
+class SequenceShadow:
+    """The elements of one list or deque.
+
+    ``grown`` is by how much it is longer than before the call, and ``tail`` how many elements at its end are of this
+    run, whatever its length was. ``bounded`` containers do not grow by the same number from every length.
+    """
+
+    def __init__(self, recording: Recording, container: Any, origin: Origin, copies: list[list[Any]]) -> None:
+        self.recording = recording
+        self.container = container
+        self.copies = copies  # what native code goes through in the place of the container
+        self.origin = origin
+        self.native = native_class(type(container))
+        self.maxlen: int | None = None
+        if isinstance(container, collections.deque):
+            bound = recording.found(origin.then(Step.FIELD, "maxlen"), container.maxlen)
+            self.maxlen = recording.pin(bound, "bounds a deque")
+        self.before: int = self.native.__len__(container)
+        self.bounded = self.maxlen is not None
+        self.emptied = False  # nothing of before the call is left, and so it is after a call from any length
+        self.items: list[_Item] = list(enumerate(self.native.__iter__(container)))
+        self.contents = [value for _, value in self.items]  # before the call
+        self.appended: list[Any] | None = []  # as long as the run has done nothing else
+        self.grown = 0
+        self.tail = 0
+        self.stacked: int | None = 0  # how many were appended, as long as the run has only appended and stored by
+        # computed indices: where it stored to, and what. Not to be assumed unless it reads.
+        self._computed: list[tuple[TracedInt, Any]] = []
+
+    # -- reads ----------------------------------------------------------------------------------------------------
+
+    def hold_length(self) -> None:
+        """What is read from now on depends on the length that there was, and on where the run has stored."""
+        while self._computed:
+            self.recording.pin(self._computed.pop()[0], "which of the elements it is decides what is read")
+        if not self.emptied:
+            length = self.recording.found(self.origin.then(Step.LEN), self.before)
+            self.recording.pin(length, "the length decides what is read")
+
+    def length(self) -> Any:
+        """``len(container)``: an expression over the length before the call."""
+        origin = self.origin.then(Step.LEN)
+        if self.maxlen is not None and self.appended is not None:
+            self.recording.found(origin, self.before)
+            expr = Apply(bounded_length, (Read(origin), len(self.appended), self.maxlen))
+            return trace_value(len(self.items), expr)
+        if self.bounded or self.emptied:
+            self.hold_length()
+            return len(self.items)
+        self.recording.found(origin, self.before)
+        return trace_value(len(self.items), Apply(operator.add, (Read(origin), self.grown)))
+
+    def filled(self) -> bool:
+        """The container's truth."""
+        if self.tail == 0:
+            self.hold_length()
+        return bool(self.items)
+
+    def _value(self, item: _Item) -> Any:
+        index, value = item
+        return value if index == _NEW else self.recording.found(self.origin.item(index), value)
+
+    def at(self, index: int) -> Any:
+        """The element that is at this index now, the length being held."""
+        return self._value(self.items[index])
+
+    def read(self, index: int) -> Any:
+        """``container[index]``. Raises IndexError."""
+        if self._computed:
+            self.hold_length()
+        if index < 0 and self.tail == self.grown and not self.bounded and not self.emptied:
+            # Nothing but appends: counted from the back, an old element is found whatever the length is.
+            place, value = self.items[index]
+            return value if place == _NEW else self.recording.found(self.origin.item(place - self.before), value)
+        if not -self.tail <= index < 0:
+            self.hold_length()
+        return self._value(self.items[index])
+
+    def element_at(self, index: TracedInt) -> Any:
+        """``container[index]`` by an index that may be another at the next call, where the run has done nothing but
+        append, or store by such indices; ABSENT if the index has to be held constant."""
+        bare = plain(index)
+        if self.stacked is None or not 0 <= bare < len(self.items):
+            return ABSENT
+        recording, length = self.recording, self.origin.then(Step.LEN)
+        place, value = self.items[bare]
+        if not recording.may_be_key(index.expr, self.origin, value):
+            return ABSENT
+        recording.found(length, self.before)
+        for where, _ in reversed(self._computed):
+            if recording.hold(Apply(operator.eq, (index.expr, where.expr)), plain(where) == bare):
+                return value
+        expr, old = index.expr, bare
+        if self.maxlen is not None:
+            counts = (self.before, self.stacked, self.maxlen)
+            expr = Apply(operator.add, (expr, Apply(dropped_before, (Read(length), *counts[1:]))))
+            old += dropped_before(*counts)
+        if place == _NEW:
+            recording.hold(Apply(operator.eq, (expr, Apply(operator.add, (Read(length), old - self.before)))), True)
+            return value
+        recording.hold(Apply(operator.ge, (index.expr, 0)), True)
+        recording.hold(Apply(operator.lt, (expr, Read(length))), True)
+        return recording.found(self.origin.at(expr), value)
+
+    # -- changes, of the container, too ----------------------------------------------------------------------------
+
+    def _bring_up(self) -> None:
+        """Let who goes through the container meanwhile find what is there now."""
+        for copy in self.copies:
+            copy[:] = map(self._value, self.items)
+
+    def _record(self, method: str, *args: Any) -> None:
+        self._bring_up()
+        if method not in ("append", "extend"):
+            self.appended = self.stacked = None
+        else:
+            added = args[0] if method == "extend" else args
+            if self.appended is not None:
+                self.appended.extend(added)
+            if self.stacked is not None:
+                self.stacked += len(added)
+        self.recording.mutate(self.native, method, args, self.origin)
+
+    def store(self, index: int, value: Any) -> None:
+        """``container[index] = value``. Raises IndexError."""
+        self.appended = self.stacked = None
+        self.hold_length()
+        bare = self.recording.bare(value)
+        if -len(self.items) <= index < len(self.items):
+            self.recording.dropping(self.items[index][1])
+        self.native.__setitem__(self.container, index, bare)
+        self.items[index] = (_NEW, value)
+        self._bring_up()
+        self.recording.store("item", self.container, index % len(self.items), value, self.origin)
+
+    def store_at(self, index: TracedInt, value: Any) -> None:
+        """``container[index] = value`` with a computed index that other calls may compute otherwise."""
+        bare = plain(index)
+        bound = Apply(operator.add, (Read(self.origin.then(Step.LEN)), self.grown))
+        known = all(isinstance(leaf, Read) for leaf in leaves(index.expr))
+        if not known or self.emptied or self.bounded or not 0 <= bare < len(self.items):
+            self.store(self.recording.pin(index, "used as an index"), value)
+            return
+        self.appended = None
+        self.recording.found(self.origin.then(Step.LEN), self.before)
+        self.recording.hold(Apply(operator.ge, (index.expr, 0)), True)
+        self.recording.hold(Apply(operator.lt, (index.expr, bound)), True)
+        self.native.__setitem__(self.container, bare, self.recording.bare(value))
+        self.items[bare] = (_NEW, value)
+        self.tail = 0
+        self._bring_up()
+        self.recording.store("item", self.container, index, value, self.origin)
+        self._computed.append((index, value))
+
+    def take(self, index: int, method: str, *args: Any) -> Any:
+        """``container.pop(index)``, or what does the same. Raises IndexError as the container does."""
+        if not -len(self.items) <= index < len(self.items):
+            self.hold_length()
+            return getattr(self.native, method)(self.container, *args)
+        value = self.read(index)
+        self.recording.dropping(value)
+        getattr(self.native, method)(self.container, *args)
+        del self.items[index]
+        self.grown -= 1
+        self.tail = max(0, self.tail - 1) if index == -1 else min(self.tail, len(self.items))
+        self._record(method, *args)
+        return value
+
+    def grow(self, method: str, *args: Any) -> None:
+        """``append``, ``appendleft``, ``extend`` and ``extendleft`` (of a list of elements), ``insert``."""
+        if self._computed:
+            self.hold_length()
+        was = len(self.items)
+        many = method in ("extend", "extendleft")
+        given = [self.recording.bare(part) for part in args[0]] if many else self.recording.bare(args[-1])
+        getattr(self.native, method)(self.container, *args[:-1], given)
+        mirror: Any = self.items if self.maxlen is None else collections.deque(self.items, self.maxlen)
+        if self.maxlen is None and method.endswith("left"):
+            mirror = collections.deque(self.items)
+        getattr(mirror, method)(*args[:-1], [(_NEW, v) for v in args[0]] if many else (_NEW, args[-1]))
+        self.items = list(mirror)
+        self.grown += len(self.items) - was
+        if method in ("append", "extend"):
+            self.tail = min(self.tail + (len(args[0]) if many else 1), len(self.items))
+        elif method == "insert":
+            self.tail = 0
+        else:
+            self.tail = min(self.tail, len(self.items)) if self.maxlen is None else 0
+        self._record(method, *args)
+
+    def clear(self) -> None:
+        """``container.clear()``."""
+        self._computed.clear()
+        for _, value in self.items:
+            self.recording.dropping(value)
+        self.native.clear(self.container)
+        self.items, self.grown, self.tail, self.emptied = [], -self.before, 0, True
+        self._record("clear")
+
+    def turn(self, method: str, *args: Any) -> None:
+        """``reverse`` or ``rotate``: what comes of them is told by the elements' places."""
+        if self._computed:
+            self.hold_length()
+        getattr(self.native, method)(self.container, *args)
+        mirror: Any = self.items if method == "reverse" else collections.deque(self.items)
+        getattr(mirror, method)(*args)
+        self.items, self.tail = list(mirror), 0
+        self._record(method, *args)
+
+    def put(self, where: slice, values: list[Any]) -> None:
+        """``container[where] = values``. Raises ValueError where their number does not fit."""
+        was = len(self.items)
+        self.hold_length()
+        self.native.__setitem__(self.container, where, [self.recording.bare(value) for value in values])
+        self.items[where] = [(_NEW, value) for value in values]
+        self._reshaped(was)
+        self._record("__setitem__", where, values)
+
+    def delete(self, where: int | slice) -> None:
+        """``del container[where]``. Raises IndexError."""
+        was = len(self.items)
+        self.hold_length()
+        self.native.__delitem__(self.container, where)
+        del self.items[where]
+        self._reshaped(was)
+        self._record("__delitem__", where)
+
+    def _reshaped(self, was: int) -> None:
+        self.grown += len(self.items) - was
+        self.tail = 0
+
+    def arrange(self, values: list[Any], order: list[int]) -> None:
+        """Put the elements (``values``, as the run has them) into another order: ``order[i]`` comes to ``i``."""
+        self.hold_length()
+        held = list(self.native.__iter__(self.container))
+        self.items = [self.items[index] for index in order]
+        self.native.__setitem__(self.container, slice(None), [held[index] for index in order])
+        self.tail = 0
+        self._record("__setitem__", slice(None), [values[index] for index in order])
+
+
+class Shadows:
+    """The shadows of one run, by container. The recording keeps the containers alive."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._sequences: dict[int, SequenceShadow] = {}
+        self._copies: dict[int, list[list[Any]]] = {}
+        self._keyed: dict[int, KeyedShadow] = {}
+
+    def clear(self) -> None:
+        """The run is over."""
+        self._sequences.clear()
+        self._copies.clear()
+        self._keyed.clear()
+
+    def of(self, container: Any) -> SequenceShadow | None:
+        """The shadow of a list or deque that this run has changed."""
+        return None if self.recording.lost else self._sequences.get(id(container))
+
+    def make(self, container: Any, origin: Origin) -> SequenceShadow:
+        """The shadow of a list or deque that is about to be changed."""
+        shadow = self.of(container)
+        if shadow is None:
+            self.recording.keep(container)
+            copies = self._copies.setdefault(id(container), [])
+            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, origin, copies)
+        return shadow
+
+    def gone_through(self, container: Any, copy: list[Any]) -> None:
+        """Native code may go through a copy of a list while the run changes the list."""
+        self.recording.keep(container)
+        self._copies.setdefault(id(container), []).append(copy)
+
+    def _keyed_shadow(self, container: Any, origin: Origin, kind: type[KeyedShadow]) -> Any:
+        shadow = self._keyed.get(id(container))
+        if shadow is None or self.recording.lost:
+            self.recording.keep(container)
+            shadow = self._keyed[id(container)] = kind(self.recording, container, origin)
+        return shadow
+
+    def mapping(self, container: Any, origin: Origin) -> MappingShadow:
+        """The shadow of a dictionary."""
+        shadow: MappingShadow = self._keyed_shadow(container, origin, MappingShadow)
+        return shadow
+
+    def set(self, container: Any, origin: Origin) -> SetShadow:
+        """The shadow of a set or frozenset."""
+        shadow: SetShadow = self._keyed_shadow(container, origin, SetShadow)
+        return shadow

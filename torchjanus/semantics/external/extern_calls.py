@@ -1,0 +1,395 @@
+"""Extern calls of a watched run: made once, recorded, and their results fed to the program with a path of their own.
+
+Knows what may be given to native code, and what it may have done to what it was given. Which calls are extern is
+decided elsewhere (``native_calls``, ``foreign``).
+"""
+
+from __future__ import annotations
+
+import collections
+import functools
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.host.journal import Journal
+from torchjanus.semantics.containers.shared_arrays import SharedArrays
+from torchjanus.semantics.external.handling import is_handled, may_raise
+from torchjanus.semantics.external.plain_parts import PlainParts
+from torchjanus.semantics.external.surroundings import code_reached
+from torchjanus.semantics.known.called_back import seen_tensors
+from torchjanus.semantics.known.details import memory_of
+from torchjanus.semantics.known.foreign import (
+    OUTPUT,
+    TORCH_GENERATOR,
+    changes_in_place,
+    is_draw,
+    is_foreign_object,
+    is_users_cache,
+    runs_user_code,
+)
+from torchjanus.semantics.known.host_memory import memory_within
+from torchjanus.semantics.known.live_views import is_view
+from torchjanus.semantics.known.own_code import Reach
+from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.semantics.torch.torch_state import generator_state
+from torchjanus.trace.actions import Extern, name_of
+from torchjanus.trace.effects import PURE, Effects
+from torchjanus.trace.values import plain
+
+__all__ = ["ExternCalls", "take"]
+
+log = logging.getLogger("torchjanus")
+
+# Whatever becomes of the tensors that they were given: what these give has memory of its own.
+_FORGETTING: tuple[Any, ...] = (
+    torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
+)  # fmt: skip
+_OF_PROGRAMS = frozenset({"program", "arrays", "attributes"})  # what their code may change, beside the heap
+_OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
+_SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
+
+
+def take(iterator: Any) -> tuple[Any, ...]:
+    """The next element in a tuple; an empty tuple at the end."""
+    for item in iterator:
+        return (item,)
+    return ()
+
+
+class ExternCalls:
+    """Makes and records the extern calls of one run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, journal: Journal) -> None:
+        self.recording = recording
+        self.framework = framework
+        self.journal = journal
+        # Whether the program uses no result of the call that is being made: True, or the function whose result it is.
+        # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
+        self.dropped: Any = False
+        self.arrays = SharedArrays(recording)
+        # The code that enters the step, and whether the step has entered a context that might not let errors pass.
+        self.outermost: Any = None
+        self.suppressing = False
+
+    def dropping(self, func: Any) -> None:
+        """This is the function that is left to the host now."""
+        if self.dropped is not False:
+            self.dropped = self.dropped is True or self.dropped is func
+
+    def make(
+        self,
+        func: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        effects: Effects,
+        *,
+        shares: bool = False,
+        told: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+    ) -> Any:
+        """Make the call, or take from the journal what it gave, and feed its result to the program.
+
+        ``shares``: the result may lie in the memory of a tensor that it is given; ``told``: what a call that only shows
+        its arguments is given at commit instead of them.
+        """
+        dropped, self.dropped = self.dropped is True, False
+        recording = self.recording
+        number = recording.externs
+        recording.externs += 1
+        parts = PlainParts(recording)
+        given = tuple(parts.of(self._own(a)) for a in args)
+        named = {key: parts.of(self._own(a)) for key, a in kwargs.items()}
+        own = self._own_code(func, args, kwargs, effects)
+        changes = self._changed_by(own)
+        stale = self._stale((*args, *kwargs.values())) or ("" if is_users_cache(func) else self._stale_to(own))
+        changeable = self._mutable((*given, *named.values())) if effects.writes != OUTPUT.writes else []
+        before = [(value, _shape_of(value)) for value in changeable]
+        reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
+        late = self.arrays.are_read(reached)
+        overwrites = late or self.arrays.are_met(reached)
+        try:
+            result, draws = self._call(number, func, given, named, effects)
+        except BaseException:
+            parts.put_back()
+            raise
+        result = parts.put_back(result)
+        for value, shape in before:
+            if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
+                recording.refuse(
+                    f"{name_of(func)} changes a {type(value).__name__} that it is given",
+                    "native code changes it at once, and a graph's changes are held back.",
+                    "Give it a copy, and use what it returns.",
+                )
+        positional, keywords = told or (args, kwargs)
+        kept = self._kept(positional, effects)
+        named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
+        recording.keep((func, args, kwargs, kept, named_kept, result))
+        effects = self._with(effects, func, own)
+        event = Extern(
+            func, kept, named_kept, recording.place, number, recording.ops, effects, stale, draws,
+            late=late, overwrites=overwrites, changes=changes,
+            handled=may_raise(func, kwargs, effects, own) and is_handled(self.outermost, self.suppressing),
+        )  # fmt: skip
+        recording.note(event)
+        self.arrays.note(event, (func, *args, *kwargs.values()), result)
+        forgets = any(func is one for one in _FORGETTING)  # it need not have a hash
+        if told is None and not is_draw(func) and not forgets:
+            self._watch_memory((*args, *kwargs.values()), result, shares, func)
+        if dropped or result is NotImplemented:
+            return result
+        if not isinstance(result, int | float | str | bytes | type(None)) and not is_one_of(func, (max, min)):
+            for value in (*args, *kwargs.values()):
+                if value is result:  # "return self", and it stays so
+                    return value
+        return self.feed(Origin.extern(number, f"{name_of(func)}()"), result)
+
+    def feed(self, origin: Origin, result: Any) -> Any:
+        """What the program gets: a value with a path that leads to the call."""
+        known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
+        if known is not None and known not in self.recording.trace.origins:
+            self.recording.refuse(
+                f"{origin} gives back a tensor that was made in this call",
+                "native code kept it, and a graph's tensors are made anew each time.",
+                "Clone it.",
+            )
+            return result
+        foreign = is_foreign_object(result, True)
+        return self.recording.found(origin, result, foreign=foreign)
+
+    def _call(
+        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
+    ) -> tuple[Any, bool]:
+        """The result, and whether torch's generator has to do with it."""
+        record = self.journal.known(number, func, args, kwargs)
+        if record is not None:
+            return self.framework.out(record.again), record.generator is not None or effects is TORCH_GENERATOR
+        self.journal.leave(number, None if effects.undo is None else effects.undo.of(args), effects.world)
+        state = generator_state()
+        with self.framework.passive((*args, *kwargs.values())):
+            try:
+                result = self.framework.out(func, *args, **kwargs)
+            except Exception as error:
+                self.recording.refuse(
+                    f"{name_of(func)} raised {type(error).__name__}",
+                    "what the program does about an error of native code is not part of a graph.",
+                    "",
+                )
+                raise
+        return result, effects is TORCH_GENERATOR or generator_state() != state
+
+    # -- what goes in ---------------------------------------------------------------------------------------------
+
+    def _own(self, value: Any) -> Any:
+        """An argument, which native code may look at, and not call."""
+        if runs_user_code(value):
+            self.recording.refuse(
+                f"native code is given the function {name_of(value)} to call",
+                "what it does then is not watched.",
+                "Call it yourself, and hand over what it returns.",
+            )
+        return value
+
+    def _kept(self, values: tuple[Any, ...], effects: Effects) -> tuple[Any, ...]:
+        """The arguments as the trace keeps them: what the program made itself may change after the call."""
+        kept = []
+        for value in values:
+            private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
+            if private and is_one_of(type(value), (list, dict, set)) and not effects.world:
+                kept.append(_copy(value))
+                continue
+            if private and not isinstance(value, tuple | frozenset):
+                shape = _shape_of(value)
+                what = f"a {type(value).__name__} changes after native code was given it"
+                self.recording.handed(functools.partial(_keeps, value, shape), what)
+            kept.append(value)
+        return tuple(kept)
+
+    def _parts(self, values: tuple[Any, ...], through: bool = False) -> Iterator[Any]:
+        """What native code can reach from here, a few steps down. ``through``: what iterators go through, and what
+        views show, too."""
+        seen: set[int] = set()
+        pending = list(values)
+        while pending and len(seen) < _SEEN:
+            value = pending.pop()
+            if id(value) in seen or isinstance(value, str | bytes | int | float | torch.Tensor | type(None)):
+                if isinstance(value, torch.Tensor):
+                    yield value
+                continue
+            seen.add(id(value))
+            yield value
+            if is_foreign_object(value, True):
+                pending.extend(_gone_through(value) if through else ())
+                continue  # what else it holds is its own
+            if isinstance(value, dict):
+                pending.extend(dict.values(value))
+            elif isinstance(value, CONTAINERS):
+                pending.extend(list(value))
+            elif not callable(value) and isinstance(attributes_of(value), dict):
+                pending.extend(attributes_of(value).values())
+
+    def _stale(self, values: tuple[Any, ...]) -> str:
+        """Why native code must not see these before the commit: their changes are held back."""
+        recording = self.recording
+        for value in self._parts(values, through=True):
+            if isinstance(value, torch.Tensor):
+                continue  # what it holds by then comes from the graph
+            written = recording.is_written(value) or recording.call_writes.wrote(value)
+            if recording.owner(value) is not None and written:
+                return f"a {type(value).__name__} that the step has changed"
+        return ""
+
+    # -- code of the program's own ----------------------------------------------------------------------------------
+
+    def _own_code(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects) -> Reach:
+        """Which code of the program's own the call may run."""
+        if effects is PURE and not is_users_cache(func):
+            return Reach()
+        try:
+            return code_reached(self.recording, func, args, kwargs)
+        except Exception:
+            log.debug("internal fault in torchjanus while looking what native code reaches", exc_info=True)
+            why = "it is native code that torchjanus does not know: it may read or change anything."
+            self.recording.refuse(f"calls {name_of(func)}", why, "Call it outside of the step and pass its result in.")
+            return Reach()
+
+    def _stale_to(self, own: Reach) -> str:
+        """Why code of the program's own must not run before the commit: what the step has changed it may look at."""
+        if not own.functions:
+            return ""
+        recording = self.recording
+        for value in own.objects.values():
+            written = recording.is_written(value) or recording.call_writes.wrote(value)
+            if written and not isinstance(value, torch.Tensor):
+                return f"a {type(value).__name__} that the step has changed"
+        return ""
+
+    def _changed_by(self, own: Reach) -> str:
+        """What the run has read so far, and code of the program's own may change."""
+        if not own.changes:
+            return ""
+        recording, reads = self.recording, self.recording.reads()
+        for value in own.objects.values():
+            origin = recording.owner(value) or (Origin.const(value) if isinstance(value, type) else None)
+            if origin is None:
+                continue
+            here, names = reads.get(origin.token, set()), reads.get(origin.then(Step.DICT).token, set())
+            tensor = isinstance(value, torch.Tensor) and recording.number(value) is not None
+            if own.items and (tensor or (here and isinstance(value, CONTAINERS))):
+                return f"a {type(value).__name__} that the step has read before it"
+            if not isinstance(value, CONTAINERS) and (here | names) & (here | names if own.anything else own.sets):
+                return f"attributes of a {type(value).__name__} that the step has read before it"
+        variables = {(id_, name) for id_, name in own.variables if name in reads.get(("const", id_), set())}
+        cells = [cell for cell in own.cells if ("cell", cell) in reads]
+        return "variables that the step has read before it" if variables or cells else ""
+
+    def _with(self, effects: Effects, func: Any, own: Reach) -> Effects:
+        """The effects of the call, and of the code of the program's own that it may have run."""
+        if not own.functions:
+            return effects
+        name = "next()" if func is take else name_of(func)
+        if own.modes:
+            what = f"{name} may run code of the program's own that sets modes of torch"
+            self.recording.refuse(what, "a graph restores the modes it found.", "Set them before the step.")
+        for same in seen_tensors(own):
+            self.recording.handed(same, f"a tensor that {name} may look at is changed later in the step")
+        if not own.changes or effects.world:
+            self.recording.called_back.add(name, own)
+            return effects
+        self.recording.called_back.add(name, own)
+        if own.world:
+            return replace(effects, world=True, user_code=True)
+        reads, writes = effects.reads | _OF_PROGRAMS, effects.writes | _OF_PROGRAMS
+        return replace(effects, reads=reads, writes=writes, user_code=True)
+
+    def _mutable(self, values: tuple[Any, ...]) -> list[Any]:
+        return [
+            value
+            for value in self._parts(values)
+            if not is_foreign_object(value, True)
+            and (isinstance(value, list | dict | set | collections.deque) or isinstance(attributes_of(value), dict))
+        ]
+
+    # -- memory ---------------------------------------------------------------------------------------------------
+
+    def _watch_memory(self, values: tuple[Any, ...], result: Any, shares: bool, func: Any) -> None:
+        """Tensors that native code was given must stay as they were, until the end of the call."""
+        tensors = [value for value in self._parts(values) if isinstance(value, torch.Tensor)]
+        for tensor in tensors:
+            with torch._C.DisableTorchFunction():
+                graded = tensor.requires_grad and not tensor.is_leaf
+            if graded:
+                self.recording.refuse(
+                    f"{name_of(func)} is given a tensor with a backward graph",
+                    "the graph hands out plain values only.",
+                    "Give it tensor.detach().",
+                )
+            with torch._C.DisableTorchFunction():
+                version = tensor._version if not tensor.is_inference() else -1
+                copy = tensor.detach().clone() if shares else None
+                lying = tensor.detach()
+            self.recording.handed(
+                functools.partial(_unchanged, tensor, version, copy, lying),
+                f"a tensor that {name_of(func)} was given is changed later in the step",
+            )
+
+
+def _gone_through(value: Any) -> list[Any]:
+    """What an iterator of Python's own goes through, or a view shows."""
+    shows = is_view(value) or hasattr(type(value), "__next__")
+    return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
+
+
+def _keeps(value: Any, shape: list[Any]) -> bool:
+    return _same_shape(_shape_of(value), shape)
+
+
+def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, lying: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        if memory_of(tensor) != memory_of(lying):
+            return False
+        if not tensor.is_inference() and tensor._version != version:
+            return False
+        if copy is None:
+            return True
+        now = tensor.detach()
+        return bool(((now == copy) | ((now != now) & (copy != copy))).all())
+
+
+def _copy(value: Any) -> Any:
+    """The container's structure, so that later changes do not show."""
+    if type(value) is list:
+        return [_copy(part) for part in value]
+    if type(value) is dict:
+        return {key: _copy(part) for key, part in value.items()}
+    if type(value) is tuple:
+        return tuple(_copy(part) for part in value)
+    return set(value) if type(value) is set else value
+
+
+def _shape_of(value: Any) -> list[Any]:
+    """The elements of a container or the attributes of an object, as they are now."""
+    if isinstance(value, dict):
+        return [part for item in dict.items(value) for part in item]
+    if isinstance(value, CONTAINERS):
+        return list(value)
+    return [part for item in attributes_of(value).items() for part in item]
+
+
+def _same_shape(now: list[Any], then: list[Any]) -> bool:
+    return len(now) == len(then) and all(map(_same, now, then))
+
+
+def _same(a: Any, b: Any) -> bool:
+    a, b = plain(a), plain(b)
+    if isinstance(a, tuple) and type(a) is type(b):
+        return _same_shape(list(a), list(b))
+    return a is b or (type(a) is type(b) and isinstance(a, int | float | str) and bool(a == b))

@@ -1,0 +1,373 @@
+"""Native calls on foreign objects, and of foreign functions: what a watched program does with them are extern calls.
+
+What is foreign, and what is known of its effects, is said in ``foreign``; ``extern_calls`` makes the calls and records
+them.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.host.journal import Journal, method
+from torchjanus.semantics.containers.shadows import SequenceShadow
+from torchjanus.semantics.external.extern_calls import ExternCalls, take
+from torchjanus.semantics.external.host_functions import host_effects
+from torchjanus.semantics.external.logs import told
+from torchjanus.semantics.external.surroundings import writes_by_python
+from torchjanus.semantics.known.foreign import (
+    ARRAYS,
+    GENERATOR_FUNCTIONS,
+    OUTPUT,
+    draw_places,
+    effects_of,
+    is_draw,
+    is_foreign_module,
+    is_foreign_object,
+    is_numpy_scalar,
+    takes_in,
+)
+from torchjanus.semantics.known.host_memory import bounds_of
+from torchjanus.semantics.known.live_views import dictionary_behind, is_view
+from torchjanus.semantics.native.comparisons import answers
+from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.native.methods import NativeMethods
+from torchjanus.semantics.native.texts import CONVERSIONS
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.torch.dynamic_index import Picks
+from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.semantics.torch.packed_sequences import Packs
+from torchjanus.semantics.torch.selections import Selections
+from torchjanus.trace.effects import ATTRIBUTES, PURE, Effects
+from torchjanus.trace.values import Apply, Read, Traced, trace_value
+
+__all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
+
+# Builtins that, given something foreign, do what only foreign code knows how to do.
+_ASKING: frozenset[Any] = frozenset(
+    {len, float, int, bool, complex, abs, round, divmod, pow, hash, min, max, sum, sorted, repr, str, ascii, reversed}
+    | {bytes, bytearray}
+)
+_USING_UP: frozenset[Any] = frozenset({list, tuple, set, frozenset, dict, enumerate, zip, map, filter, any, all})
+FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains}
+
+
+def _may_change(value: Any) -> bool:
+    """Whether what an object shows may be another thing later in the call: all but numbers of NumPy's."""
+    own = is_numpy_scalar(value) and getattr(value, "base", None) is None
+    return not own and bounds_of(value) is not None
+
+
+def _is_array(value: Any) -> bool:
+    return type(value).__name__ == "ndarray" and type(value).__module__ == "numpy"
+
+
+def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
+    """What ``random.Random.sample`` and its like, bound or not, are given to draw from; None where it has a name."""
+    place = 0 if isinstance(fn, types.MethodType) else 1
+    return args[place] if len(args) > place else None
+
+
+class ForeignCalls(NativeMethods):
+    """Extern calls for the native calls of one watched run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess, journal: Journal) -> None:
+        super().__init__(recording, framework, heap)
+        self.externs = ExternCalls(recording, framework, journal)
+        framework.hand_out = self._hand_out
+        framework.arguments.take_in = self._take_in
+
+        def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+            return framework.call(fn, args, kwargs)
+
+        def really(make: Any, fn: Any, *args: Any) -> Any:
+            return framework.recorded_as(make, fn, args)
+
+        def holds(op: str, one: Any, other: Any) -> None:
+            heap.branch(None, heap.compare(None, op, one, other))
+
+        framework.picks = Picks(recording, call, really)
+        framework.selections = Selections(
+            self._selected,
+            call,
+            really,
+            holds,
+            framework.picks,
+            lambda tensor: recording.owner(tensor) is not None,
+        )
+        framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain, holds)
+
+    def is_foreign(self, value: Any) -> bool:
+        if is_view(value) and dictionary_behind(value) is not None:
+            return False
+        return is_foreign_object(value, self.recording.owner(value) is not None)
+
+    def is_foreign_function(self, fn: Any) -> bool:
+        """Whether the function or class is defined where nothing is looked into."""
+        if is_one_of(fn, GENERATOR_FUNCTIONS):
+            return True
+        module = getattr(fn, "__module__", None)
+        return isinstance(module, str) and module != "torch.random" and is_foreign_module(module)
+
+    def host_effects_of(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effects | None:
+        """What a call of a user's function does that the host can make as a whole; None if it has to be looked into."""
+        given = (*args, *kwargs.values())
+        arrays = [value for value in given if type(value).__name__ == "ndarray" and self.is_foreign(value)]
+        plain = all(isinstance(v, int | float | str | type(None)) or any(v is a for a in arrays) for v in given)
+        return host_effects(fn) if arrays and plain else None
+
+    # -- memory that is shared ------------------------------------------------------------------------------------
+
+    def is_fed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a call makes a tensor of foreign memory: it takes an array, and no tensor."""
+        given = (*args, *kwargs.values())
+        if any(isinstance(value, torch.Tensor) for value in given):
+            return False
+        return any(self.is_foreign(value) and not is_numpy_scalar(value) for value in given)
+
+    def holds_arrays(self, value: Any) -> bool:
+        """Whether there are arrays, or numbers of NumPy's own, in a list of lists, and no tensors."""
+        parts = list(self._parts(value))
+        return any(map(self.is_foreign, parts)) and not any(isinstance(part, torch.Tensor) for part in parts)
+
+    def _parts(self, value: Any) -> Iterator[Any]:
+        if is_one_of(type(value), (list, tuple)):
+            for part in value:
+                yield from self._parts(part)
+        else:
+            yield value
+
+    def taken_in(self, value: Any) -> Any:
+        """Lists in which NumPy's numbers are tensors, of the same kind, beside others."""
+        if is_one_of(type(value), (list, tuple)):
+            parts = [self.taken_in(part) for part in value]
+            return type(value)(parts) if any(map(operator.is_not, parts, value)) else value
+        return self.extern(torch.as_tensor, (value,), {}) if self.is_foreign(value) else value
+
+    def _hand_out(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor's memory as an array."""
+        tensor, rest = args[0], args[1:]
+        self.framework.ref(tensor, "Tensor.numpy")
+        # Only the memory is handed out: what lies in it is looked at by whoever is given the array.
+        return self.externs.make(method(fn.__name__), (tensor, *rest), kwargs, ARRAYS, shares=True)
+
+    def _take_in(self, value: Any) -> Any:
+        """A foreign value that goes into a framework call beside tensors."""
+        if is_numpy_scalar(value):
+            kind = type(value.item())
+            if kind in (int, float, bool):
+                return self.extern(kind, (value,), {})
+        elif type(value).__name__ == "ndarray" and self.is_foreign(value):
+            return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph is run
+        return value
+
+    def _selected(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """What the host finds out from the contents of tensors."""
+        return self.extern(fn, args, kwargs, PURE)
+
+    # -- files of the program's own --------------------------------------------------------------------------------
+
+    def printed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``print``: texts that are made by Python code, and files that are written to by it, are watched."""
+        file = kwargs.get("file")
+        if file is None and writes_by_python(sys.stdout):
+            file = self.heap.attr(None, sys, "stdout")
+        own = (file is not None and self.recording.owner(file) is not None) or type(file).__module__ != "builtins"
+        ends = [kwargs.get(name) for name in ("sep", "end")]
+        known = kwargs.keys() <= {"sep", "end", "file", "flush"} and all(e is None or isinstance(e, str) for e in ends)
+        if not known or not own or not writes_by_python(file):
+            shown: list[Any] = []
+            for value in args:
+                try:
+                    shown.append(self._as_printed(value))
+                except BaseException:
+                    if known and shown:  # what comes before it is written by then
+                        sep = kwargs.get("sep")
+                        self.extern(print, tuple(shown), {**kwargs, "end": " " if sep is None else sep})
+                    raise
+            return self.extern(print, tuple(shown), kwargs)
+        sep, end = (default if e is None else e for e, default in zip(ends, (" ", "\n"), strict=True))
+        for index, value in enumerate(args):
+            for text in (sep, value) if index else (value,):
+                self.heap.call(None, self.heap.attr(None, file, "write"), (self.heap.text(None, text, "s"),), {})
+        self.heap.call(None, self.heap.attr(None, file, "write"), (end,), {})
+        if self.heap.branch(None, kwargs.get("flush", False)):
+            self.heap.call(None, self.heap.attr(None, file, "flush"), (), {})
+        return None
+
+    def _as_printed(self, value: Any) -> Any:
+        """What ``print`` is given in the place of an object whose text Python code makes."""
+        if isinstance(value, torch.Tensor | BaseException) or self.is_foreign(value):
+            return value
+        cls: Any = type(value)
+        method = "__str__" if cls.__str__ is not object.__str__ else "__repr__"
+        return self.heap.text(None, value, "s") if answers(cls, method) else value
+
+    # -- extern calls ---------------------------------------------------------------------------------------------
+
+    def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
+        """Leave the call to the host."""
+        self.externs.dropping(fn)
+        if effects is None:
+            owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
+            if owner is None and args and getattr(type(args[0]), name, None) is fn:
+                owner = args[0]  # a method, as its class has it
+            effects = ARRAYS if takes_in(fn, args, kwargs) else effects_of(fn, name, owner, kwargs)
+        for value in (*args, *kwargs.values()):
+            self._claim(value)
+        if is_draw(fn) and (shadow := self.shadows.of(_drawn_from(fn, args))) is not None:
+            return self._drawn(fn, shadow, args, kwargs, effects)
+        fn = told(self.recording, fn, kwargs)
+        if effects is not OUTPUT:
+            return self.externs.make(fn, args, kwargs, effects)
+        # What only shows its arguments is told how to show them when the graph has run.
+        shown = tuple(map(self.described, args)), {key: self.described(value) for key, value in kwargs.items()}
+        with self.framework.showing((args, kwargs)):
+            return self.externs.make(fn, args, kwargs, effects, told=shown)
+
+    def _drawn(
+        self, fn: Any, shadow: SequenceShadow, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
+    ) -> Any:
+        """Elements of a container that the step has changed. Native code would find it as it was before: it draws
+        places instead."""
+        generator, rest = (fn.__self__, args[1:]) if isinstance(fn, types.MethodType) else (args[0], args[2:])
+        places = self.extern(draw_places, (generator, fn.__name__, shadow.length(), *rest), kwargs, effects)
+        if fn.__name__ == "choice":
+            return self.heap.load_item(None, shadow.container, places)
+        return [self.heap.load_item(None, shadow.container, place) for place in self.iterable(places)]
+
+    def _claim(self, value: Any) -> None:
+        """A foreign object of unknown origin was there before the call: whatever makes one is an extern call."""
+        if self.recording.owner(value) is None and self.is_foreign(value):
+            self.recording.claim(value, Origin.const(value))
+
+    def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if name == "__next__" and not args:
+            return self.take_next(owner)
+        self.externs.dropping(fn)
+        self._claim(owner)
+        return self.extern(method(name), (owner, *args), kwargs, effects_of(fn, name, owner, kwargs))
+
+    def foreign_attribute(self, obj: Any, name: str) -> Any:
+        """``obj.name``. Looking up a method is not an extern call; calling it is."""
+        try:
+            value = getattr(obj, name)
+        except AttributeError:
+            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)  # another time it may have it
+            raise
+        if name in (attributes_of(obj) or ()):  # or have it no more
+            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)
+            return self.extern(getattr, (obj, name), {}, ATTRIBUTES)
+        if callable(value) and getattr(value, "__self__", None) is obj:
+            self._claim(obj)
+            return value
+        return self.foreign_operation(getattr, "__getattribute__", (obj, name))
+
+    def foreign_operation(self, fn: Callable[..., Any], name: str, values: tuple[Any, ...]) -> Any:
+        """An operator or a question with a foreign operand."""
+        if any(isinstance(value, torch.Tensor) for value in values):
+            if any(map(_is_array, values[:1])) or any(_is_array(value) and not value.ndim for value in values):
+                self.recording.refuse(
+                    f"{name} of an array and a tensor is left to NumPy",
+                    "what it makes of the tensor is not part of a graph.",
+                    "Make a tensor of the array first.",
+                )
+                return fn(*values)
+            values = tuple(self._take_in(value) for value in values)
+            if not any(self.is_foreign(value) for value in values):
+                return fn(*values)
+        owner = next((value for value in values if self.is_foreign(value)), None)
+        if any(isinstance(v, Traced) for v in values) and isinstance(values[0], str):
+            values = tuple(self.recording.pin(v, "operand") for v in values)
+        return self.extern(fn, values, {}, effects_of(fn, name, owner))
+
+    def ask_foreign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is next:
+            return self.take_next(*args)
+        if is_one_of(fn, _USING_UP):
+            given = tuple(self.iterable(value) if self.is_foreign(value) else value for value in args)
+            return self._consume(fn, given, kwargs)
+        return self.foreign_operation(fn, fn.__name__, args) if not kwargs else self.extern(fn, args, kwargs)
+
+    def take_next(self, iterator: Any, *default: Any) -> Any:
+        """``next(iterator)``. Raises StopIteration."""
+        self._claim(iterator)
+        taken = self.extern(take, (iterator,), {}, effects_of(next, "__next__", iterator))
+        if not self._holds_one(taken):
+            if default:
+                return default[0]
+            raise StopIteration
+        return self.heap.load_item(None, taken, 0)
+
+    def _holds_one(self, taken: tuple[Any, ...]) -> bool:
+        length = self._length(taken)
+        return bool(self.recording.pin(length, "whether the iterator has ended"))
+
+    def iterable(self, obj: Any) -> Iterable[Any]:
+        if not self.is_foreign(obj):
+            return super().iterable(obj)
+        if type(obj).__module__ == "numpy":
+            return super().iterable(self.extern(list, (obj,), {}, effects_of(list, "__iter__", obj)))
+        return self._items_of(obj)
+
+    def _items_of(self, obj: Any) -> Iterator[Any]:
+        itself = hasattr(type(obj), "__next__") and not is_one_of(type(obj), weakref.ProxyTypes)
+        iterator = obj if itself else self.foreign_operation(iter, "__iter__", (obj,))
+        while True:
+            try:
+                item = self.take_next(iterator)
+            except StopIteration:
+                return
+            yield item
+
+    def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is iter and len(args) == 1 and self.is_foreign(args[0]):
+            return self.foreign_operation(iter, "__iter__", args)
+        given = tuple(self._items_of(a) if hasattr(type(a), "__next__") and self.is_foreign(a) else a for a in args)
+        return super()._consume(fn, given, kwargs)
+
+    def percent(self, template: str, value: Any) -> Any:
+        parts = value if type(value) is tuple else (value,)
+        if any(self.is_foreign(part) for part in parts):
+            return self.extern(operator.mod, (template, value), {}, ARRAYS)
+        return super().percent(template, value)
+
+    def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if any(self.is_foreign(value) for value in (*args, *kwargs.values())):
+            return self.extern(method(name), (owner, *args), kwargs, ARRAYS)
+        return super()._text(fn, owner, name, args, kwargs)
+
+    def symbolic(self, value: Any, nested: bool = False) -> Any:
+        origin = self.recording.owner(value)
+        if origin is not None and self.is_foreign(value):
+            return Read(origin)
+        return super().symbolic(value, nested)
+
+    def formatted(self, value: Any, spec: str) -> str:
+        origin = self.recording.owner(value)
+        if self.is_foreign(value) and origin is not None:
+            spec = self.recording.pin(spec, "format specification")
+            if _may_change(value):
+                return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
+            text: str = trace_value(format(value, spec), Apply(format, (Read(origin), spec)))
+            return text
+        return super().formatted(value, spec)
+
+    def as_text(self, value: Any, conversion: str) -> str:
+        origin = self.recording.owner(value)
+        if self.is_foreign(value) and origin is not None:
+            convert: Callable[[Any], str] = CONVERSIONS[conversion]
+            if _may_change(value):
+                return self.extern(convert, (value,), {}, ARRAYS)  # type: ignore[no-any-return]
+            text: str = trace_value(convert(value), Apply(convert, (Read(origin),)))
+            return text
+        return super().as_text(value, conversion)

@@ -1,0 +1,105 @@
+"""Whether the program might handle an error that is raised where it stands: a ``try`` or a ``with`` is around it.
+
+A call that is made at commit raises when the program's handlers are gone. So a call that might be handled is made where
+it stands. Knows nothing of how that is scheduled.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import functools
+import itertools
+import logging
+import sys
+import threading
+import warnings
+from bisect import bisect_right
+from types import CodeType, GeneratorType
+from typing import Any
+
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.hooks import program_frames
+from torchjanus.semantics.known.own_code import Reach
+from torchjanus.trace.effects import Effects
+
+__all__ = ["is_handled", "may_raise", "may_suppress"]
+
+_LETTING_PASS = (contextlib.nullcontext, contextlib.redirect_stdout, contextlib.redirect_stderr, contextlib.closing,
+                 contextlib.chdir, warnings.catch_warnings, threading.Condition, threading.Semaphore)  # fmt: skip
+
+
+def is_handled(until: CodeType, suppressing: bool) -> bool:
+    """Whether a ``try`` statement of the program is around the line that it is at now, in any of its functions up to
+    the one that runs ``until``. ``suppressing``: whether a ``with`` statement counts as one."""
+    return any(_handles(frame.f_code, frame.f_lasti, suppressing) for frame in program_frames(until))
+
+
+def may_suppress(manager: Any) -> bool:
+    """Whether what ``with`` enters might not let errors pass."""
+    cls = type(manager)
+    if issubclass(cls, contextlib.suppress):
+        return True
+    if cls is contextlib._GeneratorContextManager:  # a function with @contextmanager
+        frame = manager.gen.gi_frame if type(manager.gen) is GeneratorType else None
+        return frame is None or (not _is_library(frame.f_globals.get("__name__")) and _excepts(frame.f_code))
+    return not (is_one_of(cls, _LETTING_PASS) or _is_library(type.__getattribute__(cls, "__module__")))
+
+
+def may_raise(func: Any, kwargs: dict[str, Any], effects: Effects, own: Reach) -> bool:
+    """Whether a call that nobody waits for might raise in one step and not in another. ``own``: the code of the
+    program's own that it may run. What is printed, logged and shown by Python's own means is taken not to."""
+    if own.functions:
+        return True
+    if func is print:
+        return not any(kwargs.get("file") is one for one in (None, sys.stdout, sys.stderr))
+    return getattr(func, "__module__", None) not in ("logging", "warnings", "_warnings") and not _is_of_logger(func)
+
+
+def _is_of_logger(func: Any) -> bool:
+    return issubclass(type(getattr(func, "__self__", None)), logging.Logger)
+
+
+def _is_library(module: Any) -> bool:
+    return isinstance(module, str) and module.partition(".")[0] in ("torch", "torchjanus", "_thread", "io", "_io")
+
+
+def _handles(code: CodeType, at: int, suppressing: bool) -> bool:
+    starts, entries = _table(code)
+    seen = set()
+    while at not in seen:  # a handler is itself within those that are around it
+        seen.add(at)
+        place = bisect_right(starts, at) - 1
+        if place < 0 or at >= entries[place][0]:
+            return False
+        _, at, kind = entries[place]
+        if kind == "try" or (kind == "with" and suppressing):
+            return True
+    return False
+
+
+@functools.lru_cache(maxsize=1000)
+def _table(code: CodeType) -> tuple[list[int], list[tuple[int, int, str]]]:
+    """Where the ranges of instructions begin that have a handler; where they end, their handler, and its kind."""
+    entries = sorted(dis._parse_exception_table(code), key=lambda entry: entry.start)  # type: ignore[attr-defined]
+    kinds = _kinds(code)
+    return [e.start for e in entries], [(e.end, e.target, kinds.get(e.target, "")) for e in entries]
+
+
+@functools.lru_cache(maxsize=1000)
+def _kinds(code: CodeType) -> dict[int, str]:
+    """The handlers that the program has written, by their place: what else Python's compiler adds only tidies up."""
+    steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
+    return {
+        step.offset: "with" if following.opname == "WITH_EXCEPT_START" else "try"
+        for step, following in itertools.pairwise(steps)
+        if step.opname == "PUSH_EXC_INFO"
+    }
+
+
+def _excepts(code: CodeType) -> bool:
+    """Whether a generator might go on after an error that is thrown into it."""
+    names = [step.opname for step in dis.get_instructions(code)]
+    return any(name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "WITH_EXCEPT_START") for name in names) or any(
+        one == "PUSH_EXC_INFO" and other == "POP_TOP" for one, other in itertools.pairwise(names)
+    )

@@ -1,0 +1,61 @@
+"""What a log tells beside its message: whose line it is, which error is being handled, how the call came about.
+
+Log calls are made at commit, when the program's frames are gone. Knows nothing of how that is scheduled.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from torchjanus.core.kinds import getattr, hasattr
+from torchjanus.hooks import program_frames
+from torchjanus.semantics.record.recording import Recording
+
+__all__ = ["told", "warnings_shown"]
+
+_NAMES = frozenset({"debug", "info", "warning", "error", "critical", "log", "exception"})
+
+
+def warnings_shown() -> tuple[Any, ...]:
+    """Which warnings are shown now, and how."""
+    return list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
+
+
+def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
+    """The function to be called in place of ``fn``, at commit: a log's record is to say the line of the program."""
+    module, name = getattr(fn, "__module__", None), getattr(fn, "__name__", "")
+    logs = module == "logging" and name in _NAMES
+    if module == "traceback" or (logs and kwargs.get("exc_info", name == "exception")):
+        if sys.exc_info()[1] is not None:
+            recording.refuse(
+                "asks for the error that is being handled",
+                "there is none any more when the call is made.",
+                "Log the error's text: f'{error!r}'.",
+            )
+    if not logs or not hasattr(fn, "__code__"):
+        return fn
+    if kwargs.get("stacklevel", 1) != 1 or kwargs.get("stack_info"):
+        recording.refuse(
+            "logs in its caller's name", "the caller is not there at commit.", "Leave out stacklevel and stack_info."
+        )
+        return fn
+    for frame in program_frames():
+        if str(frame.f_globals.get("__name__")).partition(".")[0] != "logging":
+            return _called_from(fn, frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return fn
+
+
+_TEMPLATE = (lambda *args, **kwargs: fn(*args, **kwargs)).__code__  # type: ignore[name-defined]  # noqa: F821, PLW0108
+
+
+@functools.cache
+def _called_from(fn: Callable[..., Any], file: str, line: int, function: str) -> Callable[..., Any]:
+    """``fn``, called by a frame that is at this line. One for each line, so that a call is known by its function."""
+    code = _TEMPLATE.replace(co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function)
+    made = types.FunctionType(code, {"fn": fn, "__name__": getattr(fn, "__module__", "")}, function)
+    return functools.wraps(fn)(made)

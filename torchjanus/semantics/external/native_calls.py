@@ -1,0 +1,445 @@
+"""What a watched program's call of a native function means for the trace.
+
+A native callee cannot be looked into. Some kinds are known beforehand (``natives``): some only look, some read their
+containers, some change them, some are recorded as framework calls. All others are extern calls, which the host makes.
+"""
+
+from __future__ import annotations
+
+import abc
+import collections
+import contextlib
+import dataclasses
+import functools
+import operator
+import os
+import re
+import types
+import typing
+import weakref
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch.utils._device import DeviceContext
+from torch.utils.hooks import RemovableHandle
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.default_device import is_own
+from torchjanus.core.dynamo import leave_alone
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks import rewritten
+from torchjanus.hooks.lookup import on_type
+from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
+from torchjanus.semantics.external.plain_parts import PlainParts
+from torchjanus.semantics.known.closed import (
+    acts,
+    calls_functions,
+    communicates,
+    is_left_alone,
+    is_region,
+    is_seen,
+    is_torch_script,
+)
+from torchjanus.semantics.known.foreign import ARRAYS, is_users_cache
+from torchjanus.semantics.known.host_memory import tensors_within
+from torchjanus.semantics.known.natives import (
+    ARITHMETIC,
+    CONSUMING,
+    DEFERRED,
+    FACTORIES,
+    LOOKING,
+    torch_query,
+)
+from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
+from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.native.identities import ASKING, IDENTICAL, ask
+from torchjanus.semantics.protocols.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
+from torchjanus.semantics.torch.backward_code import METHODS, is_function_of_autograd
+from torchjanus.semantics.torch.checkpoints import Checkpoints, is_checkpoint
+from torchjanus.semantics.torch.packed_sequences import PACKING
+from torchjanus.trace.values import Traced, plain
+
+__all__ = ["NativeCalls"]
+
+_NO_HOOK = vars(object)["__subclasshook__"]
+_CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
+# Left native with their module, whose other functions make classes: these read and make instances.
+_DATACLASSES: frozenset[Any] = frozenset(
+    {dataclasses.replace, dataclasses.asdict, dataclasses.astuple}
+    | {getattr(dataclasses, name) for name in ("_asdict_inner", "_astuple_inner")}
+)
+_PYBIND = re.compile(r"pybind11_detail_function_record_\w*\.")  # which pybind11 puts before the name of a method
+_STANDARD_LIBRARY = os.path.dirname(os.__file__)
+_MODE_QUESTIONS: frozenset[Any] = frozenset(
+    {
+        torch.overrides.has_torch_function,
+        torch.overrides.has_torch_function_unary,
+        torch.overrides.has_torch_function_variadic,
+        torch.overrides.is_tensor_method_or_property,
+    }
+)
+
+
+# What puts a mode in force that sees calls of torch.
+_ENTERING: frozenset[Any] = frozenset(
+    {
+        torch.overrides.TorchFunctionMode.__enter__,
+        torch.overrides._push_mode,
+        torch._C._push_on_torch_dispatch_stack,
+    }
+)
+
+
+_PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
+
+
+@functools.cache
+def _framework_functions() -> frozenset[int]:
+    """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
+    known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
+    known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
+    # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
+    known.update(id(f) for name, f in vars(torch).items() if name.startswith(("_foreach_", "_fused_")))
+    known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
+    known.update(id(getattr(torch._VF, name)) for name in PACKING)
+    return frozenset(known)
+
+
+# They take tensors from any iterable.
+_OF_AUTOGRAD = (torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward)
+
+# They look for the kind of the numbers that they are given, which NumPy's own tell.
+_OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
+
+
+class NativeCalls(ForeignCalls):
+    """Carries out native calls for the watching semantics and records what they mean."""
+
+    # -- which kind -----------------------------------------------------------------------------------------------
+
+    def is_framework(self, fn: Any) -> bool:
+        return id(fn) in _framework_functions()
+
+    def is_deferred(self, fn: Any) -> bool:
+        return is_one_of(fn, DEFERRED)
+
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call for real and record what it means."""
+        if is_one_of(fn, _OF_AUTOGRAD):
+            args = tuple(map(self._gone_through, args))
+            kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
+        if is_one_of(fn, (torch.autograd.backward, torch.autograd.grad)):
+            return self._autograd(fn, args, kwargs)
+        if (
+            fn is torch.Tensor._make_subclass
+            and args[0] is torch.nn.Parameter
+            and is_one_of(type(args[1]), _PLAIN_TENSORS)
+        ):
+            return self.framework.new_parameter(args[1], *args[2:], **kwargs)
+        if self.is_framework(fn):
+            if self.is_fed(args, kwargs):
+                return self.extern(fn, args, kwargs)
+            args, kwargs = self.opened(args, kwargs)
+            if is_one_of(fn, _OF_LISTS):
+                if self.holds_arrays(args[:1]):
+                    return self.extern(fn, args, kwargs)
+                args = (*self.taken_in(args[:1]), *args[1:])
+            return self.out(fn, *args, **kwargs)
+        if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
+            return self.framework.code.apply(fn.__self__, args)
+        if isinstance(fn, types.FunctionType):
+            if is_one_of(fn, METHODS):
+                return self.out(fn, *args, **kwargs)
+            if is_one_of(fn, SETTING_UP):
+                return self.out(fn, *args, **kwargs)
+            if is_left_alone(fn):
+                return self.unknown(fn, args, kwargs)
+            if is_checkpoint(fn) and (args or "function" in kwargs):
+                function, rest = (args[0], args[1:]) if args else (kwargs.pop("function"), ())
+                return Checkpoints(self.framework).run(fn, function, rest, kwargs)
+            if fn is RemovableHandle.remove:
+                return None if self.framework.code.unregister(args[0]) else rewritten(fn)(*args)
+        if is_torch_script(fn) or is_left_alone(fn):
+            return self.unknown(fn, args, kwargs)
+        owner = getattr(fn, "__self__", None)
+        name = getattr(fn, "__name__", "")
+        bound = isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None
+        bound = bound and not type(owner).__name__.startswith("pybind11")  # that only holds what the function is
+        if args and any(self.is_foreign(value) for value in args) and is_one_of(fn, FOREIGN_ANSWERS):
+            return self.ask_foreign(fn, args, kwargs)
+        if fn is torch.clear_autocast_cache:
+            return self.framework.forget_casts()
+        if fn is len and len(args) == 1 and not kwargs:
+            return self._length(args[0])
+        if fn is print:
+            return self.printed(args, kwargs)
+        if self.is_deferred(fn):
+            return self.extern(fn, args, kwargs)
+        if bound and not isinstance(owner, types.ModuleType | type) and self.is_foreign(owner):
+            return self.foreign_method(fn, owner, name, args, kwargs)
+        if bound and is_function_of_autograd(owner) and self.recording.owner(owner) is None:
+            return self.framework.code.ask_function(owner, name, args, kwargs)
+        if bound:
+            if not isinstance(owner, types.ModuleType | type):
+                return self._method(fn, owner, name, args, kwargs)
+        elif isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType) and args:
+            if self.is_foreign(args[0]):
+                return self.foreign_method(fn, args[0], name, args[1:], kwargs)
+            return self._unbound(fn, name, args, kwargs)
+        return self._function(fn, args, kwargs)
+
+    def _function(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if isinstance(fn, weakref.ReferenceType):
+            target = fn()
+            if self.recording.owner(fn) is not None:
+                self._weak("reads a weak reference that was there before the call")
+            if target is not None and not self.recording.lost:  # whoever claims it keeps it alive
+                self.recording.claim(target, Origin.const(target))
+            return target
+        if isinstance(fn, type) and issubclass(fn, weakref.ReferenceType | weakref.finalize) and args:
+            if len(args) > 1 or kwargs or self.origin_known(args[0]) is False:
+                self._weak(f"makes a weak reference by {fn.__qualname__}")
+            return self.out(fn, *args, **kwargs)
+        if fn is abc.ABCMeta.register:
+            if len(args) == 2 and not kwargs and self._is_of_kind_already(*args):
+                self.heap.come_upon_kind(args[1], args[0])
+                return args[1]
+            self.recording.refuse(
+                "registers a class with an abstract one",
+                "isinstance() answers differently from then on, and asks the classes' own code.",
+                "Register it outside of the step.",
+            )
+            return self.out(fn, *args, **kwargs)
+        if getattr(fn, "__module__", None) in ("weakref", "_weakrefset") and args:
+            self._weak(f"uses the weak container {type(args[0]).__qualname__}")
+            return self.out(fn, *args, **kwargs)
+        if fn is type and len(args) == 1 and isinstance(args[0], Traced):
+            return type(plain(args[0]))
+        if getattr(fn, "__name__", "") == "__new__" and args and isinstance(args[0], type):
+            args = (args[0], *self.made_of(args[0], args[1:]))
+            if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
+                return self.out(fn, *args, **kwargs)  # collections.namedtuple has written it: it only stores
+        if is_one_of(fn, ASKING) and (asked := ask(self.recording, fn, args)) is not NotImplemented:
+            return asked
+        if is_one_of(fn, IDENTICAL) and len(args) == 2:
+            return self.heap.compare(None, IDENTICAL[fn], *args)
+        if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
+            return self.out(fn, *args, **kwargs)
+        if is_one_of(fn, _MODE_QUESTIONS):
+            with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
+                return self.out(fn, *args, **kwargs)
+        if is_one_of(getattr(fn, "__func__", fn), _ENTERING):
+            self.enters(*args[:1])
+        if is_one_of(fn, ARITHMETIC):
+            return self._arithmetic(fn, args, kwargs)
+        if fn is typing.cast:
+            return args[1]
+        if fn is collections._count_elements:  # type: ignore[attr-defined]
+            return self.count_elements(*args)
+        if isinstance(fn, operator.itemgetter | operator.attrgetter) and len(args) == 1 and not kwargs:
+            return self.getter(fn, args[0])
+        if isinstance(fn, operator.methodcaller) and len(args) == 1 and not kwargs:
+            return self.by_name(fn, args[0])
+        if fn is vars and len(args) == 1:
+            return self.heap.load_attr(None, args[0], "__dict__")
+        if fn is memoryview:
+            return self.extern(fn, args, kwargs, ARRAYS)
+        if is_one_of(fn, CONSUMING) or (
+            isinstance(fn, type)
+            and fn.__module__ in ("itertools", "builtins", "collections")
+            and not issubclass(fn, BaseException)
+        ):
+            return self._consume(fn, args, kwargs)
+        if self.is_foreign_function(fn) or self.is_fed(args, kwargs):
+            return self.extern(fn, args, kwargs)
+        if isinstance(fn, type):
+            # A class written in C, or one whose __new__ is: the object is private, its arguments go in as they are.
+            given = self.made_of(fn, args)
+            return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
+        if is_one_of(fn, _DATACLASSES):
+            return self.heap.enter(None, fn, args, kwargs)
+        if is_one_of(fn, (setattr, delattr)) and _is_frozen(*args[:2]):
+            return fn(*args)  # raises
+        if getattr(fn, "__module__", "") == "torch._C._functorch":
+            return self.framework.transform(fn, args, kwargs)
+        if getattr(fn, "__name__", "").startswith("_saved_tensors_hooks_"):
+            return self.out(fn, *args, **kwargs)  # whether there may be hooks; there are none
+        if is_users_cache(fn):
+            return self.extern(fn, args, kwargs)
+        if is_one_of(fn, TELLING_VARIABLES):
+            self.recording.refuse(
+                f"calls {fn.__name__}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        if is_one_of(fn, TELLING_DEFAULTS) and args:
+            for function in functions_of(args[0]):
+                self.heap.claim_defaults(function)
+        if self._only_asks(fn, args, kwargs):
+            self._pin_all(args, kwargs)
+            return self.out(fn, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
+        if is_seen(fn):
+            return self._made_visibly(fn, args, kwargs)
+        return self.unknown(fn, args, kwargs)
+
+    def _only_asks(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Whether a native function does nothing that a graph would have to do."""
+        if _ignored(fn):
+            return not acts(fn)
+        if isinstance(fn, functools._lru_cache_wrapper):
+            return not is_left_alone(fn)
+        return torch_query(fn) and (fn.__name__ not in ("__enter__", "__exit__") or is_region(*args[:1]))
+
+    def _made_visibly(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call a function of torch's that shows each of its calls to those who record them."""
+        self._pin_all(args, kwargs)
+        seen = self.framework.seen
+        result = self.out(fn, *map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
+        if self.framework.seen == seen:
+            self._refuse(fn, f"torch.{fn.__name__}")
+        return result
+
+    def enters(self, mode: Any) -> None:
+        """A mode is put in force: what sees the calls of torch would see none of a graph's."""
+        if isinstance(mode, DeviceContext):
+            what = "the default device is set inside the step"
+            self.recording.refuse(what, "a graph restores the modes it found.", "Use 'with torch.device(...):'.")
+        elif not is_own(mode):
+            what = f"the step enters a mode ({type(mode).__qualname__})"
+            self.recording.refuse(what, "it sees each call of torch, of which a graph makes none.", "Leave it out.")
+
+    def origin_known(self, value: Any) -> bool:
+        """Whether an object was there before the call, and was found."""
+        if isinstance(value, types.FunctionType | type | types.ModuleType):
+            return True
+        return self.recording.owner(value) is not None
+
+    def _weak(self, what: str) -> None:
+        file = self.recording.place.file
+        if not (is_installed(file) or file.startswith(_STANDARD_LIBRARY)):
+            self.recording.refuse_weak(what)
+
+    def made_of(self, cls: type, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The arguments that a new object of ``cls`` is made of by native code."""
+        finalizer = getattr(cls, "__del__", None)
+        if isinstance(finalizer, types.FunctionType) and not is_trusted_class(cls):
+            self.recording.refuse(
+                f"makes a {cls.__qualname__}, whose class has a __del__",
+                "when it runs depends on when the last reference goes, which a graph does not repeat.",
+                "Make the object outside of the step.",
+                of_lifetimes=True,
+            )
+        if issubclass(cls, int | float | complex | str | bytes):
+            return tuple(self.recording.pin(a, f"a {cls.__qualname__} is made of it") for a in args)
+        return args
+
+    def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
+        name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
+        owner = getattr(fn, "__self__", None)
+        known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
+        if module.partition(".")[0] != "torch" and not known:
+            return self.extern(fn, args, kwargs)
+        self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}")
+        leave_alone()
+        parts = PlainParts(self.recording)
+        parts.of(owner)
+        given, named = tuple(map(parts.of, args)), {key: parts.of(value) for key, value in kwargs.items()}
+        try:
+            with self.framework.absent(), _uncompiled(fn):
+                result = self.out(_branch if fn is torch.cond else fn, *given, **named)
+        except BaseException:
+            parts.put_back()
+            raise
+        for leaf in tensors_within(result):
+            known = self.recording.number(leaf) is not None
+            if is_one_of(type(leaf), _PLAIN_TENSORS) and not known and self.recording.owner(leaf) is None:
+                self.recording.new_tensor(leaf)  # one refusal is enough
+        return parts.put_back(result)
+
+    def _refuse(self, fn: Any, name: str) -> None:
+        """Torch's native code is called, and nothing is known of it, or that no graph makes such calls."""
+        if communicates(fn):
+            self.recording.refuse(
+                f"calls {name}",
+                "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
+                "Speculate on what comes before it and on what comes after it.",
+            )
+        elif calls_functions(fn):
+            remedy = "Write it with Python's own if, for and while."
+            self.recording.refuse(f"calls {name}", "it calls functions that are not watched.", remedy)
+        elif is_torch_script(fn):
+            remedy = "Call the function or module it was made of."
+            self.recording.refuse(f"calls {name}", "what TorchScript does is not watched.", remedy)
+        else:
+            self.recording.refuse(
+                f"calls {name}",
+                "it is native code that torchjanus does not know: it may read or change anything.",
+                "Call it outside of the step and pass its result in.",
+            )
+
+    def _is_of_kind_already(self, kind: Any, cls: Any) -> bool:
+        """Whether registering a class with an abstract one changes nothing, and runs no code of the program's."""
+        if not is_one_of(type(cls), (type, abc.ABCMeta)) or self.recording.is_new_class(cls):
+            return False
+        pending, seen = [kind], set()
+        while pending:
+            one = pending.pop()
+            if type(one) is type:
+                continue
+            if type(one) is not abc.ABCMeta:
+                return False
+            if one in seen:
+                continue
+            if on_type(one, "__subclasshook__") is not _NO_HOOK:
+                return False
+            seen.add(one)
+            registered = (ref() for ref in abc._get_dump(one)[0])  # type: ignore[attr-defined]
+            derived: list[type] = type.__subclasses__(one)  # type: ignore[arg-type]
+            pending += [*derived, *(each for each in registered if each is not None)]
+        return type(kind) is abc.ABCMeta and issubclass(cls, kind)
+
+    # -- framework ------------------------------------------------------------------------------------------------
+
+    def _gone_through(self, value: Any) -> Any:
+        """The tensors of any other iterable than a list (``model.parameters()``, ``weights.values()``), as a tuple."""
+        if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
+            return value
+        return tuple(self.heap.iterate(None, value))
+
+    def _autograd(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = self.opened(args, kwargs)
+        with torch._C.DisableTorchFunction():
+            return self.framework.call(fn, args, kwargs)
+
+
+def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """What ``torch.cond`` gives."""
+    return (true_fn if pred else false_fn)(*operands)
+
+
+def _uncompiled(fn: Any) -> contextlib.AbstractContextManager[Any]:
+    """Operators that call functions are called as they are: torch would compile the functions for them, and those of a
+    step that is watched ask its hooks."""
+    if not calls_functions(fn):
+        return contextlib.nullcontext()
+    stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance
+
+
+def _is_function(owner: Any) -> bool:
+    return isinstance(owner, type) and issubclass(owner, torch.autograd.Function)
+
+
+def _ignored(fn: Any) -> bool:
+    module = getattr(fn, "__module__", None)
+    return isinstance(module, str) and any(module == name or module.startswith(name + ".") for name in IGNORED)
+
+
+def _is_frozen(obj: Any, name: str) -> bool:
+    """Whether a frozen dataclass refuses to have this attribute set or deleted."""
+    params = getattr(type(obj), "__dataclass_params__", None)
+    if params is None or not params.frozen:
+        return False
+    return "__dataclass_params__" in vars(type(obj)) or name in type(obj).__dataclass_fields__

@@ -1,0 +1,160 @@
+"""What native code is given holds plain numbers and texts, however deep, while it looks at it.
+
+Objects that the step has made may hold traced values, which are subclasses of ``int``, ``float`` and ``str``: who asks
+for the very class, as ``pickle`` does, would tell. They are exchanged in place, so that native code sees the objects
+themselves, and put back when it is done.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import native_class
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.semantics.containers.parts import slots_of
+from torchjanus.semantics.known.foreign import is_foreign_object
+from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
+from torchjanus.trace.values import Traced, plain
+
+__all__ = ["PlainParts"]
+
+_WITHOUT_PARTS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum, torch.Tensor)
+_NUMBERS: tuple[type, ...] = (int, float, *CONSTANT_TYPES)
+_SEEN = 1000  # objects and elements from before the call, up to which is looked for what it has put behind them
+
+
+class PlainParts:
+    """What one call of native code is given, without traced values."""
+
+    def __init__(self, recording: Recording) -> None:
+        self._recording = recording
+        self._seen: dict[int, Any] = {}  # by id, so that nothing is looked through twice or goes meanwhile
+        self._back: list[Callable[[], None]] = []
+        self._old = 0  # so many objects were seen that were there before the call, as they are
+        self._tuples: dict[int, Any] = {}  # by id of what stands for it: the program's tuple
+
+    def of(self, value: Any) -> Any:
+        """The value as the unwatched program would pass it."""
+        given = self._one(value)
+        pending = [value]
+        while pending:
+            part = pending.pop()
+            if is_one_of(type(part), _NUMBERS) or id(part) in self._seen or isinstance(part, (Traced, *_WITHOUT_PARTS)):
+                continue
+            self._seen[id(part)] = part
+            if self._recording.owner(part) is not None and not self._recording.is_written(part):
+                self._old += 1 + (len(part) if isinstance(part, list | dict | set | collections.deque) else 0)
+                if self._old > _SEEN:
+                    continue
+            if not is_foreign_object(part, True):
+                pending.extend(self._exchanged(part))
+        return given
+
+    def put_back(self, result: Any = None) -> Any:
+        """The program's values are in their places again, where native code has left them alone. Returns what
+        ``result`` stands for."""
+        for back in reversed(self._back):
+            back()
+        self._back.clear()
+        return self._tuples.get(id(result), result)
+
+    def _one(self, value: Any) -> Any:
+        if isinstance(value, Traced):
+            return plain(value)
+        if isinstance(value, tuple):
+            bare = self._recording.bare(value)
+            if bare is not value:
+                self._tuples[id(bare)] = value
+            return bare
+        return value
+
+    def _exchanged(self, value: Any) -> list[Any]:
+        """Exchange what the object holds. Returns that."""
+        held: list[Any] = []
+        if isinstance(value, tuple | frozenset):
+            return list(value)
+        if isinstance(value, dict):
+            held += self._of_dict(value)
+        elif isinstance(value, list | collections.deque):
+            held += self._of_sequence(value)
+        elif isinstance(value, set):
+            held += self._of_set(value)
+        attributes = attributes_of(value)
+        if type(attributes) is dict:
+            held += self._of_dict(attributes)
+        for slot in slots_of(type(value)):
+            held += self._of_slot(slot, value)
+        return held
+
+    def _of_dict(self, value: dict[Any, Any]) -> list[Any]:
+        items = list(dict.items(value))
+        bare = [(self._one(key), self._one(part)) for key, part in items]
+        if any(new[0] is not old[0] for new, old in zip(bare, items, strict=True)):
+            _refill(value, bare)
+            self._back.append(lambda: _refill(value, items) if _holds(dict.items(value), bare) else None)
+        else:
+            for (key, new), (_, old) in zip(bare, items, strict=True):
+                if new is not old:
+                    dict.__setitem__(value, key, new)
+                    self._back.append(lambda key=key, new=new, old=old: _put(value, key, new, old))  # type: ignore[misc]
+        return [part for item in items for part in item]
+
+    def _of_sequence(self, value: Any) -> list[Any]:
+        native = native_class(type(value))
+        items = list(native.__iter__(value))
+        bare = list(map(self._one, items))
+        if any(new is not old for new, old in zip(bare, items, strict=True)):
+            for place, new in enumerate(bare):
+                native.__setitem__(value, place, new)
+
+            def back() -> None:
+                now = list(native.__iter__(value))
+                if len(now) == len(bare) and all(one is new for one, new in zip(now, bare, strict=True)):
+                    for place, old in enumerate(items):
+                        native.__setitem__(value, place, old)
+
+            self._back.append(back)
+        return items
+
+    def _of_set(self, value: set[Any]) -> list[Any]:
+        items = list(set.__iter__(value))
+        bare = list(map(self._one, items))
+        if any(new is not old for new, old in zip(bare, items, strict=True)):
+            set.clear(value)
+            set.update(value, bare)
+        return items
+
+    def _of_slot(self, slot: types.MemberDescriptorType, value: Any) -> list[Any]:
+        try:
+            old = slot.__get__(value, type(value))
+        except AttributeError:
+            return []  # nothing has been put there
+        new = self._one(old)
+        if new is not old:
+            slot.__set__(value, new)
+            self._back.append(lambda: slot.__set__(value, old) if slot.__get__(value, type(value)) is new else None)
+        return [old]
+
+
+def _refill(value: dict[Any, Any], items: list[tuple[Any, Any]]) -> None:
+    dict.clear(value)
+    for key, part in items:
+        dict.__setitem__(value, key, part)
+
+
+def _holds(items: Any, bare: list[tuple[Any, Any]]) -> bool:
+    now = list(items)
+    same = (a is c and b is d for (a, b), (c, d) in zip(now, bare, strict=False))
+    return len(now) == len(bare) and all(same)
+
+
+def _put(value: dict[Any, Any], key: Any, new: Any, old: Any) -> None:
+    if dict.get(value, key) is new:
+        dict.__setitem__(value, key, old)

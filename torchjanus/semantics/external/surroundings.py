@@ -1,0 +1,153 @@
+"""What calls that print, log and warn reach beside what they are given: files, handlers, filters, makers of records.
+
+Which code of the program's own is there is assumed to stay, so that a file or handler that comes later is noticed.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import io
+import logging
+import signal
+import sys
+import types
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.semantics.known.foreign import is_users_cache
+from torchjanus.semantics.known.own_code import Reach, is_own, of_logger, reach
+from torchjanus.semantics.record.recording import Recording
+
+__all__ = ["code_reached", "writes_by_python"]
+
+_OF_WARNINGS = ("warnings", "_warnings")
+_OF_SIGNALS = ("signal", "_signal", "os", "posix", "nt")
+_SIGNALLING = frozenset("raise_signal kill killpg pthread_kill alarm setitimer pause sigwait".split())
+_LEVELS = {
+    "debug": 10,
+    "info": 20,
+    "warning": 30,
+    "warn": 30,
+    "error": 40,
+    "critical": 50,
+    "exception": 40,
+    "fatal": 50,
+}
+
+
+def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reach:
+    """Which code of the program's own a call may run: by what it is given, and by what is around it."""
+    around: tuple[Any, ...] = ()
+    if is_users_cache(func):
+        return reach((func,))  # whoever keeps its results says that it does nothing to its arguments
+    module = getattr(func, "__module__", None)
+    if func is print:
+        if kwargs.get("file") is None:
+            around = (sys.stdout,)
+            _assume(recording, sys, of_output)
+        elif kwargs["file"] is sys.stderr:
+            _assume(recording, sys, of_errors)
+    elif module in _OF_WARNINGS:
+        around = (warnings.showwarning, sys.stderr)
+        _assume(recording, warnings, of_warnings)
+        _assume(recording, sys, of_errors)
+    elif module == "logging":
+        logger = _logger_of(func, args)
+        around = (logger,)
+        _assume(recording, logger, of_log)
+    elif getattr(func, "__name__", None) in _SIGNALLING and module in _OF_SIGNALS:
+        around = tuple(map(signal.getsignal, signal.valid_signals()))
+    elif module in ("pickle", "_pickle", "copy", "torch.serialization"):
+        around = (copyreg.dispatch_table,)
+    given = (*args, *kwargs.values())
+    if func is print or module in ("logging", *_OF_WARNINGS):  # what is shown nobody changes
+        given = tuple(value for value in given if not isinstance(value, torch.Tensor))
+    reached = reach((func, *given, *around))
+    if module == "logging" and reached.changes and not _is_enabled(recording, func, args):
+        return Reach()
+    return reached
+
+
+def _assume(recording: Recording, owner: Any, tells: Any) -> None:
+    origin = recording.owner(owner) or Origin.const(owner)
+    recording.found(origin.then(Step.OF, tells), tells(owner))
+
+
+def _logger_of(func: Any, args: tuple[Any, ...]) -> logging.Logger:
+    given = getattr(func, "__self__", None)
+    if isinstance(given, logging.Logger):
+        return given
+    return args[0] if args and isinstance(args[0], logging.Logger) else logging.root
+
+
+def _is_enabled(recording: Recording, func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether a logger shows lines of the call's level; that it does not is assumed to stay."""
+    logger, name = _logger_of(func, args), getattr(func, "__name__", "")
+    level = _LEVELS.get(name)
+    if level is None or logger.isEnabledFor(level):
+        return True
+    _assume(recording, logger, _least_level)
+    return False
+
+
+def _least_level(logger: logging.Logger) -> bytes:
+    return b"%d %d" % (logger.getEffectiveLevel(), logger.manager.disable)
+
+
+def writes_by_python(file: Any) -> bool:
+    """Whether a file's ``write()`` is a function of the program's own."""
+    return isinstance(getattr(type(file), "write", None), types.FunctionType) and is_own(type(file).__module__)
+
+
+# -- which code there is, as bytes -------------------------------------------------------------------------------------
+
+
+def of_output(system: Any) -> bytes:
+    """Of ``sys.stdout``."""
+    return _told(_codes(system.stdout))
+
+
+def of_errors(system: Any) -> bytes:
+    """Of ``sys.stderr``."""
+    return _told(_codes(system.stderr))
+
+
+def of_warnings(module: Any) -> bytes:
+    """Of what shows warnings."""
+    return _told(_codes(module.showwarning))
+
+
+def of_log(logger: logging.Logger) -> bytes:
+    """Of what a logger calls for a line."""
+    return _told(code for part in of_logger(logger) for code in _codes(part))
+
+
+def _told(codes: Any) -> bytes:
+    return " ".join(map(str, codes)).encode()
+
+
+def _codes(value: Any, deep: bool = True) -> Iterator[int]:
+    """The ids of the functions and classes of the program's own that are found in the first place."""
+    if type(value) is types.MethodType:
+        value = value.__func__
+    if type(value) is types.FunctionType:
+        if is_own(value.__module__):
+            yield id(value.__code__)
+        return
+    if is_own(type(value).__module__):
+        yield id(type(value))
+    if type(value) is list:
+        for part in value:
+            yield from _codes(part, deep)
+    elif deep:
+        if issubclass(type(value), io.TextIOWrapper):
+            yield from _codes(value.buffer, False)
+            yield from _codes(getattr(value.buffer, "raw", None), False)
+        if issubclass(type(value), logging.Handler):
+            for part in vars(value).values():
+                yield from _codes(part, issubclass(type(part), io.TextIOWrapper))

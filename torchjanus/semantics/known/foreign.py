@@ -1,0 +1,412 @@
+"""What lies outside of what is watched: libraries without tensors, native code, and objects that only they understand.
+
+Whatever is done with something foreign is an extern call: the host makes it once, and its result is fed to the graph.
+The lists here say what is foreign and what is known of a call's effects; what is on no list may do anything.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import contextvars
+import functools
+import logging
+import random
+import sys
+import time
+import types
+import warnings
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import is_python_class
+from torchjanus.semantics.known.trusted import is_installed
+from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
+from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
+
+__all__ = [
+    "ARRAYS",
+    "GENERATOR_FUNCTIONS",
+    "OUTPUT",
+    "TORCH_GENERATOR",
+    "changes_arrays",
+    "changes_in_place",
+    "draw_places",
+    "effects_of",
+    "is_draw",
+    "is_foreign_module",
+    "is_foreign_object",
+    "is_numpy_scalar",
+    "is_users_cache",
+    "runs_user_code",
+    "takes_in",
+]
+
+# Parts of the standard library that talk to the world, or are not worth looking into: their state is their own.
+_FOREIGN_LIBRARY = frozenset(
+    """random time datetime io os posix posixpath ntpath pathlib socket threading _thread queue subprocess tempfile
+    shutil json csv pickle secrets uuid select selectors sqlite3 urllib http ssl email struct zlib gzip bz2 lzma
+    zipfile tarfile hashlib hmac base64 binascii re signal platform getpass glob fnmatch calendar decimal locale string
+    array mmap multiprocessing concurrent asyncio resource gc _io _random _socket _datetime _json _csv _decimal
+    _struct _hashlib _sha2 _sha1 _md5 _blake2 atexit traceback linecache pprint configparser argparse""".split()
+)
+# Parts of torch around it: datasets are the user's, loaders draw, prefetch and start processes; files are the host's.
+_FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random", "torch.serialization")
+# Libraries without tensors that put methods on the classes of those with: their methods are looked into like others.
+_MAKES_METHODS = ("huggingface_hub",)
+_PLAIN = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    slice,
+    list,
+    tuple,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+    type,
+    property,
+    staticmethod,
+    classmethod,
+    super,
+    functools.partial,
+    weakref.ref,
+    contextvars.ContextVar,
+    contextvars.Token,
+    contextvars.Context,
+    BaseException,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    types.MethodWrapperType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.ModuleType,
+    types.CodeType,
+    types.CellType,
+    types.FrameType,
+    types.TracebackType,
+    types.MappingProxyType,
+    types.SimpleNamespace,
+    types.GenericAlias,
+    types.UnionType,
+    torch.Tensor,
+)
+_TRACED = (TracedInt, TracedFloat, TracedStr)
+
+
+@functools.cache
+def _is_foreign_package(root: str) -> bool:
+    """Whether an installed package has nothing to do with torch: none of its modules has imported it so far."""
+    module = sys.modules.get(root)
+    file = getattr(module, "__file__", None) or ""
+    paths = [str(path) for path in getattr(module, "__path__", ())]
+    if root == "numpy":
+        return True
+    if module is None or not any(is_installed(path) for path in (file, *paths)):
+        return False
+    parts = [m for name, m in list(sys.modules.items()) if name == root or name.startswith(root + ".")]
+    return not any(_knows_torch(part) for part in parts)
+
+
+def _knows_torch(module: Any) -> bool:
+    names = getattr(module, "__dict__", {})
+    return any(
+        value is torch or (isinstance(value, type) and value.__module__.startswith("torch.")) or value is torch.nn
+        for value in list(names.values())
+    )
+
+
+@functools.cache
+def is_foreign_module(name: str) -> bool:
+    """Whether what is defined in the module of this name is not looked into."""
+    root = name.partition(".")[0]
+    if root == "torch":
+        return any(name == part or name.startswith(part + ".") for part in _FOREIGN_TORCH)
+    if root in _FOREIGN_LIBRARY:
+        return True
+    if root in sys.stdlib_module_names or root in ("torchjanus", "__main__", *_MAKES_METHODS):
+        return False
+    return _is_foreign_package(root)
+
+
+_numpy_scalars: ClassTable[bool] = ClassTable()
+_verdicts: ClassTable[tuple[bool | None]] = ClassTable()
+
+
+def is_numpy_scalar(value: Any) -> bool:
+    """Whether this is a number of NumPy's own."""
+    return _is_numpy_scalar(type(value))
+
+
+def _is_numpy_scalar(cls: type) -> bool:
+    known = _numpy_scalars.known.get(id(cls))
+    return _numpy_scalars.put(cls, _derives_from_generic(cls)) if known is None else known
+
+
+def _derives_from_generic(cls: type) -> bool:
+    return any(base.__name__ == "generic" and base.__module__ == "numpy" for base in cls.__mro__)
+
+
+def is_foreign_object(value: Any, was_there: bool) -> bool:
+    """Whether only foreign code understands the object. ``was_there``: it was found in the heap, or given by foreign
+    code; an iterator that the program itself has made natively is none."""
+    cls = type(value)
+    verdict = _verdicts.known.get(id(cls)) or _verdicts.put(cls, (_verdict(cls),))
+    return verdict[0] is True or (verdict[0] is None and was_there)
+
+
+def _verdict(cls: type) -> bool | None:
+    """True: all instances are foreign. None: those that the program has not made itself. False: none is."""
+    if is_one_of(cls, weakref.ProxyTypes):
+        return True  # isinstance() takes one for what it stands for
+    module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
+    if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
+        return False
+    if is_foreign_module(module):
+        return not issubclass(cls, type | BaseException | tuple | types.FunctionType)
+    if module.partition(".")[0] in ("torch", "torchjanus"):
+        return None if cls.__name__ == "Generator" else False
+    if issubclass(cls, types.GeneratorType | types.CoroutineType | types.AsyncGeneratorType):
+        return None
+    if module in ("logging", "weakref", "_weakrefset", "contextlib", "functools", "typing", "enum", "types"):
+        return False
+    return None if _is_native(cls) else False
+
+
+def _is_native(cls: type) -> bool:
+    """Whether no part of the class but object is written in Python."""
+    if is_python_class(cls):
+        module = sys.modules.get(cls.__module__)
+        written = any(isinstance(v, types.FunctionType) for v in vars(cls).values()) or "__dict__" in vars(cls)
+        file = getattr(module, "__file__", None) or ""
+        return not written and not file.endswith(".py")
+    return True
+
+
+# -- effects ---------------------------------------------------------------------------------------------------------
+
+OUTPUT = Effects(writes=frozenset({"output"}))
+TORCH_GENERATOR = Effects(reads=frozenset({"torch generator"}), writes=frozenset({"torch generator"}))
+GENERATOR_FUNCTIONS: frozenset[Any] = frozenset(
+    {torch.manual_seed, torch.seed, torch.initial_seed, torch.get_rng_state, torch.set_rng_state}
+)
+_CLOCK = Effects(reads=frozenset({"clock"}))
+_SLEEP = Effects(writes=frozenset({"clock"}))
+ARRAYS = Effects(reads=frozenset({"arrays"}))
+_CLOCKS = frozenset(
+    {
+        time.time,
+        time.time_ns,
+        time.perf_counter,
+        time.perf_counter_ns,
+        time.monotonic,
+        time.monotonic_ns,
+        time.process_time,
+        time.process_time_ns,
+        time.thread_time,
+    }
+)
+_RANDOM = Effects(writes=frozenset({"random"}), undo=Undo(random.getstate, random.setstate))
+_WRITERS = frozenset(
+    """sort fill put partition resize setflags itemset byteswap __setitem__ __delitem__ __iadd__ __isub__ __imul__
+    __itruediv__ __ifloordiv__ __imod__ __ipow__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__ __imatmul__ setfield
+    shuffle copyto place putmask fill_diagonal put_along_axis save savez savez_compressed savetxt tofile dump load
+    loadtxt genfromtxt fromfile memmap open_memmap seterr seterrcall set_printoptions at""".split()
+)
+# What makes a tensor of an array: it runs nobody's code, as long as it is given nothing else.
+_TAKES_IN: tuple[Any, ...] = (
+    torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, torch.Tensor
+)  # fmt: skip
+_OF_DATA = (int, float, bool, str, type(None), bytes, bytearray, memoryview, array.array)
+_LIBRARIES_OF_VALUES = frozenset(
+    "re json struct base64 binascii hashlib string decimal calendar fnmatch posixpath ntpath".split()
+)
+
+
+def changes_arrays(name: str) -> bool:
+    """Whether a function or method of NumPy's of this name writes to what it is given, or draws random numbers."""
+    return name in _WRITERS or name == "random"
+
+
+def _is_numpy(module: str) -> bool:
+    return module == "numpy" or module.startswith("numpy.")
+
+
+def _bits_of(generator: Any) -> Any:
+    return generator.bit_generator.state
+
+
+def _put_bits(generator: Any, state: Any) -> None:
+    generator.bit_generator.state = state
+
+
+def _state_of(generator: Any) -> Any:
+    return generator.get_state()
+
+
+def _put_state(generator: Any, state: Any) -> None:
+    generator.set_state(state)
+
+
+def _generator_effects(owner: Any) -> Effects:
+    """Drawing from a generator object: NumPy's Generator or RandomState, or a random.Random."""
+    part = frozenset({f"generator {id(owner)}"})
+    if isinstance(owner, random.Random):
+        return Effects(writes=part, undo=Undo(random.Random.getstate, random.Random.setstate, owned=True))
+    if getattr(owner, "bit_generator", None) is not None:
+        return Effects(writes=part, undo=Undo(_bits_of, _put_bits, owned=True))
+    if hasattr(owner, "get_state") and hasattr(owner, "set_state"):
+        return Effects(writes=part, undo=Undo(_state_of, _put_state, owned=True))
+    return WORLD
+
+
+_USERS = Effects(world=True, user_code=True)
+
+
+def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()) -> Effects:
+    """What is known of a call of ``fn``, or of ``owner``'s method ``name``."""
+    if owner is not None and not isinstance(owner, types.ModuleType | type):
+        return _method_effects(name, owner, keywords)
+    module = getattr(fn, "__module__", None) or ""
+    try:
+        hash(fn)
+    except TypeError:  # ctypes' functions have no hash
+        return WORLD
+    if fn is print or is_one_of(fn, _LOGGING) or module.startswith(("logging", "tqdm")):
+        return OUTPUT
+    if is_one_of(fn, GENERATOR_FUNCTIONS):
+        return TORCH_GENERATOR
+    if is_one_of(fn, _CLOCKS):
+        return _CLOCK
+    if fn is time.sleep:
+        return _SLEEP
+    if module == "random":
+        return _RANDOM
+    if _calls_for_each(fn):
+        return _USERS
+    if _is_numpy(module) or isinstance(fn, _numpy_types()):
+        return WORLD if name in _WRITERS or "out" in keywords or ".random" in module else ARRAYS
+    if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
+        return ARRAYS
+    if is_users_cache(fn):
+        return PURE  # whoever has its results kept says that nothing but its arguments matters
+    return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
+
+
+def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether a call only makes a tensor of an array, or of a number of NumPy's."""
+    return any(fn is one for one in _TAKES_IN) and all(map(_is_plain_data, (*args, *kwargs.values())))
+
+
+def _is_plain_data(value: Any) -> bool:
+    cls: Any = type(value)
+    named = isinstance(value, torch.dtype | torch.device | torch.memory_format)
+    return named or is_one_of(cls, _OF_DATA) or cls is _array() or _is_numpy_scalar(cls)
+
+
+def _array() -> type | None:
+    numpy = sys.modules.get("numpy")
+    return None if numpy is None else numpy.ndarray
+
+
+def is_users_cache(fn: Any) -> bool:
+    """Whether it is a function of the user's that ``functools`` keeps the results of: they are the same objects as
+    long as it does."""
+    return isinstance(fn, functools._lru_cache_wrapper) and _is_users(getattr(fn, "__module__", None))
+
+
+def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
+    cls = type(owner)
+    module = cls.__module__
+    if isinstance(owner, torch.Generator):
+        return TORCH_GENERATOR
+    if isinstance(owner, random.Random):
+        return _RANDOM if owner is random._inst else _generator_effects(owner)
+    if module.startswith("numpy.random"):
+        return WORLD if name == "shuffle" else _generator_effects(owner)
+    if _calls_for_each(owner):
+        return _USERS
+    if _is_numpy(module):
+        return WORLD if name in _WRITERS or "out" in keywords else ARRAYS
+    if module in ("datetime", "re", "decimal", "_decimal", "_hashlib", "uuid"):
+        return ARRAYS if name not in ("update",) else WORLD
+    if module.startswith(("logging", "tqdm")):
+        return OUTPUT
+    if isinstance(owner, types.GeneratorType | types.CoroutineType) or module.startswith("torch.utils.data"):
+        return _USERS
+    return _USERS if _is_users(module) else WORLD
+
+
+@functools.cache
+def _is_users(module: str | None) -> bool:
+    """Whether a module is the user's own, and its functions may look at whatever the step has changed."""
+    if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
+        return False
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file is None or not is_installed(file)
+
+
+def _calls_for_each(fn: Any) -> bool:
+    """Whether NumPy calls a function of Python's for each element: ``np.vectorize``, ``np.frompyfunc``."""
+    if type(fn).__name__ == "vectorize" and type(fn).__module__ == "numpy":
+        return True
+    return isinstance(fn, _numpy_types()) and getattr(fn, "__name__", "").endswith(" (vectorized)")
+
+
+@functools.cache
+def _numpy_types() -> tuple[type, ...]:
+    numpy = sys.modules.get("numpy")
+    return () if numpy is None else (numpy.ufunc,)
+
+
+_LOGGING = frozenset(
+    {
+        warnings.warn,
+        warnings.warn_explicit,
+        *(getattr(logging, name) for name in "debug info warning error critical exception log".split()),
+        *(getattr(logging.Logger, name) for name in "debug info warning error critical exception log".split()),
+    }
+)
+
+
+def is_draw(fn: Any) -> bool:
+    """Whether this draws elements by Python's generator, and looks at none of them."""
+    drawing = (random.Random.choice, random.Random.choices, random.Random.sample)
+    return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
+
+
+def draw_places(generator: random.Random, name: str, count: int, /, *args: Any, **kwargs: Any) -> Any:
+    """What ``choice``, ``choices`` and ``sample`` draw of so many elements: their places, by the same numbers."""
+    return getattr(generator, name)(range(count), *args, **kwargs)
+
+
+def changes_in_place(fn: Any) -> bool:
+    """Whether a function is there to change the container that it is given, though it may leave one as it was."""
+    module, name = getattr(fn, "__module__", None), str(getattr(fn, "__name__", None) or getattr(fn, "name", ""))
+    return name == "shuffle" or module == "_heapq" or (module == "_bisect" and name.startswith("insort"))
+
+
+def runs_user_code(value: Any) -> bool:
+    """Whether this is a function of the user's, or holds one: native code that is given it may call it."""
+    if isinstance(value, functools.partial):
+        return runs_user_code(value.func)
+    if isinstance(value, types.MethodType):
+        value = value.__func__
+    if isinstance(value, types.FunctionType):
+        return not is_foreign_module(value.__module__ or "")
+    return False

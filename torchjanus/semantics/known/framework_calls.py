@@ -1,0 +1,104 @@
+"""What is known of torch's functions, by name: which only ask, which fetch a value, which no graph can hold.
+
+Plain tables; knows nothing of recordings.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.graph.ir.user_code import ACCUMULATED, GRADIENT
+
+__all__ = [
+    "BACKWARD",
+    "FETCHES",
+    "HOOKING",
+    "METADATA",
+    "NUMERIC",
+    "REFUSED",
+    "SIZED",
+    "accessor",
+    "call_name",
+    "checks",
+]
+
+# What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
+METADATA = frozenset(
+    """shape dtype device ndim is_leaf layout is_cuda is_cpu is_meta is_mps is_xpu is_sparse is_quantized is_nested
+    is_mkldnn is_sparse_csr is_vulkan is_ipu is_maia is_mtia is_ort is_xla is_hpu itemsize nbytes names output_nr
+    retains_grad requires_grad size dim numel stride nelement ndimension element_size is_floating_point is_complex
+    is_contiguous storage_offset __len__ get_device is_same_size is_signed is_inference is_conj is_neg is_pinned
+    is_shared is_distributed result_type can_cast promote_types is_tensor is_storage finfo iinfo __hash__ __class__
+    is_grad_enabled __dir__ __repr_html__ __cuda_array_interface__ _is_view is_nonzero_static dense_dim sparse_dim
+    has_names is_set_to __instancecheck__ _has_symbolic_sizes_strides _is_zerotensor""".split()
+)
+# Of these, what depends on a tensor's sizes, and is not made of them in a simple way.
+SIZED = frozenset({"stride", "is_contiguous", "nbytes", "is_same_size", "__repr_html__"})
+FETCHES: dict[str, type | None] = {"item": None, "__float__": float, "__int__": int}
+REFUSED: dict[str, tuple[str, str]] = {
+    "numpy": (
+        "the array shares memory with a tensor that the graph computes.",
+        "Return the tensor and convert it after.",
+    ),
+    "__array__": ("NumPy reads a tensor that the graph computes.", "Return the tensor and convert it after."),
+    "data_ptr": ("the address of a tensor in a graph means nothing.", ""),
+    "untyped_storage": ("a graph's tensors have no storage of their own.", ""),
+    "storage": ("a graph's tensors have no storage of their own.", ""),
+    "_typed_storage": ("a graph's tensors have no storage of their own.", ""),
+    "grad_fn": ("the autograd graph is not there when a compiled graph runs.", ""),
+    "__dlpack__": ("the memory leaves torch.", "Return the tensor and convert it after."),
+    "share_memory_": ("a graph cannot move storage.", "Do it before the first call."),
+    "resize_": ("it changes storage in place.", "Make a new tensor instead."),
+    "set_": ("it replaces a tensor's storage.", "Use copy_()."),
+    "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
+}
+# Where a Python integer is data, and no size or index.
+NUMERIC = frozenset(
+    """add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv true_divide divide multiply subtract pow
+    rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
+    clamp_min clamp_max maximum minimum tensor as_tensor scalar_tensor masked_fill""".split()
+)
+HOOKING = {"register_hook": GRADIENT, "register_post_accumulate_grad_hook": ACCUMULATED}
+BACKWARD = frozenset({"backward", "grad"})
+_RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli", "poisson", "lu_", "svd", "eig", "qr")
+
+
+def call_name(func: Callable[..., Any]) -> str:
+    """``Tensor.grad.__get__``, ``torch.relu``, ``F.linear``: how a person would write the function."""
+    name = getattr(func, "__name__", "") or repr(func)
+    owner = getattr(func, "__self__", None)
+    if name in ("__get__", "__set__", "__delete__") and owner is not None:
+        return f"Tensor.{getattr(owner, '__name__', owner)}.{name}"
+    kind = getattr(func, "__objclass__", None)
+    if kind is not None and issubclass(kind, torch._C.TensorBase):
+        return f"Tensor.{name}"
+    qualname: str = getattr(func, "__qualname__", name)
+    if qualname.startswith("Tensor."):
+        return qualname
+    module: str = getattr(func, "__module__", None) or "torch"
+    short = {"torch.nn.functional": "F", "torch._C._nn": "F", "torch._C": "torch"}.get(module, module)
+    return f"{short}.{name}"
+
+
+def accessor(func: Callable[..., Any]) -> Callable[..., Any]:
+    """The function; of those that Python makes anew whenever an attribute of tensors is used (``x.T``) always one, so
+    that calls of it are alike."""
+    return _ACCESSORS.setdefault(func, func) if type(func) is types.MethodWrapperType else func
+
+
+_ACCESSORS: dict[Callable[..., Any], Callable[..., Any]] = {}
+
+
+def checks(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the operation raises on some values: decompositions, and whatever takes indices."""
+    if any(word in name for word in _RAISING):
+        return True
+    tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))
+    with torch._C.DisableTorchFunction():
+        return any(not t.is_floating_point() and t.dtype is not torch.bool and t.dim() > 0 for t in tensors)

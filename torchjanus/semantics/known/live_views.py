@@ -1,0 +1,38 @@
+"""Views of dictionaries that were made before the call: what they show is read of the dictionary behind them.
+
+``d.keys()``, ``d.values()``, ``d.items()`` and ``types.MappingProxyType(d)`` show what ``d`` holds by now. Knows
+nothing of how a dictionary is watched.
+"""
+
+from __future__ import annotations
+
+import collections
+import gc
+import types
+from typing import Any
+
+from torchjanus.core.kinds import is_one_of, isinstance
+
+__all__ = ["ITEMS", "KEYS", "VALUES", "dictionary_behind", "is_view"]
+
+KEYS: type = type({}.keys())
+VALUES: type = type({}.values())
+ITEMS: type = type({}.items())
+_VIEWS = (KEYS, VALUES, ITEMS, types.MappingProxyType)
+_OF_MODULES_AND_CLASSES = ({"__module__", "__doc__"}, {"__name__", "__loader__"})
+
+
+def is_view(value: Any) -> bool:
+    """Whether it shows what a dictionary holds."""
+    return isinstance(value, _VIEWS)
+
+
+def dictionary_behind(view: Any) -> Any:
+    """The dictionary that a view shows; None if it shows anything else, or what a class or a module has of names."""
+    held = gc.get_referents(view)
+    if len(held) != 1 or not isinstance(held[0], dict):
+        return None
+    behind = held[0]
+    if type(view) is types.MappingProxyType and not is_one_of(type(behind), (dict, collections.OrderedDict)):
+        return None  # it asks methods of the other class
+    return None if any(names <= dict.keys(behind) for names in _OF_MODULES_AND_CLASSES) else behind

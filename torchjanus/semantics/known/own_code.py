@@ -1,0 +1,411 @@
+"""Which code of the program's own native code can reach from what it is given, and what that code may change.
+
+Native code calls back: ``print`` asks an object for its text and a file to write, a logger its handlers and filters,
+``pickle`` an object for its state, a thread its target. What such a function may change is read off its code: the
+names under which it sets attributes and variables, and whether it may change containers. Knows nothing of traces.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import contextvars
+import dis
+import functools
+import gc
+import logging
+import sys
+import types
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.semantics.known.foreign import is_foreign_module
+
+__all__ = ["Reach", "does_more_than_read", "is_own", "of_logger", "reach"]
+
+_SEEN = 3000  # objects that are looked at, in one question: what is near comes first
+_ATOMS = (
+    bool, int, float, complex, str, bytes, type(None), types.CodeType, torch.dtype, torch.device, torch.Size, range
+)  # fmt: skip
+# Native code asks for these by name, wherever it finds them.
+_PROTOCOLS = frozenset(
+    """write writelines flush read readline readlines readinto close seek tell isatty fileno truncate emit filter format
+    handle default run persistent_id reducer_override extra_repr get_extra_state""".split()
+)
+# It neither makes, sets nor deletes anything of an object that it is given to show, to store or to call.
+_NOT_ASKED = frozenset(
+    """__init__ __new__ __init_subclass__ __class_getitem__ __set_name__ __setattr__ __delattr__ __setitem__ __delitem__
+    __set__ __delete__ __setstate__ __del__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__
+    __iand__ __ior__ __ixor__ __ilshift__ __irshift__ __imatmul__""".split()
+)
+_CHANGING = frozenset(
+    """append appendleft extend extendleft insert remove pop popleft popitem clear update setdefault add discard sort
+    reverse rotate move_to_end intersection_update difference_update symmetric_difference_update subtract put put_nowait
+    fill itemset resize""".split()
+)
+_CHANGING_TENSORS = frozenset("backward step zero_grad load_state_dict out data grad copyto".split())
+_DRAWING = frozenset("random rand randn randint randperm seed manual_seed set_rng_state bernoulli dropout".split())
+_MODES = frozenset(
+    """set_grad_enabled _set_grad_enabled set_default_dtype set_default_device set_default_tensor_type
+    use_deterministic_algorithms set_autocast_enabled set_num_threads""".split()
+)
+_ANYTHING = frozenset("setattr delattr exec eval vars globals locals __dict__ __setattr__ __delattr__".split())
+_LOOKING = frozenset({"vars", "__dict__"})
+_HARMLESS_MODULES = frozenset(
+    """math logging itertools functools operator collections string textwrap json dataclasses typing enum abc contextlib
+    types reprlib pprint builtins""".split()
+)
+_HARMLESS = frozenset(
+    """abs all any ascii bool bytes callable chr complex dict divmod enumerate filter float format frozenset getattr
+    hasattr hash hex id int isinstance issubclass iter len list map max min next object oct ord pow property range repr
+    reversed round set slice sorted str sum super tuple type zip staticmethod classmethod print""".split()
+)
+
+
+@dataclass(frozen=True)
+class _Does:
+    """What a code object says that it does."""
+
+    names: frozenset[str]  # of attributes and variables that it looks up
+    sets: frozenset[str]  # attributes that it sets or deletes
+    variables: frozenset[str]  # globals likewise
+    shared: frozenset[str]  # variables of enclosing functions likewise
+    imports: frozenset[str]  # modules that it imports
+    items: bool  # it may change a container or a tensor
+
+
+@functools.cache
+def _does(code: types.CodeType) -> _Does:
+    names, sets, variables, shared, imports = set(code.co_names), set[str](), set[str](), set[str](), set[str]()
+    items = False
+    for instruction in dis.get_instructions(code):
+        match instruction.opname:
+            case "STORE_ATTR" | "DELETE_ATTR":
+                sets.add(instruction.argval)
+            case "STORE_GLOBAL" | "DELETE_GLOBAL":
+                variables.add(instruction.argval)
+            case "STORE_DEREF" | "DELETE_DEREF" if instruction.argval in code.co_freevars:
+                shared.add(instruction.argval)
+            case "IMPORT_NAME":
+                imports.add(instruction.argval)
+            case "STORE_SUBSCR" | "DELETE_SUBSCR" | "STORE_SLICE":
+                items = True
+            case "BINARY_OP":
+                items = items or instruction.argrepr.endswith("=")
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            inner = _does(constant)
+            names |= inner.names
+            sets |= inner.sets
+            variables |= inner.variables
+            imports |= inner.imports
+            shared |= inner.shared & set(code.co_freevars)
+            items = items or inner.items
+    items = items or any(name in _CHANGING or (name.endswith("_") and name[-2:] != "__") for name in names)
+    return _Does(frozenset(names), frozenset(sets), frozenset(variables), frozenset(shared), frozenset(imports), items)
+
+
+def is_own(module: Any) -> bool:
+    """Whether what is defined in the module of this name is the program's, or a library's that is looked into."""
+    if not isinstance(module, str) or is_foreign_module(module):
+        return False
+    root = module.partition(".")[0]
+    return root == "__main__" or (
+        root not in sys.stdlib_module_names and root not in ("torch", "torchjanus", "builtins")
+    )
+
+
+@dataclass
+class Reach:
+    """Code of the program's own that native code may run, and what that may change."""
+
+    functions: dict[int, Any] = field(default_factory=dict)
+    objects: dict[int, Any] = field(default_factory=dict)  # containers, instances, classes and tensors that it reaches
+    names: set[str] = field(default_factory=set)  # that it looks up
+    sets: set[str] = field(default_factory=set)  # attributes that it sets
+    variables: set[tuple[int, str]] = field(default_factory=set)  # globals that it sets, with the id of their namespace
+    cells: set[int] = field(default_factory=set)  # variables of enclosing functions that it sets
+    items: bool = False  # whether it may change containers and tensors
+    anything: bool = False  # whether it may set any attribute
+    world: bool = False  # whether it calls what may do anything
+    modes: bool = False  # whether it may set modes of torch
+    tensors: bool = False  # whether it calls functions of torch, or of NumPy
+
+    @property
+    def changes(self) -> bool:
+        """Whether it may change anything that a program can see."""
+        return bool(self.sets or self.variables or self.cells or self.items or self.anything or self.world)
+
+
+def reach(values: Iterable[Any]) -> Reach:
+    """What code of the program's own native code reaches from these values, and what it may change."""
+    walk = _Walk()
+    walk.pending.extend(values)
+    walk.run()
+    made = walk.reach
+    if made.tensors:
+        made.items = made.items or bool(made.names & _CHANGING_TENSORS)
+        made.world = made.world or bool(made.names & _DRAWING)
+        made.modes = bool(made.names & _MODES)
+    if "set" in made.names and any(isinstance(value, contextvars.ContextVar) for value in made.objects.values()):
+        made.items = True
+    return made
+
+
+# Beside what changes objects: what takes from an iterator, prints, or tells a logger.
+_DOING = frozenset(
+    """next __next__ send throw print write writelines debug info warning warn error exception critical log""".split()
+)
+
+
+def does_more_than_read(functions: Iterable[Any], subject: Any) -> bool:
+    """Whether it may make a difference how often these functions are called, which are methods of ``subject``."""
+    walk = _Walk()
+    walk.pending.extend(functions)
+    walk.look_up_on(subject)
+    walk.run()
+    made = walk.reach
+    made.anything = bool(made.names & (_ANYTHING - _LOOKING))  # what is stored into a namespace is an item
+    changing = made.tensors and bool(made.names & (_CHANGING_TENSORS | _DRAWING | _MODES))
+    return made.changes or changing or bool(made.names & _DOING)
+
+
+class _Walk:
+    def __init__(self) -> None:
+        self.reach = Reach()
+        self.pending: collections.deque[Any] = collections.deque()
+        self._seen: dict[int, Any] = {}
+        self._own: list[Any] = []  # objects, classes and modules of which only what is asked for by name is looked at
+        self._asked: list[set[str]] = []
+
+    def run(self) -> None:
+        names = -1
+        while self.pending or names != len(self.reach.names):
+            names = len(self.reach.names)
+            while self.pending and len(self._seen) < _SEEN:
+                self._visit(self.pending.popleft())
+            if len(self._seen) >= _SEEN:
+                return
+            for owner, asked in zip(self._own, self._asked, strict=True):
+                for name in self.reach.names - asked:
+                    self.pending.extend(_under(owner, name))
+                asked |= self.reach.names
+
+    def _visit(self, value: Any) -> None:
+        kind = type(value)  # isinstance() would ask an object for its __class__, by a method of the program's
+        if issubclass(kind, _ATOMS) or id(value) in self._seen:
+            return
+        self._seen[id(value)] = value
+        if issubclass(kind, torch.Tensor):
+            self.reach.objects[id(value)] = value
+        elif issubclass(kind, types.FunctionType):
+            self._function(value)
+        elif issubclass(kind, types.ModuleType):
+            if is_own(value.__name__):
+                self._by_name(value)
+        elif issubclass(kind, type):
+            if is_own(value.__module__):
+                self._class(value)
+        elif issubclass(kind, logging.Logger):
+            self.pending.extend(of_logger(value))
+            if is_own(kind.__module__):
+                self.reach.objects[id(value)] = value
+                self._by_name(value)
+        elif issubclass(kind, types.GeneratorType | types.CoroutineType):
+            self._generator(value)
+        elif issubclass(kind, functools._lru_cache_wrapper):
+            self.pending.append(value.__wrapped__)  # what it gave before is not asked for anything
+        elif issubclass(kind, types.BuiltinFunctionType) and issubclass(type(value.__self__), types.ModuleType):
+            return
+        elif issubclass(kind, types.BuiltinFunctionType | types.MethodWrapperType):
+            if value.__name__ in _CHANGING or value.__name__ in _NOT_ASKED:
+                self.reach.functions[id(value)] = value  # who calls it changes what it is a method of
+                self.reach.items = True
+            self.pending.append(value.__self__)
+        else:
+            if not issubclass(kind, tuple | frozenset):
+                self.reach.objects[id(value)] = value
+            own = [cls for cls in kind.__mro__ if is_own(cls.__module__)]
+            self.pending.extend(own)
+            if own:
+                self._by_name(value)
+                self.pending.extend(_native_parts(value))
+            else:
+                self.pending.extend(_referents(value))
+
+    def look_up_on(self, owner: Any) -> None:
+        """Of this object only what the code asks for by name is reached."""
+        self._seen[id(owner)] = owner
+        self._by_name(owner)
+
+    def _by_name(self, owner: Any) -> None:
+        self._own.append(owner)
+        self._asked.append(set())
+
+    def _class(self, cls: type) -> None:
+        self.reach.objects[id(cls)] = cls
+        self._by_name(cls)
+        inherited = {name for base in cls.__mro__ if not is_own(base.__module__) for name in vars(base)}
+        if issubclass(cls, torch.nn.Module):
+            inherited = set()  # its forward() is called by whoever calls it
+        for name, raw in list(vars(cls).items()):
+            special = name.startswith("__") and name.endswith("__")
+            if name not in _NOT_ASKED and (special or name in inherited or name in _PROTOCOLS):
+                self.pending.extend(_unwrapped(raw))
+
+    def _generator(self, value: Any) -> None:
+        frame = value.gi_frame if isinstance(value, types.GeneratorType) else value.cr_frame
+        if frame is None:
+            return
+        if is_own(frame.f_globals.get("__name__")):
+            self.reach.functions[id(value)] = value
+            self._code(frame.f_code, frame.f_globals)
+        self.pending.extend(gc.get_referents(value))  # its variables: f_locals would change the order of those
+
+    def _function(self, fn: types.FunctionType) -> None:
+        cells = fn.__closure__ or ()
+        self.pending.extend(_content(cell) for cell in cells)
+        if not is_own(fn.__globals__.get("__name__")):  # a library's wrapper may call itself what it wraps
+            return
+        reach = self.reach
+        reach.functions[id(fn)] = fn
+        does = self._code(fn.__code__, fn.__globals__)
+        named = dict(zip(fn.__code__.co_freevars, cells, strict=True))
+        reach.cells.update(id(named[name]) for name in does.shared if name in named)
+        for cell in cells:
+            self._global(_content(cell))
+        self.pending.extend(fn.__defaults__ or ())
+        self.pending.extend((fn.__kwdefaults__ or {}).values())
+
+    def _code(self, code: types.CodeType, namespace: dict[str, Any]) -> _Does:
+        reach, does = self.reach, _does(code)
+        reach.names |= does.names
+        reach.sets |= does.sets
+        reach.items = reach.items or does.items
+        reach.variables.update((id(namespace), name) for name in does.variables)
+        reach.anything = reach.anything or bool(does.names & _ANYTHING)
+        for name in does.imports:
+            self._global(sys.modules.get(name, dis))  # the import of what is not there yet may do anything
+        for name in does.names:
+            if name in namespace:
+                value = namespace[name]
+                self._global(value)
+                self.pending.append(value)
+            elif hasattr(builtins, name) and name not in _HARMLESS and not isinstance(getattr(builtins, name), type):
+                reach.world = reach.world or name in ("open", "input", "__import__", "exec", "eval", "compile")
+        return does
+
+    def _global(self, value: Any) -> None:
+        """A function or module of a library's, looked up by name: it may do anything, but for those that are known."""
+        if is_own(type(value).__module__) or not (callable(value) or type(value) is types.ModuleType):
+            return
+        name = value.__name__ if type(value) is types.ModuleType else getattr(value, "__module__", None)
+        if not isinstance(name, str) or is_own(name):
+            return
+        root = name.partition(".")[0]
+        if root in ("torch", "numpy"):
+            self.reach.tensors = True
+        elif root not in _HARMLESS_MODULES:
+            self.reach.world = self.reach.items = True
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _unwrapped(raw: Any) -> Iterator[Any]:
+    """What a class holds under a name, and the functions that it stands for."""
+    if isinstance(raw, property):
+        yield from (part for part in (raw.fget, raw.fset, raw.fdel) if part is not None)
+    elif isinstance(raw, staticmethod | classmethod):
+        yield raw.__func__
+    else:
+        yield raw
+
+
+def _under(owner: Any, name: str) -> Iterator[Any]:
+    """What an object of the program's has under a name, itself or by its class, without asking its class."""
+    try:
+        space = object.__getattribute__(owner, "__dict__")
+    except AttributeError:
+        space = {}
+    if name in space:
+        yield from _unwrapped(space[name])
+    for cls in () if issubclass(type(owner), type | types.ModuleType) else type(owner).__mro__:
+        raw = vars(cls).get(name)
+        if is_own(cls.__module__) and raw is not None:
+            if isinstance(raw, types.MemberDescriptorType):
+                try:
+                    yield raw.__get__(owner)
+                except AttributeError:
+                    continue
+            else:
+                yield from _unwrapped(raw)
+
+
+def _native_parts(value: Any) -> Iterator[Any]:
+    """What an object of a class of the program's holds beside its attributes: elements, what a library's class put
+    there."""
+    if issubclass(type(value), torch.nn.Module):
+        yield from object.__getattribute__(value, "__dict__").get("_modules", {}).values()
+    elif issubclass(type(value), dict):
+        yield from dict.keys(value)
+        yield from dict.values(value)
+    elif issubclass(type(value), list | tuple | set | frozenset | collections.deque):
+        yield from gc.get_referents(value)
+    elif any(cls is not object and not is_own(cls.__module__) for cls in type(value).__mro__):
+        yield from _referents(value)
+
+
+def _referents(value: Any) -> Iterator[Any]:
+    """What an object holds that is not the program's: all that Python's collector would find."""
+    if issubclass(type(value), torch.nn.Module):
+        yield from object.__getattribute__(value, "__dict__").get("_modules", {}).values()
+        return
+    if type(value) is logging.LogRecord:
+        yield from _logged(value)
+        return
+    if type(value) is types.FrameType:
+        yield from _variables(value)
+        return
+    for part in gc.get_referents(value):
+        if part is not type(value):
+            yield part
+
+
+def _variables(frame: types.FrameType) -> Iterator[Any]:
+    """What a frame holds, which a traceback might show: nobody calls the function that it runs, or those it knows."""
+    if str(frame.f_globals.get("__name__")).partition(".")[0] == "torchjanus":
+        return
+    for part in gc.get_referents(frame):
+        one = _content(part) if type(part) is types.CellType else part
+        if type(one) is not types.FunctionType:
+            yield one
+
+
+def _logged(record: logging.LogRecord) -> Iterator[Any]:
+    """What a record holds that a handler keeps. It asks the parts for their text at most, tensors by torch."""
+    for part in vars(record).values():
+        for one in part if type(part) is tuple else (part,):
+            if not issubclass(type(one), torch.Tensor):
+                yield one
+
+
+def of_logger(logger: logging.Logger) -> Iterator[Any]:
+    """What a logger calls for a line: the maker of records, filters, and the handlers up to the root."""
+    yield logging.getLogRecordFactory()
+    yield logging.lastResort
+    yield from logger.filters
+    one: logging.Logger | None = logger
+    while one is not None:
+        if is_own(type(one).__module__):
+            yield type(one)
+        yield from one.handlers
+        one = one.parent if one.propagate else None

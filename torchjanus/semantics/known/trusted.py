@@ -1,0 +1,103 @@
+"""Which library internals are trusted not to be patched between calls, and which are called as they are.
+
+The whole list is here, so that it can be read: reads of functions, classes, modules and texts in a trusted library's
+own namespaces are not guarded. Numbers, flags and containers found there are guarded like the user's.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from typing import Any
+
+from torch._functorch import predispatch
+
+from torchjanus.core.kinds import isinstance
+
+__all__ = [
+    "IGNORED",
+    "MODULE_CONTAINERS",
+    "SETTING_UP",
+    "is_installed",
+    "is_settled",
+    "is_trusted_class",
+    "is_trusted_module",
+]
+
+_TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.stdlib_module_names}) - {
+    "__main__",
+    "this",
+}
+
+# Kinds of object that a trusted namespace does not change once imported.
+_SETTLED = (
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.ModuleType,
+    type,
+    str,
+    type(None),
+)
+
+# Modules whose functions neither change what the user can see nor feed anything into the step: instrumentation and
+# questions about the compiler. They are called for real while watching and left out of the graph.
+IGNORED = (
+    "torch._dynamo",
+    "torch.compiler",
+    "torch.autograd.profiler",
+    "torch.profiler",
+    "torch.overrides",
+    "torch.jit",
+    "torch._jit_internal",
+    "torch._utils_internal",
+    "torch.utils._foreach_utils",
+    "torch.utils._config_module",
+    "torch._logging",
+    "torch.fx",
+    "importlib",
+    "inspect",
+    "typing",
+    "typing_extensions",
+    "abc",
+    "_weakrefset",
+    "weakref",
+    "warnings",
+    "enum",
+    "dataclasses",
+    "functools",
+    "packaging",
+    "re",
+    "copyreg",
+)
+
+
+# These fill tables of torch's own when they are first called.
+SETTING_UP = frozenset({predispatch.lazy_load_decompositions})
+
+# The containers that every nn.Module makes for itself and never replaces (what they hold is guarded).
+MODULE_CONTAINERS = frozenset(
+    """_parameters _buffers _modules _non_persistent_buffers_set _backward_hooks _backward_pre_hooks _forward_hooks
+    _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks _forward_pre_hooks_with_kwargs""".split()
+)
+
+
+def is_trusted_module(name: Any) -> bool:
+    """Whether the module of this name belongs to a trusted library."""
+    return isinstance(name, str) and name.partition(".")[0] in _TRUSTED_ROOTS
+
+
+def is_installed(filename: str) -> bool:
+    """Whether a file belongs to an installed package: its functions keep their code and defaults. Those of the user's
+    own files may get new ones while the program runs (IPython's autoreload does that)."""
+    return "site-packages" in filename or "dist-packages" in filename
+
+
+def is_trusted_class(cls: type) -> bool:
+    return is_trusted_module(cls.__module__)
+
+
+def is_settled(value: Any) -> bool:
+    """Whether a trusted namespace can be relied upon to keep this very value."""
+    return isinstance(value, _SETTLED) or type(value).__module__ == "torch"

@@ -1,0 +1,1 @@
+"""Python's native functions, methods and containers in a watched run."""

@@ -1,0 +1,290 @@
+"""Comparisons and hashes that native code asks for in the midst of its own work: of a container's parts, of keys.
+
+``(a, 1) == (b, 1)``, ``min(a, b)``, ``{a: 1}`` and the methods that ``dataclass`` makes compare objects by methods of
+their classes. Where one of those is written in Python it is watched: the parts are compared one by one, as the program
+itself would compare them, and a key's hash is assumed.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import enum
+import types
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import getattr, hasattr, isinstance
+from torchjanus.hooks import COMPARE
+from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.known.foreign import is_foreign_object
+from torchjanus.semantics.known.live_views import ITEMS, KEYS
+from torchjanus.semantics.known.trusted import is_trusted_class
+from torchjanus.semantics.native.containers import CONTAINERS, HeapAccess, NativeContainers
+from torchjanus.semantics.native.identities import among
+from torchjanus.semantics.native.key_code import KeyCode, kinds_of, parts_of_key, samples_of
+from torchjanus.semantics.protocols.operators import COMPARE as METHODS
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.trace.values import Traced
+
+__all__ = ["Comparisons", "answers", "asks", "generated_fields"]
+
+_SEQUENCES = (list, tuple, collections.deque)
+_NATIVE = (int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size)
+_NATIVE_IDS = frozenset(map(id, _NATIVE))  # a metaclass may have no hash
+
+
+class Comparisons(NativeContainers):
+    """Compares for native code, each comparison watched."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+        super().__init__(recording, framework, heap)
+        self._kinds: dict[int, tuple[Any, int, dict[int, type]]] = {}
+        self._key_code = KeyCode()
+        self._put: dict[int, list[Any]] = {}  # keys that Python code hashes or compares, by hash
+
+    def by_parts(self, op: str, a: Any, b: Any) -> Any:
+        """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
+        if type(a) is type(b) and (names := generated_fields(type(a), "__eq__" if op == "!=" else METHODS[op])):
+            return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
+        if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
+            return self.heap.compare(None, op, self.heap.attr(None, a, "__dict__"), self.heap.attr(None, b, "__dict__"))
+        if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
+            return self.in_order_of(op, a, b)
+        for one in (a, b):
+            if isinstance(one, dict | set | frozenset) and self.asked_once(one):
+                return ABSENT
+        if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
+            if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
+                self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
+            return ABSENT
+        for kind in _SEQUENCES:
+            if isinstance(a, kind) and isinstance(b, kind):
+                answer = self.in_order_of(op, a, b)
+                return self.heap.branch(None, answer) if kind is collections.deque else answer
+        if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
+            left, right = self.consumed(a), self.consumed(b)
+            self.asked_natively(left, right)
+            if len(left) != len(right):
+                return op == "!="
+            for key, one in list(left.items()):  # a copy: what compares them may change them
+                other = right.get(key, ABSENT)  # asks as often as Python does
+                if other is ABSENT or not self.equal(one, other):
+                    return op == "!="
+            return op == "=="
+        if isinstance(a, CONTAINERS) and isinstance(b, CONTAINERS):
+            self._refuse_asking(a, METHODS[op])
+        return ABSENT
+
+    def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
+        return [self.heap.attr(None, value, name) for name in names]
+
+    def in_order_of(self, op: str, a: Any, b: Any) -> Any:
+        """``a op b`` of two sequences: what the first parts that differ say, be it a tensor, else the lengths."""
+        left, right = list(self.iterable(a)), list(self.iterable(b))
+        if op in ("==", "!=") and len(left) != len(right):
+            return op == "!="
+        for number, (one, other) in enumerate(zip(left, right, strict=False), start=1):
+            if not self.equal(one, other):
+                # What compares the parts may have made the lists shorter.
+                if number > min(_length(a), _length(b)):
+                    break
+                return op == "!=" if op in ("==", "!=") else self.heap.compare(None, op, one, other)
+            if number >= min(_length(a), _length(b)):
+                break
+        return bool(COMPARE[op](_length(a), _length(b)))
+
+    def ordered(self, op: str, a: Any, b: Any) -> bool:
+        """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
+        if self._are_ordered_by_parts(op, a, b):
+            return self.heap.branch(None, self.in_order_of(op, a, b))
+        return self.heap.branch(None, self.heap.compare(None, op, a, b))
+
+    def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:
+        """Whether both are tuples, or lists, and what they are to each other is theirs to say."""
+        kind = next((kind for kind in (tuple, list) if isinstance(a, kind) and isinstance(b, kind)), None)
+        own = None if kind is None else getattr(kind, METHODS[op])
+        return own is not None and all(on_type(type(one), METHODS[op]) is own for one in (a, b))
+
+    # -- keys -----------------------------------------------------------------------------------------------------
+
+    def asked_once(self, container: Any, *keys: Any) -> bool:
+        """Whether the container has to carry an operation out by itself, since it asks code of the program's that may
+        change something: then the trace is refused. ``keys``: what is looked for, stored or removed."""
+        found = None
+        for key in keys:
+            found = self._key_code.of_key(key) if found is None else found
+        if found is None and isinstance(container, dict | set | frozenset):
+            kept = self.recording.owner(container) is not None
+            found = self._key_code.of_container(container, kept, keys)
+        if found is None:
+            return False
+        self.recording.refuse(
+            f"a dictionary or set asks a {type(found).__qualname__} for its hash, or compares it, by code that may "
+            "change something",
+            "a graph asks for neither as often as Python does.",
+            "Let __hash__ and __eq__ only read, or use numbers, texts or tuples of them as keys.",
+        )
+        return True
+
+    def hold_hash(self, value: Any) -> None:
+        """A key whose hash is made by Python code: what that reads is assumed to stay."""
+        if self.asked_once(None, value):
+            return
+        method = on_type(type(value), "__hash__")
+        names = generated_fields(type(value), "__hash__")
+        if names is not None:
+            for part in self.fields(value, names):
+                self.key(part)
+        elif self.heap.enterable(method):
+            self.heap.come_upon(type(value), "__hash__")
+            self.recording.pin(self.heap.call(None, method, (value,), {}), "the hash of a key")
+        else:
+            self._refuse_asking(value, "__hash__")
+
+    def asked_natively(self, *containers: Any) -> bool:
+        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
+        then; the trace is refused."""
+        return any(
+            self.keys_asked_natively(samples_of(container).values())
+            for container in containers
+            if isinstance(container, dict | set | frozenset | KEYS | ITEMS)
+        )
+
+    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+        """Likewise of keys that are no tuples of others."""
+        for key in keys:
+            name = next((name for name in ("__hash__", "__eq__") if answers(type(key), name)), None)
+            if name is not None:
+                if not self.asked_once(None, key):
+                    self._refuse_asking(key, name)
+                return True
+        return False
+
+    def put_together(self, *keys: Any) -> None:
+        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
+        for key in keys:
+            if id(type(key)) in _NATIVE_IDS or isinstance(key, Traced):
+                self.hold_key(key)
+            elif any(answers(type(part), name) for part in parts_of_key(key) for name in ("__hash__", "__eq__")):
+                if self.asked_once(None, key):
+                    return
+                self.key(key)
+                earlier = self._put.setdefault(hash(key), [])
+                for other in earlier:
+                    if other is not key:
+                        self.equal(other, key)
+                earlier.append(key)
+            else:
+                self.hold_key(key)
+
+    def among(self, container: Any, key: Any) -> None:
+        """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
+        if self.asked_once(container, key):
+            return
+        kinds = self._kinds_of(container)
+        if self.recording.identities and self.recording.owner(container) is None:
+            among(self.recording, container, key)
+        hashed = {number for number, kind in kinds.items() if answers(kind, "__hash__")}
+        if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds.values())):
+            return
+        for other in list(container):
+            if other is not key:
+                if id(type(other)) in hashed:
+                    self.key(other)
+                if hash(other) == hash(key):
+                    self.equal(other, key)
+
+    def _kinds_of(self, container: Any) -> dict[int, type]:
+        """The classes of a container's keys. Large ones, a vocabulary say, are asked many times in a run."""
+        if self.recording.owner(container) is None:  # nobody else may hold it
+            return kinds_of(container)
+        known = self._kinds.get(id(container))
+        if known is None or known[0] is not container or known[1] != len(container):
+            known = self._kinds[id(container)] = container, len(container), kinds_of(container)
+        return known[2]
+
+    # -- what cannot be watched -----------------------------------------------------------------------------------
+
+    def unasked(self, fn: Any, *values: Any) -> None:
+        """Native code gets these values: where it might ask one of them by a Python method, the trace is refused."""
+        for value in values:
+            if _asks(value) or answers_any(type(value)):
+                self._refuse_asking(value, getattr(fn, "__name__", "native code"))
+
+    def _refuse_asking(self, value: Any, what: str) -> None:
+        self.recording.refuse(
+            f"native code asks a {type(value).__qualname__} for what only Python code answers ({what})",
+            "that code is not watched: what it reads may change.",
+            "Compute it in Python, in the step itself.",
+        )
+
+
+def _length(value: Any) -> int:
+    """How long a sequence is, past what its class says."""
+    return next(kind for kind in _SEQUENCES if isinstance(value, kind)).__len__(value)
+
+
+def answers(cls: type, name: str) -> bool:
+    """Whether instances of the class answer by a method written in Python, and not one of a trusted library's own."""
+    if id(cls) in _NATIVE_IDS or issubclass(cls, type | enum.Enum):
+        return False
+    return type(on_type(cls, name)) is types.FunctionType and not is_trusted_class(cls)
+
+
+def answers_any(cls: type) -> bool:
+    """Whether native code might ask instances of the class for a number, or compare them, by a Python method."""
+    return any(answers(cls, name) for name in _ASKED)
+
+
+_ASKED = (
+    *METHODS.values(),
+    *(f"__{name}__" for name in "int index float complex trunc floor ceil round abs add radd mul rmul divmod".split()),
+)
+
+
+def asks(value: Any) -> bool:
+    """Whether comparing this value runs Python methods, its own or its parts'."""
+    return any(answers(type(value), name) for name in METHODS.values()) or _asks(value)
+
+
+def _asks(value: Any, depth: int = 8) -> bool:
+    """Whether there is something in this container that is compared by a Python method."""
+    if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+        return False
+    parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
+    kinds = kinds_of(parts)
+    if any(answers(kind, name) for kind in kinds.values() for name in METHODS.values()):
+        return True
+    return depth > 0 and any(_asks(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
+
+
+def _is_foreign_within(value: Any, depth: int = 8) -> bool:
+    """Whether there is something in this container that only foreign code can compare."""
+    if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
+        return False
+    parts = list(value.values()) if isinstance(value, dict) else value
+    if any(is_foreign_object(part, False) for part in parts):
+        return True
+    return depth > 0 and any(_is_foreign_within(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
+
+
+def generated_fields(cls: type, name: str) -> tuple[str, ...] | None:
+    """The fields that a method reads which ``dataclass`` has made, if it has made this one."""
+    for base in mro_of(cls):
+        found = namespace_of(base).get(name, MISSING)
+        if found is MISSING:
+            continue
+        if not dataclasses.is_dataclass(base) or type(found) is not types.FunctionType:
+            return None
+        if found.__code__.co_filename != "<string>" and not hasattr(found, "__wrapped__"):
+            return None  # written by the user
+        fields = dataclasses.fields(base)
+        if name == "__hash__":
+            return tuple(f.name for f in fields if (f.compare if f.hash is None else f.hash))
+        return tuple(f.name for f in fields if (f.repr if name == "__repr__" else f.compare))
+    return None

@@ -1,0 +1,483 @@
+"""What native code reads of containers: their elements and lengths, one by one, or all of them at once."""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import decimal
+import enum
+import operator
+import pathlib
+import types
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.semantics.containers.keyed import SetShadow
+from torchjanus.semantics.containers.shadows import Shadows
+from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
+from torchjanus.semantics.known.live_views import ITEMS, KEYS, VALUES, dictionary_behind, is_view
+from torchjanus.semantics.known.trusted import is_trusted_class
+from torchjanus.semantics.native.class_namespaces import ClassNamespaces, refuse_view
+from torchjanus.semantics.native.identities import as_key, held_as_key, looked_for
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.semantics.torch.framework import FrameworkRecorder
+from torchjanus.trace.facts import Same
+from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
+
+__all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
+
+_SEQUENCES = (list, tuple, collections.deque)
+# What objects of these are equal to, their texts say.
+_SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
+CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+
+
+class HeapAccess(Protocol):
+    """The part of the watching semantics that native calls fall back on."""
+
+    def load_item(self, at: Any, obj: Any, key: Any) -> Any: ...
+    def store_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
+    def drop_item(self, at: Any, obj: Any, key: Any) -> None: ...
+    def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
+    def store_attr(self, at: Any, obj: Any, name: str, value: Any) -> None: ...
+    def drop_attr(self, at: Any, obj: Any, name: str) -> None: ...
+    def truth(self, at: Any, value: Any) -> bool: ...
+    def branch(self, at: Any, value: Any) -> bool: ...
+    def attr(self, at: Any, obj: Any, name: str) -> Any: ...
+    def one_nan(self, a: Any, b: Any) -> bool: ...
+    def iterate(self, at: Any, iterable: Any) -> Any: ...
+    def item(self, at: Any, obj: Any, key: Any) -> Any: ...
+    def set_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
+    def compare(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
+    def enter(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
+    def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
+    def enterable(self, fn: Any) -> bool: ...
+    def claim_defaults(self, fn: Any) -> None: ...
+    def come_upon(self, tp: type, name: str) -> None: ...
+    def come_upon_kind(self, tp: type, kind: Any) -> None: ...
+    def text(self, at: Any, value: Any, conversion: str) -> str: ...
+    def format(self, at: Any, value: Any, conversion: str, spec: str) -> str: ...
+
+
+class NativeContainers(ABC):
+    """Reads containers for the native calls of one watched run."""
+
+    def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
+        self.recording = recording
+        self.framework = framework
+        self.out = framework.out
+        self.heap = heap
+        self.shadows = Shadows(recording)
+        self.classes = ClassNamespaces(recording)
+
+    @abstractmethod
+    def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a native call for real and record what it means."""
+
+    @abstractmethod
+    def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
+        """``sorted(values, key=key, reverse=reverse)``."""
+
+    @abstractmethod
+    def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
+        """``min`` or ``max`` by a key, of at least one value."""
+
+    @abstractmethod
+    def hold_hash(self, value: Any) -> None:
+        """A key's hash is made by Python code: what that reads is assumed to stay."""
+
+    @abstractmethod
+    def asked_once(self, container: Any, *keys: Any) -> bool:
+        """Whether a container has to carry an operation with these keys out by itself; the trace is refused then."""
+
+    @abstractmethod
+    def asked_natively(self, *containers: Any) -> bool:
+        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
+        then; the trace is refused."""
+
+    @abstractmethod
+    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+        """Likewise of keys that are no tuples of others."""
+
+    @abstractmethod
+    def put_together(self, *keys: Any) -> None:
+        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
+
+    @abstractmethod
+    def among(self, container: Any, key: Any) -> None:
+        """A key is about to be looked for in a container: comparisons by Python methods are watched."""
+
+    @abstractmethod
+    def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a native call that nothing is known of: the trace is refused."""
+
+    def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments of a framework call: containers from before the call are read, so that traced numbers in them
+        go into the node as expressions."""
+        self.recording.opened = False
+        return tuple(map(self._opened, args)), {key: self._opened(value) for key, value in kwargs.items()}
+
+    def _opened(self, value: Any) -> Any:
+        if not isinstance(value, CONTAINERS) or isinstance(value, torch.Size):
+            return value
+        self.recording.opened |= self.recording.owner(value) is not None
+        copy = self.consumed(value)
+        if isinstance(copy, dict):
+            parts: Any = {key: self._opened(part) for key, part in dict.items(copy)}
+            same = all(parts[key] is part for key, part in dict.items(copy))
+        else:
+            parts = [self._opened(part) for part in copy]
+            same = all(new is old for new, old in zip(parts, copy, strict=True))
+        if same:
+            return copy
+        if isinstance(copy, dict):
+            return parts
+        return type(copy)(*parts) if hasattr(copy, "_fields") else type(copy)(parts)
+
+    def expose(self, value: Any, *, pin: bool = True) -> None:
+        """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are
+        held constant."""
+        if isinstance(value, Traced):
+            if pin:
+                self.recording.pin(value, "read by native code")
+        elif isinstance(value, CONTAINERS):
+            if self.recording.owner(value) is not None:
+                held = self.consumed(value)
+                for part in (*held, *held.values()) if isinstance(held, dict) else held:
+                    self.expose(part, pin=pin)
+            else:
+                for part in dict.values(value) if isinstance(value, dict) else value:
+                    self.expose(part, pin=pin)
+        elif isinstance(value, BaseException) and self.recording.owner(value) is None:
+            for part in value.args:
+                self.expose(part, pin=pin)
+
+    # -- containers -----------------------------------------------------------------------------------------------
+
+    def whole_length(self, obj: Any) -> None:
+        """Hold the length of a list, tuple or deque from before the call constant, as it was then."""
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            shadow.hold_length()
+            return
+        origin = self.recording.owner(obj)
+        assert origin is not None
+        self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
+
+    def element(self, obj: Any, index: int) -> Any:
+        """``obj[index]`` of a list, tuple or deque from before the call; the index is within its bounds."""
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.read(index)
+        origin = self.recording.owner(obj)
+        assert origin is not None
+        return self.recording.read_key(origin, obj, index)
+
+    def element_at(self, obj: Any, index: TracedInt) -> Any:
+        """``obj[index]`` by an index that may be another at the next call; ABSENT if it has to be held constant. Raises
+        IndexError."""
+        origin, bare = self.recording.owner(obj), plain(index)
+        if origin is None or not isinstance(obj, _SEQUENCES):
+            return ABSENT
+        if (shadow := self.shadows.of(obj)) is not None:
+            return shadow.element_at(index)
+        native = native_class(type(obj))
+        length = native.__len__(obj)
+        within = _within(bare, length)
+        if not self.recording.may_be_key(index.expr, origin, native.__getitem__(obj, bare) if within else None):
+            return ABSENT
+        if not within:
+            known = self.recording.length(origin, obj).expr
+            self.recording.hold(Apply(_within, (index.expr, known)), False)
+        return self.recording.found(origin.at(index.expr), native.__getitem__(obj, bare))
+
+    def place(self, value: Any, why: str = "used as a key") -> Any:
+        """A key for a shadow: a computed one keeps its expression."""
+        is_nan = isinstance(value, TracedFloat) and value.bare is not None
+        if isinstance(value, Traced) and not is_nan:
+            return value
+        looked_for(self.recording, value)
+        return self.key(value, why)
+
+    def key(self, value: Any, why: str = "used as a key") -> Any:
+        """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
+        if isinstance(value, tuple):
+            parts = tuple(self.key(part, why) for part in value)
+            same = all(new is old for new, old in zip(parts, value, strict=True))
+            if isinstance(value, torch.Size):
+                return value if same else torch.Size(parts)
+            return value if same else tuple.__new__(type(value), parts)
+        value = as_key(self.recording, value, why)
+        if _hashed_by_python(type(value)):
+            if self.recording.owner(value) is None:
+                self.recording.refuse(
+                    f"uses a new {type(value).__qualname__} as a key",
+                    "native code compares it with other keys, by methods that are not watched.",
+                    "Use numbers, texts or tuples of them as keys.",
+                )
+            else:
+                self.hold_hash(value)
+        self.hold_key(value, why)
+        return value
+
+    def hold_key(self, value: Any, why: str = "used as a key") -> None:
+        """A key that native code hashes and compares: of foreign objects in it is assumed what they are equal to."""
+        if isinstance(value, tuple):
+            for part in value:
+                self.hold_key(part, why)
+            return
+        origin = self.recording.owner(value)
+        if origin is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
+            return
+        if is_numpy_scalar(value):
+            self.recording.pin(value, why)
+        elif isinstance(value, _SHOWN):
+            self.recording.pin(self.recording.found(origin.then(Step.OF, repr), repr(value)), why)
+        elif origin.waits_for:
+            self.recording.refuse(
+                f"uses a {type(value).__qualname__} that native code has given as a key",
+                "what it is equal to only that code knows.",
+                "Use numbers, texts or tuples of them as keys.",
+            )
+        else:
+            self.recording.note_once(Same(origin, Origin.const(value), True, self.recording.place))
+
+    def hold_keys(self, container: Any) -> Any:
+        """Native code has put keys into a dictionary or set of the run's own, if it is one. Gives the container."""
+        if isinstance(container, dict | set | frozenset) and not self.asked_natively(container):
+            for key in list(container):
+                self.hold_key(key)
+        return container
+
+    def behind(self, value: Any) -> Any:
+        """The dictionary that a view from before the call shows; anything else as it is."""
+        origin = self.recording.owner(value) if is_view(value) else None
+        if origin is None or self.classes.is_shown(value):
+            return value
+        held = dictionary_behind(value)
+        if held is None:
+            return value
+        self.recording.found(origin.then(Step.OF, dictionary_behind), held)
+        return value if self.recording.owner(held) is None else held
+
+    def live(self, value: Any) -> Any:
+        """In the place of a view from before the call what shows the same as the run knows it: a view of the
+        dictionary's mirror, or the dictionary itself. Anything else as it is."""
+        held = self.behind(value)
+        if held is value or isinstance(value, types.MappingProxyType):
+            return held
+        found = self.recording.owner(held)
+        assert found is not None
+        shadow = self.shadows.mapping(held, found)
+        if isinstance(value, VALUES):
+            return shadow.items().values()
+        self._claim_keys(shadow.names())
+        return shadow.names().keys() if isinstance(value, KEYS) else shadow.items().items()
+
+    def shown(self, value: Any) -> Any:
+        """An operand of what native code compares or joins: a view with the numbers in it held constant."""
+        value = self.live(value)
+        if not isinstance(value, ITEMS) or self.recording.owner(value) is not None:
+            return value
+        held: Any = value.mapping  # type: ignore[attr-defined]
+        pinned = {key: self._pinned(held[key], "compared in a view") for key in held}
+        return pinned.items()
+
+    def iterable(self, obj: Any) -> Iterable[Any]:
+        """The elements of ``obj`` in order, read one by one if it was there before the call."""
+        obj = self.live(obj)
+        origin = self.recording.owner(obj)
+        if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
+            return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
+        if isinstance(obj, _SEQUENCES):
+            return self._sequence(origin, obj)
+        if isinstance(obj, dict | set | frozenset) and self.asked_once(obj):
+            return obj
+        if isinstance(obj, dict):
+            names = self.shadows.mapping(obj, origin).names()
+            self._claim_keys(names)
+            return names
+        if isinstance(obj, set | frozenset):
+            shadow = self.shadows.set(obj, origin)
+            if not shadow.ordered:
+                self.recording.refuse(
+                    "relies on the order of a set that the call has changed",
+                    "that order depends on more than the set's elements.",
+                    "Use sorted(), or a dictionary.",
+                )
+            return self._set_elements(shadow)
+        if self.classes.is_shown(obj):
+            self.classes.whole(obj)
+            return obj  # type: ignore[no-any-return]
+        if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
+            return obj  # type: ignore[no-any-return]
+        self.recording.refuse(
+            f"iterates over a {type(obj).__name__} that was there before the call",
+            "taking an element from it is a side effect outside of the graph.",
+            "Take the elements outside of the step and pass them in.",
+        )
+        return obj  # type: ignore[no-any-return]
+
+    def _claim_keys(self, keys: Iterable[Any]) -> None:
+        for key in keys:
+            if not isinstance(key, str | int | float | bool | type(None)):
+                self.recording.claim(key, Origin.const(key))
+
+    def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
+        elements = shadow.elements()
+        self._claim_keys(elements)
+        for _, element in zip(shadow.container, elements, strict=True):  # raises where the set changes meanwhile
+            yield element
+
+    def _sequence(self, origin: Origin, obj: Any) -> Iterator[Any]:
+        self.whole_length(obj)
+        native = native_class(type(obj))
+        for index, _ in enumerate(native.__iter__(obj)):  # ends, or raises, as the container's own iterator does
+            shadow = self.shadows.of(obj)
+            yield self.recording.read_key(origin, obj, index) if shadow is None else shadow.at(index)
+
+    def consumed(self, value: Any) -> Any:
+        """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
+        value = self.live(value)
+        origin = self.recording.owner(value)
+        if origin is None or not isinstance(value, CONTAINERS):
+            return value
+        if isinstance(value, dict | set | frozenset) and self.asked_once(value):
+            return dict(value) if isinstance(value, dict) else native_class(type(value)).copy(value)
+        if isinstance(value, dict):
+            mapping = self.shadows.mapping(value, origin)
+            self._claim_keys(mapping.names())
+            return dict(mapping.items())
+        if isinstance(value, set | frozenset):
+            elements = self.shadows.set(value, origin).elements()
+            self._claim_keys(elements)
+            return set(elements) if isinstance(value, set) else frozenset(elements)
+        parts = list(self.iterable(value))
+        if isinstance(value, list):
+            return parts
+        if isinstance(value, collections.deque):
+            return collections.deque(parts, value.maxlen)
+        return tuple(parts) if type(value) is tuple or not hasattr(value, "_fields") else type(value)(*parts)
+
+    def _length(self, obj: Any) -> Any:
+        obj = self.behind(obj)
+        origin = self.recording.owner(obj)
+        if isinstance(obj, TracedStr):
+            return trace_value(len(obj), Apply(len, (obj.expr,)))
+        if isinstance(obj, torch.Tensor) and obj.dim():
+            self.framework.ref(obj, "len")
+            return self.framework.sizes.of(obj, 0)
+        if origin is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
+            return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
+        if (
+            origin is None
+            and is_one_of(type(obj), (list, tuple))
+            and (count := self.framework.sizes.count(obj)) is not None
+        ):
+            return trace_value(len(obj), count)
+        if self.classes.is_shown(obj):
+            self.classes.whole(obj)
+            return len(obj)
+        if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
+            if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
+                self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
+            native = native_class(type(obj))
+            return len(obj) if native is None else native.__len__(obj)
+        if isinstance(obj, dict):
+            return self.shadows.mapping(obj, origin).length()
+        if isinstance(obj, set | frozenset):
+            return self.shadows.set(obj, origin).length()
+        shadow = self.shadows.of(obj)
+        return self.recording.length(origin, obj) if shadow is None else shadow.length()
+
+    def filled(self, obj: Any, origin: Origin) -> bool:
+        """The truth of a container from before the call."""
+        if isinstance(obj, dict):
+            return self.shadows.mapping(obj, origin).filled()
+        if isinstance(obj, set | frozenset):
+            return self.shadows.set(obj, origin).filled()
+        shadow = self.shadows.of(obj)
+        if shadow is not None:
+            return shadow.filled()
+        self.recording.filled(origin, bool(obj))
+        return bool(obj)
+
+    def contains(self, container: Any, key: Any) -> bool:
+        """``key in container``, where that is not answered by Python code."""
+        container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
+        origin = self.recording.owner(container)
+        if isinstance(container, dict | set | frozenset):
+            if self.asked_once(container, key):
+                return bool(native_class(type(container)).__contains__(container, plain(key)))
+            if origin is None:
+                key = self.key(key, "looked up in a container")
+                self.among(container, key)
+                return key in container
+            key = self.place(key, "looked up in a container")
+            self.among(container, key)
+            if isinstance(container, dict):
+                return self.shadows.mapping(container, origin).has(key)
+            return self.shadows.set(container, origin).has(key)
+        if isinstance(container, (list, tuple, collections.deque, VALUES)):
+            return any(self.equal(element, key) for element in self.iterable(container))
+        if isinstance(container, ITEMS):
+            self.asked_natively(container)
+        if isinstance(container, ITEMS) and origin is None and type(key) is tuple and len(key) == 2:
+            held: Any = container.mapping  # type: ignore[attr-defined]
+            name = self.key(key[0], "looked up in a container")
+            return name in held and self.equal(held[name], key[1])
+        key = self.recording.pin(key, "looked up in a container")
+        if self.classes.is_shown(container):
+            return self.classes.has(container, key)
+        if isinstance(container, types.MappingProxyType) and self.recording.owner(container) is not None:
+            refuse_view(self.recording)
+        self.expose(container, pin=True)
+        return operator.contains(container, key)
+
+    def equal(self, a: Any, b: Any) -> bool:
+        """Whether native code finds two elements equal: they are one object, or compare equal."""
+        if a is b:
+            return True
+        same = plain(a) is plain(b)
+        if not isinstance(a, Traced) and not isinstance(b, Traced):
+            return same or self.heap.branch(None, self.heap.compare(None, "==", a, b))
+        if not same:
+            return self.heap.branch(None, self.heap.compare(None, "==", a, b)) or self.heap.one_nan(a, b)
+        if plain(a) != plain(a):
+            self.recording.refuse_nan()
+            return True
+        # Equal small numbers are one object by chance: at another call they may differ. (Nothing is decided by that:
+        # the first round of a loop may ask it of constants.)
+        self.recording.hold(Apply(operator.eq, tuple(v.expr if isinstance(v, Traced) else v for v in (a, b))), True)
+        return True
+
+    def _pinned(self, value: Any, why: str) -> Any:
+        value = self.recording.pin(value, why)
+        if isinstance(value, CONTAINERS):
+            self.expose(value, pin=True)
+            if is_one_of(type(value), (list, tuple, set, frozenset, collections.deque)):
+                return type(value)(map(plain, value))
+        return value
+
+    def _pin_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for value in (*args, *kwargs.values()):
+            self.recording.pin(value, "read by native code")
+            self.expose(value)
+
+
+def _within(index: int, length: int) -> bool:
+    return -length <= index < length
+
+
+def _hashed_by_python(cls: type) -> bool:
+    """Whether instances are hashed by a method written in Python, and not by one of a library's own."""
+    return isinstance(cls.__hash__, types.FunctionType) and not is_trusted_class(cls) and not issubclass(cls, enum.Enum)

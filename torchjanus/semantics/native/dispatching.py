@@ -1,0 +1,56 @@
+"""Functions that ``functools.singledispatch`` has made: which implementation a call of one comes to.
+
+They ask a cache of weak references, of which nothing could be said. Here the table of implementations is read, as it is
+found from the function. Knows nothing of calls.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from typing import Any
+
+from torchjanus.core.access_path import Origin
+from torchjanus.semantics.native.containers import HeapAccess
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.trace.values import plain
+
+__all__ = ["dispatched"]
+
+
+class _Sample:
+    @functools.singledispatchmethod
+    def method(self, argument: Any) -> None: ...
+
+
+_FUNCTION = functools.singledispatch(lambda _: None).__code__  # type: ignore[attr-defined]
+_METHOD = _Sample().method.__code__
+
+
+def dispatched(recording: Recording, heap: HeapAccess, at: Any, fn: Any, args: tuple[Any, ...]) -> Any:
+    """The implementation that a call of ``fn`` with these comes to; ``fn`` itself where it is no such function."""
+    if type(fn) is not types.FunctionType or fn.__code__ not in (_FUNCTION, _METHOD) or not args:
+        return fn
+    held = _held(fn)
+    if fn.__code__ is _FUNCTION:
+        return _implementation(recording, heap, at, heap.load_attr(at, fn, "dispatch"), args[0])
+    if recording.owner(held["self"]) is None:
+        recording.claim(held["self"], Origin.const(held["self"]))
+    dispatch = heap.load_attr(at, heap.load_attr(at, held["self"], "dispatcher"), "dispatch")
+    return _implementation(recording, heap, at, dispatch, args[0]).__get__(held["obj"], held["cls"])
+
+
+def _held(fn: types.FunctionType) -> dict[str, Any]:
+    cells = (cell.cell_contents for cell in fn.__closure__ or ())
+    return dict(zip(fn.__code__.co_freevars, cells, strict=True))
+
+
+def _implementation(recording: Recording, heap: HeapAccess, at: Any, dispatch: Any, argument: Any) -> Any:
+    cls = type(plain(argument))
+    place = dispatch.__code__.co_freevars.index("registry")
+    cell = heap.load_item(at, heap.load_attr(at, dispatch, "__closure__"), place)
+    table = heap.load_attr(at, cell, "cell_contents")
+    found = dispatch(cls)
+    known = next((known for known in (*cls.__mro__, *table) if table.get(known) is found), None)
+    recording.pin(heap.call(at, len, (table,), {}), "the table of implementations has so many")
+    return found if known is None else heap.load_item(at, table, known)

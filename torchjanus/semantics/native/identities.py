@@ -1,0 +1,136 @@
+"""Which object a value is, where that decides something: ``id(x)``, ``x in seen``, ``memo[x]``, ``x == best``.
+
+An object whose class compares by identity tells the program nothing but which one it is. Two that are compared are
+assumed to be one object, or two; what containers of the run's own hold as keys is assumed to stay apart; what is looked
+for in a container from before the call has to be that very object. ``id()`` is a number that is read like any other.
+"""
+
+from __future__ import annotations
+
+import enum
+import operator
+import types
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.hooks.lookup import on_type
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.trace.facts import Same
+from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_value
+
+__all__ = ["ASKING", "IDENTICAL", "among", "as_key", "ask", "compared", "hashed", "held_as_key", "looked_for"]
+
+_FIXED = (enum.Enum, type, types.ModuleType, types.BuiltinFunctionType)  # whoever finds them assumes which they are
+_SEQUENCES = (tuple, list)
+
+ASKING: frozenset[Any] = frozenset({id, hash})  # ask which object they are given
+IDENTICAL: dict[Any, str] = {operator.is_: "is", operator.is_not: "is not"}
+
+
+def apart(*numbers: int) -> bool:
+    """Whether no two of these are equal."""
+    return len(set(numbers)) == len(numbers)
+
+
+def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
+    """``id(x)`` or ``hash(x)`` of an object; NotImplemented where that says no more than its value."""
+    if len(args) != 1:
+        return NotImplemented
+    if isinstance(args[0], Traced):
+        if fn is id:  # of a number, as ``copy.deepcopy()`` asks: none that an object of the call has
+            recording.new_ids.add(id(args[0]))
+        return NotImplemented
+    origin = recording.owner(args[0])
+    if origin is None or isinstance(args[0], _FIXED):
+        if fn is id:
+            recording.new_ids.add(id(args[0]))
+        return NotImplemented
+    if fn is hash and not _is_by_identity(args[0], "__hash__"):
+        return NotImplemented
+    return recording.found(origin.then(Step.OF, fn), fn(args[0]))
+
+
+def as_key(recording: Recording, value: Any, why: str) -> Any:
+    """A key of a container of the run's own: a number as it is, which is assumed; of an object's ``id()`` only that it
+    is none of the others'."""
+    if isinstance(value, Traced) and _is_id(value.expr):
+        if not recording.identities:
+            recording.unfinished.append(lambda: note_apart(recording))
+        recording.identities[plain(value)] = value.expr
+        return plain(value)
+    return recording.pin(value, why)
+
+
+def hashed(recording: Recording, value: Traced) -> None:
+    """Native code uses a computed value as a key: which keys are equal decides what a container holds."""
+    as_key(recording, value, "used as a key")
+
+
+def held_as_key(recording: Recording, value: Any) -> bool:
+    """An object becomes a key, or is looked for among such: it is assumed to be none of the others. False where it does
+    not compare by identity."""
+    if not _is_by_identity(value, "__hash__"):
+        return False
+    number = ask(recording, id, (value,))
+    if number is not NotImplemented:
+        as_key(recording, number, "used as a key")
+    return True
+
+
+def among(recording: Recording, container: Any, key: Any) -> None:
+    """A key is looked for in a container of the run's own: what may be it at another call is assumed not to be."""
+    for other in list(container):
+        held_as_key(recording, other)
+    # In their order, which is the same in all runs.
+    numbers = dict.fromkeys(one for one in (key, *container) if type(one) is int and one not in recording.new_ids)
+    ids = [one for one in numbers if one in recording.identities]
+    for one in ids if len(ids) < len(numbers) else ():  # any other number may be an object's
+        recording.pin(trace_value(one, recording.identities[one]), "is looked for among numbers")
+
+
+def looked_for(recording: Recording, value: Any) -> None:
+    """An object is a key of a container from before the call: it has to be that very object."""
+    if isinstance(value, tuple):
+        for part in value:
+            looked_for(recording, part)
+        return
+    origin = recording.owner(value)
+    if origin is None or isinstance(value, _FIXED) or not _is_by_identity(value, "__hash__"):
+        return
+    if origin.step is not Step.CONST:
+        recording.note_once(Same(origin, Origin.const(value), True, recording.place))
+
+
+def compared(recording: Recording, a: Any, b: Any) -> None:
+    """Two objects are compared by ``==``, or two tuples or lists of them, and classes have no say in it."""
+    if type(a) is type(b) and is_one_of(type(a), _SEQUENCES):
+        for one, other in zip(a, b, strict=False):
+            compared(recording, one, other)
+    elif isinstance(a, types.MethodType) and isinstance(b, types.MethodType):
+        compared(recording, a.__self__, b.__self__)
+    elif _is_by_identity(a, "__eq__") and _is_by_identity(b, "__eq__"):
+        first, second = recording.owner(a), recording.owner(b)
+        if first is not None and second is not None and first != second and not isinstance(a, _FIXED):
+            recording.note_once(Same(first, second, a is b, recording.place))
+
+
+def note_apart(recording: Recording) -> None:
+    """The run is over: what it has used as keys are as many objects at the next call."""
+    if len(recording.identities) > 1:
+        recording.hold(Apply(apart, tuple(recording.identities.values())), True)
+
+
+def _is_by_identity(value: Any, method: str) -> bool:
+    """Whether the value's class leaves this to ``object``, or is a tensor's."""
+    if isinstance(value, Traced):
+        return False
+    if isinstance(value, torch.Tensor):
+        return method == "__hash__"
+    return on_type(type(value), method) is getattr(object, method)
+
+
+def _is_id(expr: Expr) -> bool:
+    return isinstance(expr, Read) and expr.origin.step is Step.OF and expr.origin.key in (id, hash)

@@ -1,0 +1,225 @@
+"""Native functions of numbers and iterables: their results are expressions where their arguments are."""
+
+from __future__ import annotations
+
+import collections
+import functools
+import itertools
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import native_class
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks.semantics import Invocation
+from torchjanus.semantics.containers.histories import summary
+from torchjanus.semantics.known.foreign import is_foreign_object
+from torchjanus.semantics.known.natives import COMPUTING, HASHING
+from torchjanus.semantics.native.comparisons import asks
+from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.native.texts import Texts
+from torchjanus.trace.values import Apply, Traced, plain
+
+__all__ = ["NativeValues"]
+
+# Going through what goes through others.
+_FLAT = frozenset((itertools.chain.from_iterable,))
+_DIVMOD = (operator.floordiv, operator.mod)
+
+
+# What takes elements only when it is asked for them.
+_LATER = (enumerate, zip, map, filter, iter, reversed)
+
+
+# Containers whose iterators raise where the container was changed meanwhile.
+_GUARDED = (dict, set, collections.deque)
+
+
+def _in_step(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
+    """The elements of the copy, one for each that the container gives. Ends, or raises, as its own iterator does."""
+    own = getattr(native_class(type(container)), name)(container)
+    return (part for _, part in zip(own, copy, strict=True))
+
+
+class NativeValues(Texts):
+    """Arithmetic, and consumption of iterables."""
+
+    # -- numbers and text -----------------------------------------------------------------------------------------
+
+    def _arithmetic(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if is_one_of(fn, (str, repr)) and len(args) == 1 and not kwargs:
+            return self.as_text(args[0], fn.__name__[0])
+        if fn is format and args and not kwargs:
+            return self.formatted(args[0], args[1] if len(args) > 1 else "")
+        if any(isinstance(a, torch.Tensor) for a in args):
+            if is_one_of(fn, (float, int)):
+                return self.framework.call(getattr(torch.Tensor, f"__{fn.__name__}__"), args, {})
+            return self.out(fn, *args, **kwargs)
+        if any(isinstance(a, Traced) for a in args) and not kwargs:
+            value = self.out(fn, *map(plain, args))
+            if fn is divmod:
+                pair = tuple(a.expr if isinstance(a, Traced) else a for a in args)
+                return tuple(self.recording.computed(v, f, *pair) for v, f in zip(value, _DIVMOD, strict=True))
+            symbols = tuple(a.expr if isinstance(a, Traced) else a for a in args)
+            if is_one_of(type(value), (int, float, str)):
+                parses = is_one_of(fn, (int, float)) and isinstance(args[0], str)
+                return self.recording.computed(value, fn, *symbols, risky=parses)
+            if isinstance(value, bool):
+                return self.recording.hold(Apply(fn, symbols), value)
+        if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
+            return known
+        several = is_one_of(fn, (min, max)) and len(args) > 1  # one of which is given back as it is
+        given = args if several else tuple(self.consumed(a) for a in args)
+        if is_one_of(fn, (min, max, math.fsum, math.prod)) and len(given) == 1 and not isinstance(given[0], str):
+            parts = list(given[0])
+            given = (parts,)
+        else:
+            parts = list(given)
+        containers = any(isinstance(part, CONTAINERS) for part in parts)
+        watched = containers or any(asks(part) or is_foreign_object(part, False) for part in parts)
+        if is_one_of(fn, (min, max)) and parts and (kwargs.get("key") is not None or watched):
+            return self.extreme(fn, parts, kwargs.get("key"))
+        if given and given[0] is parts:
+            if (
+                is_one_of(fn, (min, max))
+                and len(parts) > 1
+                and not kwargs
+                and all(isinstance(p, int | float) for p in parts)
+            ):
+                return self._arithmetic(fn, tuple(parts), {})
+            if fn is math.prod and not kwargs:
+                return functools.reduce(functools.partial(self.heap.binary, None, "*"), parts, 1)
+        self.unasked(fn, *given)
+        why = f"read by {fn.__name__}()"
+        bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
+        return self.out(fn, *(self._pinned(a, why) for a in given), **bare)
+
+    def _consume(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
+            return known
+        given = tuple(self.consumed(a) for a in args)
+        if is_one_of(fn, _LATER) or getattr(fn, "__module__", None) == "itertools":
+            for one, copy in zip(args, given, strict=True):
+                if type(copy) is list and copy is not one:
+                    self.shadows.gone_through(one, copy)
+            if fn is reversed and isinstance(args[0], _GUARDED) and given[0] is not args[0]:
+                return _in_step(args[0], reversed(given[0]), "__reversed__")
+            given = tuple(
+                _in_step(one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
+                for one, copy in zip(args, given, strict=True)
+            )
+        given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
+        if is_one_of(fn, (any, all)) and len(given) == 1:
+            return self._quantify(fn, given[0])
+        if is_one_of(fn, (map, functools.reduce)) and given:
+            given = (self._watched(given[0]), *given[1:])
+        if fn is filter and given:
+            given = (self._asked(given[0]), *given[1:])
+        if getattr(fn, "__module__", None) == "itertools":
+            return self._itertools(fn, given, kwargs)
+        if is_one_of(fn, _FLAT) and given:
+            return fn((self.heap.iterate(None, one) for one in given[0]), *given[1:], **kwargs)
+        if fn is sorted and len(given) == 1:
+            return self.in_order(list(given[0]), **kwargs)
+        if fn is sum and given and not kwargs:
+            return self._sum(list(given[0]), *given[1:])
+        if is_one_of(fn, COMPUTING):
+            if is_one_of(fn, HASHING):
+                given = tuple(self._keys_of(fn, a) for a in given)
+            why = f"read by {getattr(fn, '__name__', fn)}()"
+            given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
+        if is_one_of(fn, (enumerate, collections.deque)):  # from where to count, how many to hold
+            given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
+        if fn is iter and len(args) == 1 and type(args[0]) is list and self.recording.owner(args[0]) is not None:
+            iterator = iter(given[0])
+            self.recording.iterates(iterator, args[0])
+            return iterator
+        if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are what it holds
+            # Pairs that were there before are read, too.
+            given = tuple(
+                [self.consumed(pair) for pair in a] if is_one_of(type(a), (list, tuple)) else a for a in given
+            )
+            return self.hold_keys(fn(*given, **kwargs))
+        return self.hold_keys(
+            self.out(fn, *given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
+        )
+
+    def _keys_of(self, fn: Any, value: Any) -> Any:
+        """What is hashed, or is gone through to hash its elements."""
+        return self.key(value) if fn is hash else [self.key(part) for part in value]
+
+    def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What counts, compares or calls by itself is given pinned numbers and watched callbacks."""
+        recording = self.recording
+        kwargs = {name: recording.pin(value, f"read by {fn.__name__}()") for name, value in kwargs.items()}
+        if is_one_of(
+            fn, (itertools.count, itertools.islice, itertools.repeat, itertools.permutations, itertools.product)
+        ) or (is_one_of(fn, (itertools.combinations, itertools.combinations_with_replacement, itertools.tee))):
+            first = () if fn is itertools.count else args[:1]
+            args = (*first, *(recording.pin(value, f"read by {fn.__name__}()") for value in args[len(first) :]))
+        elif fn is itertools.accumulate:
+            func = kwargs.pop("func", None) if len(args) < 2 else args[1]
+            add = functools.partial(self.heap.binary, None, "+") if func is None else self._watched(func)
+            args = (args[0], add)
+        elif fn is itertools.groupby:
+            key = kwargs.pop("key", None) if len(args) < 2 else args[1]
+            take = (lambda value: value) if key is None else self._watched(key)
+            args = (args[0], lambda value: self._pinned(take(value), "compared by groupby()"))
+        elif is_one_of(fn, (itertools.filterfalse, itertools.takewhile, itertools.dropwhile)):
+            args = (self._asked(args[0]), *args[1:])
+        elif fn is itertools.starmap:
+            args = (self._watched(args[0]), *args[1:])
+        elif fn is itertools.compress:
+            args = (args[0], (self.heap.branch(None, value) for value in self.heap.iterate(None, args[1])))
+        return self.out(fn, *args, **kwargs)
+
+    def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
+        """``any`` and ``all``, which stop at the first element that decides."""
+        for value in values:
+            if self.heap.branch(None, value) is (fn is any):
+                return fn is any
+        return fn is all
+
+    def _watched(self, fn: Any) -> Any:
+        """A native callback, called as the program itself would call it."""
+        if fn is None:
+            return functools.partial(self.heap.branch, None)
+        if isinstance(fn, Invocation) or not callable(fn):
+            return fn
+        return lambda *args: self.heap.call(None, fn, args, {})
+
+    def _asked(self, fn: Any) -> Any:
+        """The same, of whose answers only the truth counts; None where the elements' own does."""
+        test = (lambda value: value) if fn is None else self._watched(fn)
+        return lambda value: self.heap.branch(None, test(value))
+
+    def getter(self, fn: Any, obj: Any) -> Any:
+        """What an ``operator.itemgetter`` or ``attrgetter`` takes out of an object."""
+        given = fn.__reduce__()[1]
+        if isinstance(fn, operator.itemgetter):
+            parts = tuple(self.heap.item(None, obj, key) for key in given)
+        else:
+            parts = tuple(functools.reduce(functools.partial(self.heap.attr, None), n.split("."), obj) for n in given)
+        return parts[0] if len(parts) == 1 else parts
+
+    def by_name(self, fn: Any, obj: Any) -> Any:
+        """What an ``operator.methodcaller`` gives for an object."""
+        made, given = fn.__reduce__()
+        named = {}
+        if isinstance(made, functools.partial):  # it has keywords
+            named, given = made.keywords, (*made.args, *given)
+        name, *rest = given
+        return self.heap.call(None, self.heap.attr(None, obj, name), tuple(rest), dict(named))
+
+    def _sum(self, parts: list[Any], start: Any = 0) -> Any:
+        total = start
+        for part in parts:
+            total = self.heap.binary(None, "+", total, part)
+        return total
+
+
+def _is_iterator(value: Any) -> bool:
+    return hasattr(type(value), "__next__")

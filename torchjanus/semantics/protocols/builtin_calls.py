@@ -1,0 +1,451 @@
+"""Calls of builtins that run Python-level code behind the scenes: the same protocols, reached.
+
+Where a native callable takes a Python callback or an iterable that it only uses up, what it is given runs rewritten.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import collections
+import functools
+import typing
+from builtins import len  # ours stays ours where a program replaces it
+from collections.abc import Callable
+from types import FunctionType, MemberDescriptorType, MethodType, WrapperDescriptorType
+from typing import Any, ClassVar
+
+from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.known.consumers import CONSUMERS, GOING_THROUGH_ALL, MAKING_ROOM, MAKING_ROOM_METHODS, METHODS
+from torchjanus.semantics.protocols.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
+from torchjanus.semantics.protocols.iteration import Backwards, CallingUntil, Indexing, Reaching
+from torchjanus.semantics.protocols.leaves import MISSING, derives, mro_of, namespace_of, on_type
+
+__all__ = ["BuiltinCalls"]
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
+
+
+# Dictionaries that are updated by native code.
+UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
+
+
+_CLASS = vars(object)["__class__"]
+_INSTANCE_CHECK = vars(type)["__instancecheck__"]
+_ABSTRACT_CHECK = vars(abc.ABCMeta)["__instancecheck__"]
+
+
+def _is_plain(kind: Any) -> bool:
+    return isinstance(kind, type) and is_one_of(
+        on_type(type(kind), "__instancecheck__"), (_INSTANCE_CHECK, _ABSTRACT_CHECK)
+    )
+
+
+class BuiltinCalls(Conversions):
+    """Builtins with protocols behind them."""
+
+    class_calls: ClassVar[frozenset[int]] = frozenset(
+        id(each)
+        for each in (bool, str, bytes, type, super, reversed, *UPDATED, *CONVERTING_CLASSES, *CONSUMERS)
+        if isinstance(each, type)
+    )
+
+    def is_routed(self, fn: Any) -> bool:
+        """Whether a native callable has Python-level code behind it that is reached."""
+        if id(fn) in ROUTES or id(fn) in CONSUMER_IDS:
+            return True
+        owner = getattr(fn, "__self__", None)
+        if owner is None:
+            return False
+        updating = fn.__name__ == "update" and is_one_of(type(owner), UPDATED)
+        accesses = type(owner) is MemberDescriptorType and fn.__name__ in MEMBER_ACCESS
+        return updating or accesses or fn.__name__ in SLOTS or (id(type(owner)), fn.__name__) in METHODS
+
+    def call_builtin(self, at: Site, fn: Any, args: Args, kwargs: Kwargs) -> Any:
+        routed = ROUTES.get(id(fn))
+        if routed is not None and not kwargs:
+            return routed(self, at, fn, args)
+        consumed = CONSUMERS.get(fn) if id(fn) in CONSUMER_IDS else None
+        owner = getattr(fn, "__self__", None)
+        if consumed is None and owner is not None:
+            name = fn.__name__
+            if name in SLOTS:
+                return self.call_slot(at, fn, name, owner, args, kwargs)
+            if type(owner) is MemberDescriptorType and name in MEMBER_ACCESS:
+                return self.call_member(at, fn, name, owner, args, kwargs)
+            consumed = METHODS.get((id(type(owner)), name))
+            if name == "update" and is_one_of(type(owner), UPDATED) and args:
+                args = (self.pairs(at, args[0]), *args[1:])
+        if consumed is not None:
+            return self.consume(at, fn, args, kwargs, consumed)
+        return self.call_native(at, fn, args, kwargs)
+
+    def call_builtin_class(self, at: Site, cls: type, args: Args, kwargs: Kwargs) -> Any:
+        if cls is bool and len(args) == 1 and not kwargs:
+            return self.branch_value(at, args[0])
+        if cls is str and len(args) == 1 and not kwargs:
+            return self.text(at, args[0], "s")
+        if cls is type and len(args) == 1 and isinstance(args[0], Reaching):
+            args = (args[0].native(),)
+        if cls is bytes and len(args) == 1 and not kwargs:
+            method = self.dunder(type(args[0]), "__bytes__")
+            if method is not None:
+                made = self.invoke(at, method, args[0])
+                if not issubclass(type(made), bytes):
+                    raise TypeError(f"__bytes__ returned non-bytes (type {type(made).__name__})")
+                return made
+        if is_one_of(cls, (bytes, bytearray)) and len(args) == 1:
+            args = self.converted(at, args, INDEX)
+        if is_one_of(cls, CONVERTING_CLASSES) and not kwargs:
+            return self.call_native(at, cls, self.converted(at, args, CONVERTING_CLASSES[cls]), {})
+        if cls is reversed and not kwargs:
+            return self.call_reversed(at, cls, args)
+        if is_one_of(cls, (dict, collections.OrderedDict)) and len(args) == 1:
+            args = (self.pairs(at, args[0]),)
+        if cls is collections.defaultdict and len(args) == 2:
+            args = (args[0], self.pairs(at, args[1]))
+        consumed = CONSUMERS.get(cls)
+        if consumed is not None:
+            return self.consume(at, cls, args, kwargs, consumed)
+        return self.call_native(at, cls, args, kwargs)
+
+    def pairs(self, at: Site, mapping: Any) -> Any:
+        """What native code makes a dictionary of, in the place of a mapping with Python methods; all else as it is."""
+        tp = type(mapping)
+        if on_type(tp, "keys") is MISSING:
+            return self.used_up(at, mapping)
+        copied = issubclass(tp, dict) and on_type(tp, "__iter__") is dict.__iter__  # as it lies there
+        if copied or (self.dunder(tp, "keys") is None and self.dunder(tp, "__getitem__") is None):
+            return mapping
+        keys = self.invoke(at, self.attr(at, mapping, "keys"))
+        return Pairs(list(self.iterate(at, keys)), functools.partial(self.item, at, mapping))
+
+    def double_star(self, at: Site, mapping: Any) -> Any:
+        return mapping if type(mapping) is dict else self.pairs(at, mapping)
+
+    def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        tp = type(a)
+        if op == "+" and is_one_of(tp, (list, collections.deque)) and self.dunder(type(b), "__radd__") is None:
+            b = self.used_up(at, b)
+        elif op == "|" and is_one_of(tp, UPDATED) and self.dunder(type(b), "__ror__") is None:
+            b = self.pairs(at, b)
+        return super().inplace(at, op, a, b)
+
+    def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        if type(key) is slice and type(obj) is list:
+            value = self.used_up(at, value)
+        super().set_item(at, obj, key, value)
+
+    def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
+        """The callbacks and the iterables go in reached; everything else as it is."""
+        callback, iterable = where
+        given = list(args)
+        if callback is not None and len(given) > callback:
+            given[callback] = self.callback(at, given[callback])
+        if iterable is not None and not (is_one_of(fn, (builtins.min, builtins.max)) and len(given) > 1):
+            method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
+            several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
+            room = is_one_of(fn, MAKING_ROOM) or (method is not None and fn.__name__ in MAKING_ROOM_METHODS)
+            for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
+                if room:
+                    given[position] = self.used_up(at, given[position])
+                elif self.reaches(given[position]):
+                    given[position] = self.iterate(at, given[position])
+        called = {name: self.callback(at, kwargs[name]) for name in ("key", "func") if kwargs.get(name) is not None}
+        if called:
+            kwargs = {**kwargs, **called}
+        return self.call_native(at, fn, tuple(given), kwargs)
+
+    def callback(self, at: Site, fn: Any) -> Any:
+        """What native code is given to call in the place of ``fn``."""
+        return self.callee(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
+
+    def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
+        """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
+        tp = type(owner)
+        if kwargs or issubclass(tp, type) or self.accessor_left_native(tp, name):
+            return self.call_native(at, fn, args, kwargs)
+        match name, args:
+            case "__setattr__", (attribute, value) if isinstance(attribute, str):
+                self.set_plain_attr(at, owner, attribute, value)
+                return None
+            case "__delattr__", (attribute,) if isinstance(attribute, str):
+                self.del_plain_attr(at, owner, attribute)
+                return None
+            case "__getattribute__", (attribute,) if isinstance(attribute, str):
+                return self.plain_attr(at, owner, attribute)
+        return self.call_native(at, fn, args, kwargs)
+
+    def call_member(
+        self, at: Site, fn: Any, name: str, member: MemberDescriptorType, args: Args, kwargs: Kwargs
+    ) -> Any:
+        """``Class.slot.__set__(obj, value)`` and the like: what the attribute does, past the class's own access."""
+        if not kwargs and args and on_type(type(args[0]), member.__name__) is member:
+            match name, args:
+                case "__set__", (obj, value):
+                    self.set_plain_attr(at, obj, member.__name__, value)
+                    return None
+                case "__delete__", (obj,):
+                    self.del_plain_attr(at, obj, member.__name__)
+                    return None
+                case "__get__", (obj,) | (obj, _):
+                    return self.plain_attr(at, obj, member.__name__)
+        return self.call_native(at, fn, args, kwargs)
+
+    def call_unbound_member(self, at: Site, fn: Any, args: Args) -> Any:
+        """``MemberDescriptorType.__set__(Class.slot, obj, value)`` and the like."""
+        if len(args) > 1 and type(args[0]) is MemberDescriptorType:
+            name = fn.__name__
+            return self.call_member(at, getattr(args[0], name), name, args[0], args[1:], {})
+        return self.call_native(at, fn, args, {})
+
+    def accessor_left_native(self, tp: type, name: str) -> bool:
+        """Whether the class's own Python-level access is left native: the leaves would go through it."""
+        names = (name, "__getattr__") if name == "__getattribute__" else (name,)
+        accessors = [on_type(tp, each) for each in names]
+        return any(type(one) is FunctionType and self.native_reason(one) is not None for one in accessors)
+
+    # ---- attributes by name ----
+
+    def call_getattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, name) if isinstance(name, str):
+                return self.attr(at, obj, name)
+            case (obj, name, default) if isinstance(name, str):
+                try:
+                    return self.attr(at, obj, name)
+                except AttributeError:
+                    return default
+        return self.call_native(at, fn, args, {})
+
+    def call_hasattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, name) if isinstance(name, str):
+                try:
+                    self.attr(at, obj, name)
+                except AttributeError:
+                    return False
+                return True
+        return self.call_native(at, fn, args, {})
+
+    def call_setattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, name, value) if isinstance(name, str):
+                return self.set_attr(at, obj, name, value)
+        return self.call_native(at, fn, args, {})
+
+    def call_delattr(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (obj, name) if isinstance(name, str):
+                return self.del_attr(at, obj, name)
+        return self.call_native(at, fn, args, {})
+
+    def call_object_slot(self, at: Site, fn: Any, args: Args) -> Any:
+        """``object.__setattr__(obj, name, value)``, where ``object``'s is the native end for that object."""
+        name = fn.__name__
+        if args and native_end(type(args[0]), name) is fn:
+            return self.call_slot(at, fn.__get__(args[0]), name, args[0], args[1:], {})
+        return self.call_native(at, fn, args, {})
+
+    # ---- protocols by builtin ----
+
+    def call_len(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1 and self.dunder(type(args[0]), "__len__") is not None:
+            return self.length(at, args[0])
+        return self.call_native(at, fn, args, {})
+
+    def call_iter(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1 and self.reaches(args[0]):
+            method = self.dunder(type(args[0]), "__iter__")
+            if method is not None:
+                iterator = self.invoke(at, method, args[0])
+                if on_type(type(iterator), "__next__") is MISSING:
+                    raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+                return iterator  # the user's own object: its __next__ is reached where it is stepped through
+            if self.dunder(type(args[0]), "__next__") is None:
+                return Indexing(self, at, args[0])
+        if len(args) == 2 and callable(args[0]):
+            return CallingUntil(self, at, *args)
+        return self.call_native(at, fn, args, {})
+
+    def call_reversed(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1:
+            tp = type(args[0])
+            method = self.dunder(tp, "__reversed__")
+            if method is not None:
+                return self.invoke(at, method, args[0])
+            if on_type(tp, "__reversed__") is MISSING and self.dunder(tp, "__getitem__") is not None:
+                length = self.call_len(at, len, args)
+                count = int.__add__(length, 0)
+                if type(length) is not int:
+                    self.branch_value(at, self.compare(at, "==", length, count))  # tells how many elements are taken
+                return Backwards(self, at, args[0], count)
+        return self.call_native(at, fn, args, {})
+
+    def call_next(self, at: Site, fn: Any, args: Args) -> Any:
+        if args and self.dunder(type(args[0]), "__next__") is not None:
+            if len(args) == 1:
+                return self.next_of(at, args[0])
+            if len(args) == 2:
+                try:
+                    return self.next_of(at, args[0])
+                except StopIteration:
+                    return args[1]
+        return self.call_native(at, fn, args, {})
+
+    def call_instance_check(self, at: Site, fn: Any, args: Args) -> Any:
+        """``isinstance`` and ``issubclass``, with a metaclass's Python-level check."""
+        name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
+        if len(args) == 2:
+            value, cls = args
+            self.come_upon(value if isinstance(value, type) else type(value), "__class__")
+            if name == "__instancecheck__" and type(value) is cls:
+                return True
+            if type(cls) is tuple:
+                if any(self.dunder(type(each), name) is not None for each in cls):
+                    return any(self.call_instance_check(at, fn, (value, each)) for each in cls)
+            else:
+                method = self.dunder(type(cls), name)
+                if method is not None:
+                    return self.branch_value(at, self.invoke(at, method, cls, value))
+            kinds = cls if type(cls) is tuple else (cls,)
+            if name == "__instancecheck__" and self._tells_its_class(type(value)) and all(map(_is_plain, kinds)):
+                return any(self._says_it_is(at, value, kind) for kind in kinds)
+            for each in kinds:
+                self._ask_for_protocol(at, value, each)
+                self.come_upon_kind(value if name == "__subclasscheck__" else type(value), each)
+        return self.call_native(at, fn, args, {})
+
+    def _tells_its_class(self, tp: type) -> bool:
+        """Whether code of the program's says which class an object of this type is of."""
+        if self.dunder(tp, "__getattribute__") is not None:
+            return True
+        raw = on_type(tp, "__class__")
+        return raw is not _CLASS and self.getter(raw) is not None
+
+    def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
+        """``isinstance`` for a class that leaves the answer to ``type``: an object is asked where its type says no."""
+        self.come_upon_kind(type(value), kind)
+        abstract = isinstance(kind, abc.ABCMeta)
+        if derives(type(value), kind) and not abstract:
+            return True
+        try:
+            said = self.attr(at, value, "__class__")
+        except AttributeError:
+            if abstract:
+                raise
+            return False
+        if abstract:
+            return any(issubclass(each, kind) for each in (said, type(value)))
+        return said is not type(value) and isinstance(said, type) and derives(said, kind)
+
+    def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
+        """Whether something is of a protocol is whether it, or it as a class, has the protocol's attributes."""
+        if type(cls) is type(typing.Protocol):
+            names = getattr(cls, "__protocol_attrs__", None) or typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]
+            for name in sorted(names):
+                self.call_hasattr(at, hasattr, (value, name))
+
+    def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) == 1:
+            self.come_upon(type(args[0]), "__call__")
+        return self.call_native(at, fn, args, {})
+
+    def call_repr(self, at: Site, fn: Any, args: Args) -> Any:
+        return self.text(at, args[0], "r") if len(args) == 1 else self.call_native(at, fn, args, {})
+
+    def call_format(self, at: Site, fn: Any, args: Args) -> Any:
+        match args:
+            case (value,):
+                return self.format(at, value, "", "")
+            case (value, spec) if isinstance(spec, str):
+                return self.format(at, value, "", spec)
+        return self.call_native(at, fn, args, {})
+
+    def call_abs(self, at: Site, fn: Any, args: Args) -> Any:
+        method = self.dunder(type(args[0]), "__abs__") if len(args) == 1 else None
+        return self.call_native(at, fn, args, {}) if method is None else self.invoke(at, method, args[0])
+
+    # ---- text ----
+
+    def text(self, at: Site, value: Any, conversion: str) -> str:
+        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        tp = type(value)
+        method = None
+        if conversion == "s":
+            method = self.dunder(tp, "__str__")
+        if method is None and (conversion == "r" or (conversion == "s" and on_type(tp, "__str__") is object.__str__)):
+            method = self.dunder(tp, "__repr__")
+        if method is None:
+            return self.native_text(at, value, conversion)
+        result: str = self.invoke(at, method, value)
+        if not issubclass(type(result), str):
+            raise TypeError(f"{method.__name__} returned non-string (type {type(result).__name__})")
+        return result
+
+    def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
+        if conversion:
+            value = self.text(at, value, conversion)
+        tp = type(value)
+        method = self.dunder(tp, "__format__")
+        if method is not None:
+            result: str = self.invoke(at, method, value, spec)
+            if not issubclass(type(result), str):
+                raise TypeError(f"__format__ must return a str, not {type(result).__name__}")
+            return result
+        if not spec and on_type(tp, "__format__") is object.__format__:
+            return self.text(at, value, "s")
+        return self.native_format(at, value, spec)
+
+
+class Pairs:
+    """A mapping as native code goes through it: keys, among which one may be twice, and an item for each."""
+
+    __slots__ = ("_item", "_keys")
+
+    def __init__(self, keys: list[Any], item: Callable[[Any], Any]) -> None:
+        self._keys, self._item = keys, item
+
+    def keys(self) -> list[Any]:
+        return self._keys
+
+    def __getitem__(self, key: Any) -> Any:
+        return self._item(key)
+
+
+def native_end(tp: type, name: str) -> Any:
+    """The native method that attribute access on this class ends in."""
+    for base in mro_of(tp):
+        found = namespace_of(base).get(name, MISSING)
+        if type(found) is WrapperDescriptorType and found.__name__ == name:
+            return found
+    return None
+
+
+MEMBER_ACCESS = frozenset(("__get__", "__set__", "__delete__"))
+SLOTS = frozenset(("__setattr__", "__delattr__", "__getattribute__"))
+ROUTES: dict[int, Callable[[BuiltinCalls, Site, Any, Args], Any]] = {
+    **CONVERTING_ROUTES,
+    id(builtins.getattr): BuiltinCalls.call_getattr,
+    id(builtins.hasattr): BuiltinCalls.call_hasattr,
+    id(builtins.setattr): BuiltinCalls.call_setattr,
+    id(builtins.delattr): BuiltinCalls.call_delattr,
+    id(builtins.len): BuiltinCalls.call_len,
+    id(builtins.iter): BuiltinCalls.call_iter,
+    id(builtins.next): BuiltinCalls.call_next,
+    id(builtins.isinstance): BuiltinCalls.call_instance_check,
+    id(builtins.issubclass): BuiltinCalls.call_instance_check,
+    id(builtins.callable): BuiltinCalls.call_callable,
+    id(builtins.repr): BuiltinCalls.call_repr,
+    id(builtins.format): BuiltinCalls.call_format,
+    id(builtins.abs): BuiltinCalls.call_abs,
+    id(MemberDescriptorType.__get__): BuiltinCalls.call_unbound_member,
+    id(MemberDescriptorType.__set__): BuiltinCalls.call_unbound_member,
+    id(MemberDescriptorType.__delete__): BuiltinCalls.call_unbound_member,
+    id(object.__setattr__): BuiltinCalls.call_object_slot,
+    id(object.__delattr__): BuiltinCalls.call_object_slot,
+    id(object.__getattribute__): BuiltinCalls.call_object_slot,
+}
+CONSUMER_IDS = frozenset(map(id, CONSUMERS))

@@ -1,0 +1,197 @@
+"""Numbers that native code asks an object for (``int(x)``, ``math.sqrt(x)``), and the functions of ``operator``.
+
+A special method of the object's class that is written in Python is reached: it runs rewritten, and the native function
+is given what it returned. Knows Python's protocols, not what a semantics makes of them.
+"""
+
+from __future__ import annotations
+
+import array
+import collections
+import math
+import operator
+import types
+from builtins import len  # ours stays ours where a program replaces it
+from collections.abc import Callable
+from typing import Any
+
+from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.protocols.attributes import Attributes
+from torchjanus.semantics.protocols.iteration import Iteration
+from torchjanus.semantics.protocols.leaves import MISSING, on_type
+from torchjanus.semantics.protocols.operators import COMPARE, METHODS, PLAIN, UNARY
+
+__all__ = ["CONVERTING_CLASSES", "CONVERTING_ROUTES", "INDEX", "Conversions"]
+
+Args = tuple[Any, ...]
+
+INDEX = ("__index__",)
+FLOAT = ("__float__", "__index__")
+INT = ("__int__", "__index__")
+COMPLEX = ("__complex__", *FLOAT)
+# What a special method has to return, where native code looks.
+KINDS: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, "__complex__": complex}
+
+CONVERTING_CLASSES: dict[type, tuple[str, ...]] = {int: INT, float: FLOAT, complex: COMPLEX, range: INDEX}
+_BY_INDEX = (
+    operator.index,
+    chr,
+    hex,
+    oct,
+    bin,
+    math.gcd,
+    math.lcm,
+    math.factorial,
+    math.comb,
+    math.perm,
+    math.isqrt,
+)
+# Functions of one object that has a special method for just this.
+_WHOLE = {
+    round: "__round__",
+    math.floor: "__floor__",
+    math.ceil: "__ceil__",
+    math.trunc: "__trunc__",
+    divmod: "__divmod__",
+    pow: "__pow__",
+}
+_SEQUENCES = (list, tuple, str, bytes, bytearray, range, collections.deque, array.array)
+_OF_ROWS = frozenset((math.fsum, math.prod, math.dist, getattr(math, "sumprod", math.fsum)))
+
+
+class Conversions(Attributes, Iteration):
+    """Conversions to numbers, and operators under their names as functions."""
+
+    def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
+        """What the first of these special methods that the value's class has returns, if it is one to be entered; else
+        the value."""
+        tp = type(value)
+        if id(tp) in PLAIN:
+            return value
+        for name in names:
+            found = on_type(tp, name)
+            self.come_upon(tp, name)
+            if found is MISSING:
+                continue
+            if name == "__index__" and issubclass(tp, int):
+                return value  # an int already, to native code
+            method = self.dunder(tp, name)
+            if method is None:
+                return value
+            result = self.invoke(at, method, value)
+            kind = KINDS.get(name)
+            if kind is None or self.kind_of(result) is kind:
+                return result
+            return _answering(tp.__name__, name, result)
+        return value
+
+    # An index of a class of one's own tells its number to the sequence.
+
+    def item(self, at: Site, obj: Any, key: Any) -> Any:
+        return super().item(at, obj, self._index(at, obj, key))
+
+    def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        super().set_item(at, obj, self._index(at, obj, key), value)
+
+    def del_item(self, at: Site, obj: Any, key: Any) -> None:
+        super().del_item(at, obj, self._index(at, obj, key))
+
+    def _index(self, at: Site, obj: Any, key: Any) -> Any:
+        if not issubclass(type(obj), _SEQUENCES):
+            return key
+        if type(key) is slice:
+            parts = (key.start, key.stop, key.step)
+            told = [self.asked(at, part, INDEX) for part in parts]
+            return key if all(a is b for a, b in zip(parts, told, strict=True)) else slice(*told)
+        return self.asked(at, key, INDEX)
+
+    def converted(self, at: Site, args: Args, names: tuple[str, ...]) -> Args:
+        return tuple(self.asked(at, value, names) for value in args)
+
+    def call_converting(self, at: Site, fn: Any, args: Args) -> Any:
+        """A function of numbers; some have a special method of their own, which comes first."""
+        name = _WHOLE.get(fn)
+        if name is not None and args:
+            if is_one_of(fn, (divmod, pow)):
+                if len(args) == 2 and (self.answers(args[0], name) or self.answers(args[1], f"__r{name[2:]}")):
+                    return self.by_method(at, fn, *args)
+            elif self.answers(args[0], name):
+                rest = () if args[1:] == (None,) else args[1:]
+                return self.invoke(at, self.dunder(type(args[0]), name), args[0], *rest)
+        names = INDEX if is_one_of(fn, _BY_INDEX) else FLOAT
+        return self.call_native(at, fn, self.converted(at, args, names), {})
+
+    def answers(self, value: Any, name: str) -> bool:
+        return id(type(value)) not in PLAIN and self.dunder(type(value), name) is not None
+
+    def by_method(self, at: Site, fn: Any, a: Any, b: Any) -> Any:
+        """``divmod(a, b)`` and ``pow(a, b)``, where one of them answers by a Python method."""
+        if fn is pow:
+            return self.binary(at, "**", a, b)
+        for receiver, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
+            method = on_type(type(receiver), name)
+            if method is not MISSING and not (receiver is b and type(a) is type(b)):
+                result = self.special(at, method, receiver, other)
+                if result is not NotImplemented:
+                    return result
+        return self.call_native(at, fn, (a, b), {})  # TypeError
+
+    # ---- operators by name ----
+
+    def call_operator(self, at: Site, fn: Any, args: Args) -> Any:
+        kind, op = _OPERATORS[fn]
+        if len(args) != (1 if kind == "unary" else 2):
+            return self.call_native(at, fn, args, {})  # TypeError
+        return getattr(self, kind)(at, op, *args)
+
+    def call_asking_truth(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) != 1:
+            return self.call_native(at, fn, args, {})  # TypeError
+        return self.branch_value(at, args[0]) is (fn is operator.truth)
+
+    def call_contains(self, at: Site, fn: Any, args: Args) -> Any:
+        if len(args) != 2:
+            return self.call_native(at, fn, args, {})  # TypeError
+        return self.compare(at, "in", args[1], args[0])
+
+    def call_item_function(self, at: Site, fn: Any, args: Args) -> Any:
+        match fn.__name__, args:
+            case "getitem", (obj, key):
+                return self.item(at, obj, key)
+            case "setitem", (obj, key, value):
+                return self.set_item(at, obj, key, value)
+            case "delitem", (obj, key):
+                return self.del_item(at, obj, key)
+        return self.call_native(at, fn, args, {})  # TypeError
+
+
+def _answering(cls: str, name: str, answer: Any) -> Any:
+    """An object that gives this answer, for native code to word the error."""
+    return type(cls, (), {name: lambda self: answer})()
+
+
+def _operators() -> dict[Any, tuple[str, str]]:
+    """Functions of ``operator`` by what they do."""
+    found: dict[Any, tuple[str, str]] = {}
+    for op, name in METHODS.items():
+        spelled = f"{name}_" if name in ("and", "or") else name
+        found[getattr(operator, spelled)] = ("binary", op)
+        found[getattr(operator, f"i{name}")] = ("inplace", op)
+    for op, name in COMPARE.items():
+        found[getattr(operator, name.strip("_"))] = ("compare", op)
+    for op, name in UNARY.items():
+        found[getattr(operator, name.strip("_"))] = ("unary", op)
+    return found
+
+
+_OPERATORS = _operators()
+_OF_MATH = tuple(f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType) and f not in _OF_ROWS)
+CONVERTING_ROUTES: dict[int, Callable[[Conversions, Site, Any, Args], Any]] = {
+    **{id(fn): Conversions.call_converting for fn in (*_BY_INDEX, *_WHOLE, *_OF_MATH)},
+    **{id(fn): Conversions.call_operator for fn in _OPERATORS},
+    id(operator.not_): Conversions.call_asking_truth,
+    id(operator.truth): Conversions.call_asking_truth,
+    id(operator.contains): Conversions.call_contains,
+    **{id(fn): Conversions.call_item_function for fn in (operator.getitem, operator.setitem, operator.delitem)},
+}

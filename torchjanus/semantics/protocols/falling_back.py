@@ -1,0 +1,304 @@
+"""Where an emulation of ours fails on a real run, Python carries the operation out, and no graph is made of the run.
+
+Watching is a real run: what torchjanus notes beside it must not be noticed, even where it is wrong. So there is a
+border. A *note* that fails (``noted``) is left out, and gives what there was. A *hook* that fails (``falling_back``) is
+done by Python natively, once: what it has called out for by then, the program's own code or native code, is not done
+again, but its result is taken.
+
+An error is the program's where something that was called out for has raised it, or where Python raises it, too. Knows
+nothing of what is noted.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.hooks.semantics import Semantics
+from torchjanus.trace.values import plain
+
+__all__ = ["CallsOut", "attempt", "failed", "falling_back", "made_all_the_same", "noted"]
+
+_ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
+_NOTHING: Any = object()
+# Modules that only note. What code of ours raises elsewhere, it raises for Python: by a native operation, or in so many
+# words.
+_NOTING = frozenset(
+    f"semantics/{name}.py"
+    for name in """call_results call_writes details falling_back families flags grown_lists histories inner_recording
+    looking marks places rebinding recording recursions round_states round_values run_record scalar_record settling
+    tallies tally write_record""".split()
+)
+_OWN = __file__.removesuffix("semantics/protocols/falling_back.py")
+
+# What a hook gives whose native part gave this.
+_AS_IT_IS = frozenset({"attr", "item", "call", "binary", "inplace", "unary", "compare", "format", "join"})
+_NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global", "del_cell", "caught"})
+
+
+class CallsOut:
+    """What a watched run has called out for: the program's own functions, native code, operations of torch.
+
+    ``begun``: how often; ``ended``: the same when one ended last; ``made``: what that gave. ``thrown``: the mark of
+    the last error that came out of one, and ``threw`` how often there had been one by then. Of the call that is being
+    watched: ``direct`` is how often it has called out itself, and ``first`` what the first of these gave.
+    """
+
+    __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown")
+
+    def __init__(self) -> None:
+        self.begun = self.ended = self.threw = self.direct = 0
+        self.thrown: tuple[Any, ...] = ()
+        self.first: Any = None
+        self.made: Any = None
+
+    def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Call out."""
+        self.begun += 1
+        number = self.direct = self.direct + 1
+        try:
+            made = fn(*args, **kwargs)
+        except BaseException as error:
+            self.direct = number
+            self.is_the_programs(error)
+            raise
+        self.direct, self.ended, self.made = number, self.begun, made
+        if number == 1:
+            self.first = made
+        return made
+
+    def is_the_programs(self, error: BaseException) -> None:
+        """Whoever asks next takes the error for the program's."""
+        self.begun += 1
+        self.thrown, self.threw = mark(error), self.begun
+
+
+def mark(error: BaseException) -> tuple[Any, ...]:
+    """What tells an error from others, without keeping it alive: its id, which another may have when it is gone, and
+    the place where it was raised."""
+    step = error.__traceback__
+    while step is not None and step.tb_next is not None:
+        step = step.tb_next
+    return (id(error),) if step is None else (id(error), step.tb_frame.f_code, step.tb_lasti)
+
+
+def falling_back(hooks: Iterable[str]) -> Callable[[Any], Any]:
+    """A class decorator for watching semantics: these hooks fall back on Python."""
+
+    def decorate(watch: Any) -> Any:
+        for name in hooks:
+            setattr(watch, name, _guarded(name, getattr(watch, name)))
+        return watch
+
+    return decorate
+
+
+_GUARDED = """
+def guarded(self, {operands}):
+    out = self.out
+    begun = out.begun
+    try:
+        return HOOK(self, {operands})
+    except Exception as error:
+        if out.threw > begun and out.thrown == MARK(error):
+            raise
+        failure = error
+    try:
+        return FALLEN(self, NAME, ({operands},), failure, begun)
+    finally:
+        del failure
+"""
+
+
+def _guarded(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
+    if name == "call":
+        return _guarded_call(hook)
+    operands = ", ".join([*inspect.signature(getattr(Semantics, name)).parameters][1:])
+    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "MARK": mark, "NAME": name}
+    # Written out: each of its parameters packed and unpacked would be a part of what watching costs.
+    exec(compile(_GUARDED.format(operands=operands), __file__, "exec"), scope)
+    return functools.wraps(hook)(scope["guarded"])
+
+
+def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(hook)
+    def guarded(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self.out
+        begun, outer = out.begun, out.direct
+        out.direct = 0
+        try:
+            made = hook(self, at, fn, args, kwargs)
+        except Exception as error:
+            if out.threw > begun and out.thrown == mark(error):
+                out.direct = outer + 1
+                raise
+            failure = error
+        else:
+            out.direct, out.ended, out.first = outer + 1, out.begun, None
+            # Nothing is held longer than the program holds it, but for what this is part of.
+            out.made = made if outer else None
+            return made
+        done, out.direct = out.direct, outer + 1
+        try:
+            made = _fallen(self, "call", (at, fn, args, kwargs), failure, begun, done)
+        finally:
+            del failure
+        out.first = None
+        return made
+
+    return guarded
+
+
+def _fallen(
+    self: Any, name: str, operands: tuple[Any, ...], failure: Exception, begun: int, direct: int | None = None
+) -> Any:
+    """What the hook gives by Python. Raises the failure where it is the program's.
+
+    An error that is raised again leads to this frame and the hook's. If one of these led back to it, what the run holds
+    would wait for the cyclic collector."""
+    try:
+        made = _NOTHING
+        if not isinstance(failure, _ENDING):
+            made = _without(self, name, operands, failure, self.out.begun - begun, direct)
+        if made is _NOTHING:
+            self.out.is_the_programs(failure)
+            raise failure
+        return made
+    finally:
+        del failure
+
+
+def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:
+    """What the hook gives by Python, given that ``done`` call-outs were begun; _NOTHING where the error is the
+    program's."""
+    out = self.out
+    if not done:
+        bare = tuple(map(plain, operands[1:]))
+        if name == "call":
+            bare = (operands[1], tuple(map(plain, operands[2])), {k: plain(v) for k, v in operands[3].items()})
+        try:
+            made = out(getattr(Semantics, name), self, operands[0], *bare)
+        except Exception as native:
+            if type(native) is type(failure):
+                return _NOTHING
+            failed(self.recording, f"in '{name}'", failure)
+            raise
+        failed(self.recording, f"in '{name}'", failure)
+        return made
+    if out.ended != out.begun or _speaks_for_python(failure):
+        return _NOTHING
+    failed(self.recording, f"in '{name}'", failure)
+    if name in _NONE:
+        return None
+    if name == "not_":
+        return not out.made
+    if name == "branch":
+        return bool(out.made)
+    if name == "call" and isinstance(operands[1], type) and isinstance(out.first, operands[1]):
+        if direct == 1 and type(out.first).__init__ is not object.__init__:
+            type(out.first).__init__(out.first, *operands[2], **operands[3])
+        return out.first
+    if name in _AS_IT_IS:
+        return out.made
+    return getattr(Semantics, name)(self, *operands)
+
+
+def _speaks_for_python(error: Exception) -> bool:
+    """Whether code of ours has raised it that says what Python would."""
+    step, last = error.__traceback__, ""
+    while step is not None:
+        name = step.tb_frame.f_code.co_filename
+        last = name.removeprefix(_OWN) if name.startswith(_OWN) else last
+        step = step.tb_next
+    return not isinstance(error, AssertionError) and last not in _NOTING and not last.startswith("trace/")
+
+
+def failed(recording: Any, where: str, error: Exception) -> None:
+    """Something of ours has failed in a run: no graph is made of it."""
+    raised = error.__traceback__
+    while raised is not None and raised.tb_next is not None:
+        raised = raised.tb_next
+    at = "" if raised is None else f" at {raised.tb_frame.f_code.co_name}:{raised.tb_lineno}"
+    what = f"torchjanus itself failed {where}: {type(error).__name__}: {error}{at}"
+    try:
+        recording.refuse(what, "no graph is made of this call.", "Please report this.")
+    except Exception:
+        recording.give_up()
+
+
+def attempt(recording: Any, where: str, note: Callable[..., Any], *args: Any) -> Any:
+    """What ``note(*args)`` gives; None if it fails, and then no graph is made of the run. ``where``: of the program."""
+    try:
+        return note(*args)
+    except Exception as error:
+        failed(recording, where, error)
+        return None
+
+
+def noted(instead: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
+    """A class decorator for a recording: methods that note what the run does, and what each gives if it fails."""
+
+    def decorate(recording: Any) -> Any:
+        for name, otherwise in instead.items():
+            setattr(recording, name, _noting(name, getattr(recording, name), otherwise))
+        return recording
+
+    return decorate
+
+
+def _noting(name: str, method: Callable[..., Any], otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def noting(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return method(self, *args, **kwargs)
+        except Exception as error:
+            if isinstance(error, _ENDING):
+                raise
+            failure = error
+        if name not in ("refuse", "refused"):
+            failed(self, f"in '{name}'", failure)
+        else:
+            self.give_up()
+        return otherwise(*args, **kwargs)
+
+    noting.__noted__ = otherwise  # type: ignore[attr-defined]
+    return noting
+
+
+def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator for the method that makes a call of torch and records it: if that fails, the call has been made once.
+
+    The recorder's ``natively`` holds for each call that is under way what torch has given."""
+
+    @functools.wraps(call)
+    def guarded(self: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        out = self.out
+        begun = out.begun
+        self.natively.append(_NOTHING)
+        made = _NOTHING
+        try:
+            return call(self, func, args, kwargs)
+        except Exception as error:
+            if isinstance(error, _ENDING) or (out.threw > begun and out.thrown == mark(error)):
+                raise
+            failure, made = error, self.natively[-1]
+        finally:
+            self.natively.pop()
+        if made is _NOTHING:
+            made = _natively(self, func, args, kwargs, failure)
+        failed(self.recording, f"on a call of {getattr(func, '__name__', 'torch')}()", failure)
+        return made
+
+    return guarded
+
+
+def _natively(self: Any, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], failure: Exception) -> Any:
+    try:
+        return self.out(func, *self.bare(args), **self.bare(kwargs))
+    except Exception as native:
+        if type(native) is not type(failure):
+            failed(self.recording, f"on a call of {getattr(func, '__name__', 'torch')}()", failure)
+        raise

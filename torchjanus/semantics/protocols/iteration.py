@@ -1,0 +1,366 @@
+"""Iteration, unpacking and context managers by Python's protocols."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from builtins import len  # ours stays ours where a program replaces it
+from types import TracebackType
+from typing import Any
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.protocols.leaves import MISSING, on_type
+from torchjanus.semantics.protocols.operators import Operators
+
+__all__ = ["Backwards", "CallingUntil", "Indexing", "Iteration", "Reaching"]
+
+PLAIN = frozenset(
+    map(id, (list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
+)
+
+
+class Iteration(Operators):
+    """What ``for``, unpacking, ``*`` and ``with`` do to objects with Python-level methods."""
+
+    def iterate(self, at: Site, iterable: Any) -> Any:
+        tp = type(iterable)
+        if id(tp) in PLAIN:
+            return self.native_iter(at, iterable)
+        method = self.dunder(tp, "__iter__")
+        if method is not None:
+            return self.stepping(at, self.iterator_by(at, method, iterable))
+        if on_type(tp, "__iter__") is MISSING and self.dunder(tp, "__getitem__") is not None:
+            return Indexing(self, at, iterable)
+        return self.native_iter(at, iterable)
+
+    def iterator_by(self, at: Site, method: Any, iterable: Any) -> Any:
+        """What a Python-level ``__iter__`` returns."""
+        iterator = self.invoke(at, method, iterable)
+        if on_type(type(iterator), "__next__") is MISSING:
+            raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
+        return iterator
+
+    def delegate(self, at: Site, iterable: Any) -> Any:
+        tp = type(iterable)
+        method = self.dunder(tp, "__iter__")
+        if method is not None:
+            iterable = self.iterator_by(at, method, iterable)
+            tp = type(iterable)
+        # Generators and what is awaited: values go in as well, and what is returned at the end counts.
+        takes = on_type(tp, "__await__") is not MISSING or on_type(tp, "send") is not MISSING
+        if takes and self.dunder(tp, "__next__") is None:
+            return iterable
+        steps = self.iterate(at, iterable) if method is None else self.stepping(at, iterable)
+        return steps if isinstance(steps, Stepping) else PassedOn(steps, iterable)
+
+    def stepping(self, at: Site, iterator: Any) -> Any:
+        """The iterator, with a Python-level ``__next__`` reached."""
+        if self.dunder(type(iterator), "__next__") is None:
+            return self.native_iter(at, iterator)
+        return Stepping(self, at, iterator)
+
+    def next_of(self, at: Site, iterator: Any) -> Any:
+        """``next(iterator)``."""
+        method = self.dunder(type(iterator), "__next__")
+        return self.native_next(at, iterator) if method is None else self.invoke(at, method, iterator)
+
+    def reaches(self, value: Any) -> bool:
+        """Whether iterating over the value runs Python-level methods of its class."""
+        tp = type(value)
+        if id(tp) in PLAIN:
+            return False
+        if self.dunder(tp, "__iter__") is not None or self.dunder(tp, "__next__") is not None:
+            return True
+        return on_type(tp, "__iter__") is MISSING and self.dunder(tp, "__getitem__") is not None
+
+    def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
+        if self.reaches(value):
+            value = self.iterate(at, value)
+        return super().unpack(at, value, before, star, after)
+
+    def star(self, at: Site, iterable: Any) -> Any:
+        return self.used_up(at, iterable)
+
+    def used_up(self, at: Site, iterable: Any) -> Any:
+        """What native code is given in the place of an iterable that it uses up, and may ask how long it is."""
+        if not self.reaches(iterable):
+            return iterable
+        iterator, tp = self.iterate(at, iterable), type(iterable)
+        if on_type(tp, "__len__") is MISSING and on_type(tp, "__length_hint__") is MISSING:
+            return iterator
+        return Measured(self, at, iterable, iterator)
+
+    def length_hint(self, at: Site, iterable: Any) -> Any:
+        """What ``list`` asks of an iterable before it uses it up: ``__len__``, else ``__length_hint__``."""
+        tp = type(iterable)
+        if on_type(tp, "__len__") is not MISSING:
+            try:
+                return len(iterable) if self.dunder(tp, "__len__") is None else self.length(at, iterable)
+            except TypeError:  # no answer, to CPython
+                pass
+        hint = on_type(tp, "__length_hint__")
+        return NotImplemented if hint is MISSING else self.special(at, hint, iterable)
+
+    def context(self, at: Site, manager: Any) -> Any:
+        tp = type(manager)
+        enter, leave = on_type(tp, "__enter__"), on_type(tp, "__exit__")
+        self.come_upon(tp, "__enter__")
+        self.come_upon(tp, "__exit__")
+        if enter is MISSING or leave is MISSING:
+            return manager
+        if self.dunder(tp, "__enter__") is None and self.dunder(tp, "__exit__") is None:
+            return manager
+        return Reached(self, at, manager, enter, leave)
+
+
+class Reaching:
+    """What is gone through in the place of something of the program's, and reaches Python-level methods."""
+
+    __slots__ = ()
+
+    def native(self) -> Any:
+        """What the program's objects hold, if they hold this: what Python would have made."""
+        raise NotImplementedError
+
+    def advance(self) -> None:
+        """Brings what ``native()`` has given to where this is."""
+
+    def has_ended(self) -> bool:
+        """Whether it gives nothing any more, whatever becomes of what it goes through."""
+        return False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As Python's own: it may be copied and pickled."""
+        if self.has_ended():
+            return iter, ((),)
+        made = self.native()
+        self.advance()
+        return made.__reduce_ex__(protocol)
+
+
+class Positioned(Reaching):
+    """One that goes by an index, which the program may ask for and set."""
+
+    __slots__ = ()
+
+    def __setstate__(self, index: Any) -> None:
+        made = self.native()
+        self.advance()
+        made.__setstate__(index)
+        self.go_on_from(made.__reduce__()[2:])
+
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        """Takes up the index of what ``native()`` has given; there is none where that has ended."""
+        raise NotImplementedError
+
+    def __length_hint__(self) -> Any:
+        made = self.native()
+        self.advance()
+        return made.__length_hint__()
+
+
+class Stepping(Reaching):
+    """An iterator whose ``__next__`` is a Python function, as native code steps through it."""
+
+    __slots__ = ("_at", "_iterator", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, iterator: Any) -> None:
+        self._semantics, self._at, self._iterator = semantics, at, iterator
+
+    def __iter__(self) -> Stepping:
+        return self
+
+    def __next__(self) -> Any:
+        return self._semantics.next_of(self._at, self._iterator)
+
+    def native(self) -> Any:
+        return self._iterator
+
+    def __getattr__(self, name: str) -> Any:
+        """``send``, ``throw`` and ``close``, which ``yield from`` looks for."""
+        method = self._semantics.attr(self._at, self._iterator, name)
+        return functools.partial(self._reached, method)
+
+    def _reached(self, method: Any, *args: Any) -> Any:
+        return self._semantics.call(self._at, method, args, {})
+
+
+class PassedOn(Reaching):
+    """What native code goes through in the place of an iterable to which no values are sent."""
+
+    __slots__ = ("_iterable", "_steps")
+
+    def __init__(self, steps: Any, iterable: Any) -> None:
+        self._steps, self._iterable = iter(steps), iterable
+
+    def __iter__(self) -> PassedOn:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+    def native(self) -> Any:
+        return self._iterable
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(iter(self._iterable), name)
+
+
+class Measured(Reaching):
+    """An iterable that knows its length, as native code uses it up."""
+
+    __slots__ = ("_at", "_iterable", "_iterator", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, iterable: Any, iterator: Any) -> None:
+        self._semantics, self._at, self._iterable, self._iterator = semantics, at, iterable, iterator
+
+    def __iter__(self) -> Any:
+        return iter(self._iterator)
+
+    def __length_hint__(self) -> Any:
+        return self._semantics.length_hint(self._at, self._iterable)
+
+    def native(self) -> Any:
+        return self._iterable
+
+
+class Nothing:
+    """What an iterator that has ended went through."""
+
+    def __getitem__(self, index: int) -> Any:
+        raise IndexError
+
+
+class Indexing(Positioned):
+    """The old sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
+
+    __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
+
+    def __init__(self, semantics: Iteration, at: Site, obj: Any) -> None:
+        self._twin: Any = None
+        self._semantics, self._at, self._obj, self._index, self._done = semantics, at, obj, 0, False
+
+    def __iter__(self) -> Indexing:
+        return self
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        if self._index == sys.maxsize:
+            raise OverflowError("iter index too large")
+        try:
+            value = self._semantics.item(self._at, self._obj, self._index)
+        except (IndexError, StopIteration):
+            self._done = True
+            raise StopIteration from None
+        self._index += 1
+        return value
+
+    def native(self) -> Any:
+        if self._twin is None:
+            self._twin = iter(Nothing() if self._done else self._obj)
+            list(self._twin if self._done else ())
+        return self._twin
+
+    def advance(self) -> None:
+        if self._twin is not None:
+            self._twin.__setstate__(sys.maxsize if self._done else self._index)
+
+    def has_ended(self) -> bool:
+        return self._done
+
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        if not self._done:  # what has ended stays so
+            self._index = state[0]
+
+
+class Backwards(Positioned):
+    """The same from the last to the first: ``reversed(obj)``."""
+
+    __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
+
+    def __init__(self, semantics: Iteration, at: Site, obj: Any, length: int) -> None:
+        self._twin: Any = None
+        self._semantics, self._at, self._obj, self._index = semantics, at, obj, length
+
+    def __iter__(self) -> Backwards:
+        return self
+
+    def __next__(self) -> Any:
+        if self._index <= 0:
+            raise StopIteration
+        self._index -= 1
+        try:
+            return self._semantics.item(self._at, self._obj, self._index)
+        except (IndexError, StopIteration):
+            self._index = 0
+            raise StopIteration from None
+
+    def native(self) -> Any:
+        self._twin = self._twin or reversed(self._obj)
+        return self._twin
+
+    def advance(self) -> None:
+        if self._twin is not None:
+            self._twin.__setstate__(self._index - 1)
+
+    def go_on_from(self, state: tuple[Any, ...]) -> None:
+        self._index = state[0] + 1 if state else 0
+
+
+class CallingUntil(Reaching):
+    """``iter(call, end)``: what the calls return, until it is the end."""
+
+    __slots__ = ("_at", "_call", "_done", "_end", "_semantics", "_twin")
+
+    def __init__(self, semantics: Iteration, at: Site, call: Any, end: Any) -> None:
+        self._twin: Any = None
+        self._semantics, self._at, self._call, self._end, self._done = semantics, at, call, end, False
+
+    def __iter__(self) -> CallingUntil:
+        return self
+
+    def __next__(self) -> Any:
+        if self._done:
+            raise StopIteration
+        try:
+            value = self._semantics.call(self._at, self._call, (), {})
+        except StopIteration:
+            self._done = True
+            raise
+        if self._done:  # the function has itself gone through all of this
+            raise StopIteration
+        compared = self._semantics.compare(self._at, "==", self._end, value)
+        self._done = self._end is value or self._semantics.branch_value(self._at, compared)
+        if self._done:
+            raise StopIteration
+        return value
+
+    def native(self) -> Any:
+        if self._twin is None:
+            self._twin = iter(int, 0) if self._done else iter(self._call, self._end)
+            list(self._twin if self._done else ())
+        return self._twin
+
+    def has_ended(self) -> bool:
+        return self._done
+
+
+class Reached:
+    """A context manager with Python-level methods, as ``with`` enters it."""
+
+    __slots__ = ("_at", "_enter", "_exit", "_manager", "_semantics")
+
+    def __init__(self, semantics: Iteration, at: Site, manager: Any, enter: Any, leave: Any) -> None:
+        self._semantics, self._at, self._manager, self._enter, self._exit = semantics, at, manager, enter, leave
+
+    def __enter__(self) -> Any:
+        return self._semantics.special(self._at, self._enter, self._manager)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        result = self._semantics.special(self._at, self._exit, self._manager, kind, exception, traceback)
+        # Python asks for the truth only where there is an exception to swallow.
+        return exception is not None and self._semantics.branch_value(self._at, result)

@@ -1,0 +1,207 @@
+"""The leaves of Python's protocols: what is left of an operation when no Python-level code of anyone's is involved.
+
+A semantics that watches or changes what programs do to the heap overrides leaves; the protocols above them stay
+Python's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from types import BuiltinFunctionType, CellType, CodeType, FunctionType, WrapperDescriptorType
+from typing import Any
+
+from torchjanus.core.errors import SourceUnavailable
+from torchjanus.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
+from torchjanus.hooks.lookup import MISSING, bound_to, derives, mro_of, namespace_of, on_type
+from torchjanus.rewrite import CENSUS, Site
+from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
+
+__all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of", "native_slot", "on_type"]
+
+
+def native_slot(tp: type, name: str) -> Any:
+    """The first ``name`` on the class or its bases that is a slot of a class written in C: what it would be without
+    those that were put in its place."""
+    for base in mro_of(tp):
+        found = namespace_of(base).get(name, MISSING)
+        if type(found) is WrapperDescriptorType and found.__name__ == name:
+            return found
+    raise AssertionError(f"object has no {name}")
+
+
+class Leaves(Semantics):
+    """Leaves, and the question which Python functions are to be entered."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[int, tuple[weakref.ref[CodeType], str | None]] = {}
+
+    # ---- which functions are entered ----
+
+    def leave_native(self, fn: FunctionType) -> str | None:
+        """Why ``fn`` is to be called as it is, or None if its rewritten twin is to run. Asked once for a code
+        object."""
+        reason = module_reason(fn.__globals__.get("__name__"), NATIVE_MODULES)
+        if reason is None:
+            try:
+                rewritten(fn)
+            except SourceUnavailable:
+                return "no source"
+        return reason
+
+    def native_reason(self, fn: FunctionType) -> str | None:
+        """``leave_native``, remembered with the code object."""
+        code = fn.__code__
+        number = id(code)
+        known = self._reasons.get(number)
+        if known is not None and known[0]() is code:
+            return known[1]
+        reason = self.leave_native(fn)
+        if reason is not None:
+            CENSUS.note(code, reason)
+        reasons = self._reasons
+        reasons[number] = weakref.ref(code, lambda _: reasons.pop(number, None)), reason
+        return reason
+
+    def dunder(self, tp: type, name: str) -> Any:
+        """The special method, if it is a Python function that is to be entered: called with the object first."""
+        found = on_type(tp, name)
+        if type(found) is FunctionType and self.native_reason(found) is None:
+            self.come_upon(tp, name)
+            return found
+        return None
+
+    def come_upon(self, tp: type, name: str) -> None:
+        """A protocol has found what it runs under this name on a class. Nothing happens here."""
+
+    def come_upon_kind(self, tp: type, kind: Any) -> None:
+        """The program has asked whether a class is of a kind. Nothing happens here."""
+
+    def invoke(self, at: Site, fn: Any, *args: Any) -> Any:
+        """Calls something that a protocol has come upon."""
+        return self.call(at, fn, args, {})
+
+    # ---- heap ----
+
+    def load_attr(self, at: Site, obj: Any, name: str) -> Any:
+        """``obj.name`` without its class's Python-level ``__getattribute__`` and ``__getattr__``."""
+        tp = type(obj)
+        if self.dunder(tp, "__getattr__") is None and self.dunder(tp, "__getattribute__") is None:
+            return getattr(obj, name)
+        return native_slot(tp, "__getattribute__")(obj, name)
+
+    def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        """``obj.name = value`` without its class's Python-level ``__setattr__``."""
+        tp = type(obj)
+        if type(on_type(tp, "__setattr__")) is WrapperDescriptorType:
+            setattr(obj, name, value)
+        else:
+            native_slot(tp, "__setattr__")(obj, name, value)
+
+    def drop_attr(self, at: Site, obj: Any, name: str) -> None:
+        tp = type(obj)
+        if type(on_type(tp, "__delattr__")) is WrapperDescriptorType:
+            delattr(obj, name)
+        else:
+            native_slot(tp, "__delattr__")(obj, name)
+
+    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        return obj[key]
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        obj[key] = value
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        del obj[key]
+
+    def load_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        return value
+
+    def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        return value
+
+    def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
+        """The variable has been deleted."""
+
+    def load_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        return value
+
+    def store_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        return value
+
+    def drop_cell(self, at: Site, cell: CellType, name: str) -> None:
+        """The variable has been deleted."""
+
+    # ---- calls ----
+
+    def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls what is not entered: native code, or a Python function that is left native."""
+        return fn(*args, **kwargs)
+
+    def enter(self, at: Site, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls a Python function by its rewritten twin."""
+        return rewritten(fn)(*args, **kwargs)
+
+    def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """``cls.__new__`` where that is native; ``__init__`` comes after."""
+        maker = on_type(cls, "__new__")
+        return (maker if type(maker) is BuiltinFunctionType else cls.__new__)(cls, *args, **kwargs)
+
+    # ---- values ----
+
+    def kind_of(self, value: Any) -> type:
+        """The value's class, to native code."""
+        return type(value)
+
+    def same_number(self, answer: Any, number: Any) -> Any:
+        """The number that native code has made of a special method's answer."""
+        return number
+
+    def truth(self, at: Site, value: Any) -> bool:
+        return bool(value)
+
+    def native_iter(self, at: Site, obj: Any) -> Any:
+        """What a loop natively iterates over."""
+        return obj
+
+    def native_next(self, at: Site, iterator: Iterator[Any]) -> Any:
+        return next(iterator)
+
+    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        return BINARY[op](a, b)
+
+    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        return INPLACE[op](a, b)
+
+    def native_unary(self, at: Site, op: str, a: Any) -> Any:
+        return UNARY[op](a)
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        return COMPARE[op](a, b)
+
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
+        return format(value, spec)
+
+    def native_text(self, at: Site, value: Any, conversion: str) -> str:
+        """``str``, ``repr`` or ``ascii``, by their first letter."""
+        return TEXT[conversion](value)
+
+    # ---- hooks that are leaves already ----
+
+    def get_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        return self.load_global(at, owner, name, value)
+
+    def set_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        return self.store_global(at, owner, name, value)
+
+    def del_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
+        self.drop_global(at, owner, name)
+
+    def get_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        return self.load_cell(at, cell, name, value)
+
+    def set_cell(self, at: Site, cell: CellType, name: str, value: Any) -> Any:
+        return self.store_cell(at, cell, name, value)
+
+    def del_cell(self, at: Site, cell: CellType, name: str) -> None:
+        self.drop_cell(at, cell, name)

@@ -1,0 +1,103 @@
+"""The public way to run a function under a semantics of one's own."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import FunctionType, MethodType
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from torch import nn
+
+from torchjanus.core.errors import NOWHERE, Place, Unsupported
+from torchjanus.core.kinds import isinstance
+from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.semantics.protocols.driving import driven
+from torchjanus.semantics.protocols.imperative import Imperative
+from torchjanus.semantics.protocols.leaves import on_type
+
+__all__ = ["Virtualized", "virtualize"]
+
+# The call of such a function only makes the object that will run it.
+RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtualized[P, R]:
+    """A callable that runs ``fn``, rewritten, under ``semantics`` (by default ``Imperative``: Python as it is).
+
+    ``fn`` is a function, a method, a lambda, or any object with a ``__call__`` written in Python. Where it has no
+    source, its first call raises SourceUnavailable: there is nothing to rewrite. Raises Unsupported if ``fn`` cannot
+    be called.
+
+        def double(x):
+            return x + x
+
+        virtualize(double)(2)           # 4, by rewritten code
+
+    ``docs/semantics.md`` shows how to write a semantics.
+    """
+    if not callable(fn):
+        raise Unsupported(f"virtualize() takes a function, a method or a callable object, not {fn!r}.")
+    return Virtualized(fn, Imperative() if semantics is None else semantics)
+
+
+class Virtualized(Generic[P, R]):
+    """``fn`` under a semantics; passes for ``fn`` where Python is asked about it. Pickled if both can be."""
+
+    def __init__(self, fn: Callable[P, R], semantics: Semantics) -> None:
+        functools.update_wrapper(self, fn)
+        self._fn = fn
+        self._semantics = semantics
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        target, leading = underlying(self._fn)
+        run = rewritten(target)
+        try:
+            with using(self._semantics):
+                result = run(*leading, *args, **kwargs)
+        except BaseException as error:
+            hide_frames(error)
+            raise
+        if target.__code__.co_flags & RUNS_LATER:
+            return driven(result, self._semantics)  # type: ignore[no-any-return]
+        return result  # type: ignore[no-any-return]
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """As a method in a class: bound like the function it stands for."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Virtualized, (self._fn, self._semantics)
+
+    def __repr__(self) -> str:
+        return f"<virtualized {self._fn!r}>"
+
+
+def home_of(fn: Any) -> Place:
+    """Where a callable is written; nowhere if it is not written in Python."""
+    try:
+        code = underlying(fn.forward if isinstance(fn, nn.Module) else fn)[0].__code__
+    except Unsupported:
+        return NOWHERE
+    return Place(code.co_filename, code.co_firstlineno)
+
+
+def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
+    """The Python function that a callable comes down to, and the arguments it puts first."""
+    if isinstance(fn, FunctionType):
+        return fn, ()
+    if isinstance(fn, MethodType):
+        inner, leading = underlying(fn.__func__)
+        return inner, (fn.__self__, *leading)
+    if not isinstance(fn, type):
+        method = on_type(type(fn), "__call__")
+        if isinstance(method, FunctionType):
+            return method, (fn,)
+    raise Unsupported(
+        f"{fn!r} is not written in Python: there is no source to rewrite. "
+        f"Wrap the call in a function of your own and virtualize that."
+    )

@@ -1,0 +1,322 @@
+"""A sum or a counter of a step that recursive calls change: ``self.loss = self.loss + loss``, ``count += 1``.
+
+Of a sum of tensors each call is told as if it appended what it adds to a list that nobody sees (see ``grown_lists``),
+and the step as if it added the list up. Of a number each call is told by what it makes of the one that is there; the
+host reckons it, following the calls, so what is there when a call begins may decide what it does. Nothing else may be
+done in calls with what is there. Knows nothing of hooks.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.graph.ir.numbers import expressions_in, refs_in
+from torchjanus.graph.recursion.entry_loops.output_lists import added_up
+from torchjanus.graph.recursion.variants.counts import entered_at
+from torchjanus.semantics.record.call_writes import share_memory
+from torchjanus.trace.actions import Invoked, Op, Stored
+from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.recipes import parts_of
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
+
+__all__ = ["AFTER", "Kept", "Placed", "Tally", "only_tallied"]
+
+_ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
+_IN_PLACE = ("Tensor.__iadd__", "Tensor.add_")
+AFTER = "after call"  # where the step finds a number when so many of its calls are over
+
+
+@dataclass(eq=False, slots=True)
+class Tally:
+    """One of them. ``key``: where it is; ``start``: what the step put there; ``now``: what is there by now;
+    ``tensors``: whether tensors are added up; ``terms``: those that calls have added; ``version``: how often calls have
+    written there; ``modes``: under which of torch's modes; ``in_place``: whether they changed the tensor itself;
+    ``begun``: how many events were noted before."""
+
+    key: Any
+    start: Any
+    now: Any
+    tensors: bool
+    terms: list[torch.Tensor] = field(default_factory=list)
+    version: int = 0
+    modes: Any = None
+    in_place: bool | None = None
+    begun: int = 0
+
+    def origin(self, recording: Any) -> Origin:
+        """By what calls know it."""
+        origin: Origin = recording.step.lists.origin(self.terms)
+        return origin
+
+    def read(self, recording: Any) -> Any:
+        """What a call finds there."""
+        if isinstance(self.now, torch.Tensor):
+            number = recording.number(self.now)
+            if number is None:
+                number = recording.new_tensor(self.now).number
+            recording.tallied.add(number)
+            return self.now
+        origin = self._known_now(recording)
+        return recording.found(origin, self.now) if is_local(origin) else trace_value(self.now, Read(origin))
+
+    def _known_now(self, recording: Any) -> Origin:
+        """Where the number is found that is there now: a number that was there before has another place. What is there
+        when a call begins the host knows when it follows that call, so it may be of any use."""
+        if recording.entered.get(id(self)) == self.version:
+            return self._at_entry(recording)
+        return self.origin(recording).item(self.version)
+
+    def _at_entry(self, recording: Any) -> Origin:
+        return entered_at(self.origin(recording).key)
+
+    def write(self, recording: Any, value: Any) -> bool:
+        """A call writes there; False where it does something else than to add, or to count on."""
+        done = self._add(recording, value) if self.tensors else self._count(recording, value)
+        if done:
+            self.now = value if self.tensors else plain(value)
+        return done
+
+    def _add(self, recording: Any, value: Any) -> bool:
+        if type(value) is not torch.Tensor or value.dtype is torch.bool:
+            return False
+        made = list(self._made_of(recording, value))
+        if not made:
+            return value is self.now
+        in_place = value is self.now
+        known = self.in_place if isinstance(self.start, torch.Tensor) else None
+        modes = {recording.trace.events[at].modes for at, _ in made} | {recording.trace.ambient}
+        modes |= set() if self.modes is None else {self.modes}
+        if len(modes) > 1 or known not in (None, in_place) or value.layout is not torch.strided:
+            return False
+        self.in_place, (self.modes,) = in_place, modes
+        for at, term in made:
+            events = recording.trace.events
+            recording.tallied.add(events[at].outs[0].number)
+            tensor = recording.trace.tensors[term.number]
+            with torch._C.DisableTorchFunction():
+                row = tensor.clone()
+            out = recording.new_tensor(row)
+            events[at] = replace(events[at], func=torch.clone, name="torch.clone", args=(term,), kwargs={}, outs=(out,))
+            recording.mutate(list, "append", (row,), self.origin(recording))
+            self.terms.append(row)
+        self.version += 1
+        return True
+
+    def _made_of(self, recording: Any, value: torch.Tensor) -> Iterator[tuple[int, TensorRef]]:
+        """The operations that have added to what was there until this came of it, each with what it added; none if it
+        did not come about so."""
+        events, wanted, found = recording.trace.events, recording.number(value), list[tuple[int, TensorRef]]()
+        last = len(events)
+        while wanted is not None:
+            last = next((n for n in reversed(range(last)) if _makes(events[n], wanted)), -1)
+            if last < 0:
+                return
+            op: Op = events[last]
+            names = _IN_PLACE if value is self.now else _ADDITIONS
+            if type(op) is not Op or op.name not in names or op.kwargs or len(op.args) != 2:
+                return
+            carried = [which for which, arg in enumerate(op.args) if self._is_now(recording, arg)]
+            terms = [arg for arg in op.args if isinstance(arg, TensorRef)]
+            if carried:
+                term = op.args[1 - carried[0]]
+                if len(carried) == 1 and isinstance(term, TensorRef):
+                    yield from reversed([*found, (last, term)])
+                return
+            if len(terms) < 2:
+                return
+            # What was there stands on the left, as a rule: only there more than one is followed.
+            found.append((last, terms[1]))
+            wanted = terms[0].number
+
+    def _is_now(self, recording: Any, arg: Any) -> bool:
+        if isinstance(self.now, torch.Tensor):
+            return isinstance(arg, TensorRef) and arg.number == recording.number(self.now)
+        return isinstance(arg, Read) and arg.origin == self._known_now(recording)
+
+    def _count(self, recording: Any, value: Any) -> bool:
+        if type(plain(value)) is not type(plain(self.start)):
+            return False
+        expr = value.expr if isinstance(value, Traced) else None
+        if expr is not None:
+            here = self._known_now(recording)
+            if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
+                return False
+            expr = _with(expr, here, self.origin(recording))
+            reads = [leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read)]
+            if any((origin.is_grown and origin.base) or origin == self._at_entry(recording) for origin in reads):
+                return False  # it is made of what was there before
+        made = plain(value) if expr is None else trace_value(plain(value), expr)
+        recording.mutate(list, "count", (made,), self.origin(recording))
+        self.version += 1
+        return True
+
+
+@dataclass(eq=False, slots=True)
+class Kept(Tally):
+    """One that an object holds. ``stored``: the step's write."""
+
+    container: Any = None
+    stored: Any = None
+
+    def close(self, recording: Any) -> None:
+        """The step reads it, or writes something else there: tell what calls have made of it. A number is told even
+        where none of these calls has counted: others may."""
+        if self.version or not self.tensors:
+            stored: Stored = self.stored
+            made = _added(self, recording) if self.tensors else _counted(self, recording)
+            recording.store(stored.how, self.container, stored.key, made, stored.base, field=stored.key)
+
+
+@dataclass(eq=False, slots=True)
+class Placed(Tally):
+    """One in a variable of the step, or in a container of its own: who reads it is not told. ``given``: what was put
+    there last; ``seen``: how many calls of the step are over; ``number``: the how-manieth of its lists it is."""
+
+    place: Any = None
+    given: Any = None
+    seen: int = 0
+    number: int = -1
+
+    def give(self, recording: Any) -> None:
+        """A call goes on: put there what it finds."""
+        self.given = self.read(recording)
+        self.place.set(self.given)
+
+    def take(self, recording: Any) -> bool:
+        """A call pauses, or is over: look what it has put there. False where it has done something else than to add,
+        or to count on."""
+        value = self.place.get()
+        same = value is self.given and not isinstance(value, torch.Tensor)  # that may have been changed in place
+        return same or self.write(recording, value)
+
+    def after(self, recording: Any) -> None:
+        """A call of the step is over: the step goes on with what there is now. If it uses a number, that is not known
+        before it is known which calls count it."""
+        if self.tensors:
+            self.given = self.now if self.version else self.start
+        else:
+            self.number = recording.lists.number_of(self.terms)
+            self.seen += 1
+            self.given = trace_value(self.now, Read(self.seen_at(self.seen)))
+        self.place.set(self.given)
+
+    def seen_at(self, call: int) -> Origin:
+        """Where the step finds a number after so many of its calls."""
+        return Origin.grown(self.number).item(f"{AFTER} {call}")
+
+    def leave(self) -> None:
+        """No graph will be made: what is there is plain."""
+        self.place.set(plain(self.place.get()))
+
+    def close(self, recording: Any) -> None:
+        """The step uses what calls have added up."""
+        if self.version and self.tensors:
+            _added(self, recording)
+
+
+def _makes(event: Any, number: int) -> bool:
+    return isinstance(event, Op) and any(ref.number == number for ref in event.outs)
+
+
+def _with(expr: Any, old: Origin, new: Origin) -> Any:
+    if isinstance(expr, Read):
+        return Read(new) if expr.origin == old else expr
+    if isinstance(expr, Apply):
+        return Apply(expr.func, tuple(_with(part, old, new) for part in expr.args))
+    return expr
+
+
+def _added(tally: Tally, recording: Any) -> Any:
+    """Tell the step as if it added up what calls have added."""
+    trace, number = recording.trace, recording.lists.number_of(tally.terms)
+    rows = [TensorRef(recording.number(row)) for row in tally.terms]
+
+    def note(func: Any, args: tuple[Any, ...], out: TensorRef) -> None:
+        recording.note(Op(func, func.__name__, args, {}, (out,), tally.modes, recording.place))
+        recording.ops += 1
+
+    if not isinstance(tally.start, torch.Tensor):
+        # Where nothing has been added the number is left there.
+        size = Read(Origin.grown(number).then(Step.SIZE, 0))
+        recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
+        start = tally.start.expr if isinstance(tally.start, Traced) else tally.start
+        note(added_up, (rows, start), recording.new_tensor(tally.now))
+        return tally.now
+    start = TensorRef(recording.number(tally.start))
+    if not tally.in_place or _is_alone(tally, start.number, recording):
+        note(added_up, (rows, start), recording.new_tensor(tally.now))
+        return tally.now
+    for event in trace.events[tally.begun :]:
+        refs = refs_in((event.args, event.kwargs)) if isinstance(event, Op) else ()
+        used = [trace.tensors[ref.number] for ref in refs]
+        if share_memory(used, [tally.start]):
+            what = "the step uses a tensor in place of which recursive calls add up, and not where they do"
+            recording.refuse(what, "calls are run many at a time.", "Read it where the calls have written it.")
+    with torch._C.DisableTorchFunction():
+        total = torch.stack([row.detach() for row in tally.terms]).sum(0)
+    out = recording.new_tensor(total)
+    note(added_up, (rows,), out)
+    recording.note(Op(torch.Tensor.add_, "Tensor.add_", (start, out), {}, (start,), tally.modes, recording.place))
+    recording.ops += 1
+    return tally.now
+
+
+def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
+    """Whether nobody can tell that a tensor is changed in place from another that takes its place: the step has made it
+    and has no view of it."""
+    trace, start = recording.trace, tally.start
+    others = (tensor for n, tensor in enumerate(trace.tensors) if n != number and tensor is not None)
+    return (
+        number not in trace.origins
+        and not share_memory(others, [start])
+        and all((term.dtype, term.shape) == (start.dtype, start.shape) for term in tally.terms)
+    )
+
+
+def _counted(tally: Tally, recording: Any) -> Any:
+    """Tell the step as if it found the number when the calls are over."""
+    origin = Origin.grown(recording.lists.number_of(tally.terms))
+    recording.note(Found(origin, tally.now, "number", place=recording.place))
+    return trace_value(tally.now, Read(origin))
+
+
+def only_tallied(trace: Any, tallied: set[int]) -> bool:
+    """Whether a call does nothing else with what it has found in one of them, or makes of it. ``tallied``: the numbers
+    of those tensors."""
+    exprs = list(expressions_in(trace.result))
+    for event in trace.events:
+        for name in ("expr", "count"):
+            exprs += expressions_in(getattr(event, name, None))
+        for name in ("origin", "base", "first", "second"):
+            at = getattr(event, name, None)
+            while at is not None:
+                exprs += expressions_in(at.key)
+                at = at.base
+        if isinstance(event, Op):
+            if any(ref.number in tallied for ref in refs_in((event.args, event.kwargs))):
+                return False
+            exprs += expressions_in((event.args, event.kwargs))
+        if isinstance(event, Invoked):
+            exprs += expressions_in([recipe for _, recipe in event.given])
+        if isinstance(event, Asserted) and event.ref.number in tallied:
+            return False
+    for recipe in trace.all_recipes():
+        exprs += expressions_in(recipe)
+        for part in parts_of(recipe):
+            exprs += expressions_in(part)
+            if getattr(getattr(part, "ref", None), "number", None) in tallied:
+                return False
+    for leaf in (leaf for expr in exprs for leaf in leaves(expr)):
+        if isinstance(leaf, Read) and leaf.origin.is_grown and leaf.origin.base is not None:
+            return False
+        if isinstance(leaf, Fetch | Size) and leaf.ref in tallied:
+            return False
+    return True

@@ -1,0 +1,272 @@
+"""The sums and counters of a step that recursive calls change, in objects, and in variables and containers of its own.
+
+The step sets one, its calls add to it, and the step reads it when they are over. Which there are a first run shows: in
+that one they are refused. Knows nothing of hooks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin
+from torchjanus.core.errors import Refusal
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.graph.ir.rewriting import Rewriting
+from torchjanus.graph.recursion.variants.counts import place_of
+from torchjanus.semantics.record.accumulator import AFTER, Kept, Placed, Tally
+from torchjanus.semantics.record.places import Item
+from torchjanus.trace.actions import Invoked, Stored
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Found
+from torchjanus.trace.recipes import Constant, Number, Recipe
+from torchjanus.trace.values import Read, Traced, leaves, plain
+
+__all__ = ["Tallies"]
+
+_KINDS = (int, float)
+
+
+class Tallies:
+    """Those of one step. ``known``: where there are some, in any run, and whether tensors are added up there; ``new``:
+    those of this run that were not known."""
+
+    def __init__(self, known: dict[Any, bool] | None = None) -> None:
+        self._known: dict[Any, bool] = {} if known is None else known
+        self._open: dict[tuple[int, Any], Kept] = {}
+        self._placed: dict[Any, Placed] = {}
+        self._now: list[Placed] = []  # those that the calls find that are going on
+        self._left: list[Placed] = []  # sums in whose place the step has put something else
+        self._counted: list[Placed] = []  # numbers that calls have counted
+        self._root: Any = None  # the function that the step calls
+        self._places: dict[Any, tuple[Any, Any]] = {}  # what it shares with the step: where, and what was there
+        self._asked: set[tuple[int, Any]] = set()
+        self._over = False
+        self.new: list[str] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._open or self._placed or self._left)
+
+    def at(self, container: Any, key: Any) -> Kept | None:
+        """The one that is there, if calls may change it."""
+        return self._open.get((id(container), key))
+
+    def keys_of(self, container: Any) -> set[Any]:
+        """Where there are some in a container."""
+        return {key for where, key in self._open if where == id(container)}
+
+    def begin(self, recording: Any, places: Iterable[Any] = (), root: Any = None) -> Iterator[Tally]:
+        """Those that are there when the step makes a call of ``root``, which shares these places with it."""
+        for container, key, value in () if self._over else list(recording.own_writes()):
+            where, stored = (id(container), key), recording.last_store(container, key)
+            tensors = None if stored is None else self._known.get(place_of(stored).token)
+            if where not in self._open:
+                if stored is None or tensors is None or self._is_unfit(recording, value, tensors):
+                    continue
+                begun = len(recording.trace.events)
+                at = (id(container), stored.key)
+                self._open[where] = Kept(
+                    at, value, plain(value), tensors, begun=begun, container=container, stored=stored
+                )
+            yield self._open[where]
+        self._now.clear()
+        if not self._over:
+            yield from self._begin_placed(recording, list(places), root)
+
+    def _begin_placed(self, recording: Any, places: list[Any], root: Any) -> Iterator[Placed]:
+        self._root = root
+        self._places = {place: (place.token, place.get()) for place in places}
+        for place, (token, value) in self._places.items():
+            tally = self._placed.get(place)
+            if tally is None or value is not tally.given:  # the step has put something else there
+                self._left += [] if tally is None else [self._placed.pop(place)]
+                tensors = self._known.get((root, token))
+                if tensors is None or self._is_unfit(recording, value, tensors):
+                    continue
+                begun = len(recording.trace.events)
+                tally = Placed(token, value, plain(value), tensors, begun=begun, place=place)
+                self._placed[place] = tally
+                self._counted += [] if tensors else [tally]
+            self._now.append(tally)
+            yield tally
+
+    def is_placed(self, place: Any) -> bool:
+        """Whether calls that are going on may add to what is there, or count."""
+        return any(tally.place == place for tally in self._now)
+
+    def give(self, recording: Any) -> None:
+        """A call begins, or goes on after one that it has made."""
+        for tally in self._now:
+            tally.give(recording)
+
+    def take(self, recording: Any) -> bool:
+        """A call is over, or about to make another. False where it has done something else than to add or to count."""
+        for tally in self._now:
+            if not tally.take(recording):
+                if isinstance(tally.place.get(), torch.Tensor) and not tally.tensors:  # it begins with a number
+                    self._known[self._root, tally.key] = True
+                    self.new.append(tally.place.name)
+                return False
+        return True
+
+    def after(self, recording: Any) -> None:
+        """A call of the step is over."""
+        for tally in self._now:
+            tally.after(recording)
+
+    def meet(self, recording: Any, tensor: torch.Tensor) -> None:
+        """The step uses a tensor."""
+        for tally in (*self._placed.values(), *self._left):
+            if tally.tensors and tally.version and tally.now is tensor:
+                self._placed = {place: other for place, other in self._placed.items() if other is not tally}
+                self._left = [other for other in self._left if other is not tally]
+                tally.close(recording)
+
+    def changed_in_call(self, tensor: torch.Tensor) -> None:
+        """A call changes a tensor in place that the step has made."""
+        for place in [place for place in self._places if place.holds(tensor)]:
+            self.set_in_call(place, tensor)
+
+    def changed_container(self, container: Any) -> None:
+        """A call changes a list of the step that was given to it as it is."""
+        for place, (_, value) in list(self._places.items()):
+            if (
+                isinstance(place, Item)
+                and place.container is container
+                and is_one_of(type(value), (int, float, torch.Tensor))
+            ):
+                self.set_in_call(place, value)
+
+    def set_in_call(self, place: Any, value: Any) -> None:
+        """A call puts something, or may do so, where it is not known that calls do."""
+        token, before = self._places.get(place, (None, None))
+        tensors = isinstance(value, torch.Tensor)
+        fitting = (int, float, torch.Tensor) if tensors else (type(plain(value)),)
+        if token is None or not is_one_of(type(plain(before)), fitting) or (self._root, token) in self._known:
+            return
+        if tensors or is_one_of(type(plain(value)), _KINDS):
+            self._known[self._root, token] = tensors
+            self.new.append(place.name)
+
+    def _is_unfit(self, recording: Any, value: Any, tensors: bool) -> bool:
+        if isinstance(value, torch.Tensor):
+            return not tensors or type(value) is not torch.Tensor or recording.number(value) is None
+        if isinstance(value, Traced) and not tensors:  # the host has to know it before calls are followed
+            found = [leaf.origin for leaf in leaves(value.expr) if isinstance(leaf, Read)]
+            known = len(found) == len(list(leaves(value.expr)))
+            return not known or any(origin.waits_for or origin.is_grown for origin in found)
+        return not is_one_of(type(plain(value)), _KINDS)
+
+    def give_up(self) -> None:
+        """No graph will be made of the run: the heap knows best what is there."""
+        self._open.clear()
+        for tally in self._placed.values():
+            tally.leave()
+        self._placed.clear()
+        self._left.clear()
+        self._now.clear()
+        self._over = True
+
+    def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
+        """A call reads what the step has written. Returns whether it is known as a sum or a number."""
+        self._asked.add((id(container), key))
+        if stored is None:
+            return False
+        if is_one_of(
+            type(plain(stored.value)), _KINDS
+        ):  # what is there when a call begins it may use, whoever writes there
+            self._know(place_of(stored), False)
+        return not self.new and place_of(stored).token in self._known
+
+    def _know(self, place: Origin, tensors: bool) -> None:
+        known = self._known.get(place.token)
+        if known is None or (tensors and not known):
+            self._known[place.token] = tensors
+            self.new.append(str(place))
+
+    def adds(self, stored: Stored) -> None:
+        """Calls add tensors to what was a number before."""
+        self._know(place_of(stored), True)
+
+    def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
+        """A call writes there."""
+        tensors = isinstance(value, torch.Tensor)
+        if stored is None or (id(container), key) not in self._asked:
+            return
+        if tensors or is_one_of(type(plain(value)), _KINDS):
+            self._know(place_of(stored), tensors)
+
+    def close(self, recording: Any, container: Any, key: Any) -> None:
+        """The step reads what calls have made of it, or writes something else there."""
+        tally = self._open.pop((id(container), key), None)
+        if tally is not None:
+            tally.close(recording)
+
+    def close_all(self, recording: Any) -> None:
+        """The step is over."""
+        for container, key in [(tally.container, key) for (_, key), tally in self._open.items()]:
+            self.close(recording, container, key)
+        for tally in (*self._placed.values(), *self._left):
+            tally.close(recording)
+
+    def starts(self, lists: Any) -> tuple[tuple[int, Recipe], ...]:
+        """The numbers that calls may count, by their lists: what each is before the first of them."""
+        return tuple((lists.number_of(t.terms), _start_of(t)) for t in self._found() if not t.tensors)
+
+    def _found(self) -> Iterator[Tally]:
+        """Those that the calls find that are going on."""
+        yield from self._open.values()
+        yield from self._now
+
+    def entered(self) -> dict[int, int]:
+        """How often calls have written to each when a call begins."""
+        return {id(tally): tally.version for tally in self._found() if not tally.tensors}
+
+    def settled(self, trace: Trace) -> Trace:
+        """The run, where the step sees of numbers that calls count what they are when all calls are over."""
+        counted = [tally for tally in self._counted if tally.seen]
+        return _Settled(trace, counted).trace() if counted and not trace.refusals else trace
+
+
+def _start_of(tally: Tally) -> Recipe:
+    start = tally.start
+    return Number(start.expr) if isinstance(start, Traced) else Constant(start)
+
+
+class _Settled(Rewriting):
+    """Says of what the step has seen of each of these numbers last that it is what it is when all calls are over."""
+
+    def __init__(self, old: Trace, counted: Iterable[Placed]) -> None:
+        super().__init__(old)
+        self.last = {tally.seen_at(tally.seen): tally for tally in counted}
+        self.used: dict[Origin, Placed] = {}
+        self.stale = False
+
+    def trace(self) -> Trace:
+        """The run anew."""
+        events = [self.event(event, 0) for event in self.old.events]
+        made = self.made(events)
+        for origin, tally in self.used.items():
+            made.events.append(Found(origin, tally.now, "number"))
+        if self.stale:
+            what = "the step uses a number between recursive calls that count it"
+            why = "It is known when all calls have been followed."
+            calls = [event for event in made.events if isinstance(event, Invoked)]
+            refusal = Refusal(calls[-1].place, what, why, "Use it when the last of them is over.")
+            for trace in (made, *(event.call for event in calls)):
+                trace.refusals.append(refusal)
+        return made
+
+    def expr(self, expr: Any) -> Any:
+        origin = expr.origin if isinstance(expr, Read) else None
+        if origin is None or not origin.is_grown or not str(origin.key).startswith(AFTER):
+            return super().expr(expr)
+        tally = self.last.get(origin)
+        if tally is None:
+            self.stale = True
+            return expr
+        assert origin.base is not None
+        self.used[origin.base] = tally
+        return Read(origin.base)

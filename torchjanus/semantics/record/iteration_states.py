@@ -1,0 +1,71 @@
+"""What the program's variables are between the rounds of its loops: which hold which tensors, and what else they hold.
+
+Knows variables and numbers of tensors, not what becomes of loops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.semantics.record.marks import Marks
+from torchjanus.semantics.record.write_record import WriteRecord
+from torchjanus.trace.actions import Invoked
+from torchjanus.trace.events import Trace
+from torchjanus.trace.values import Fetch, Traced, leaves
+
+__all__ = ["note_kinds", "state_of", "with_numbers"]
+
+
+def state_of(recording: WriteRecord, handed_out: int) -> dict[Any, Any]:
+    """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
+    ``handed_out``: how much the call had put into objects from before it when what is looked at began."""
+    found = recording.rebinding.state(recording.handed_out[:handed_out], recording.trace.owners)
+    return {name: _told(value) for name, value in found.items()}
+
+
+def _told(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value
+    if isinstance(value, Traced):
+        fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+        return ("fetched" if fetched else "number", value.expr)
+    if is_one_of(type(value), (int, float)):
+        return (type(value).__name__, value)
+    if isinstance(value, int | float | str | type(None)):
+        return ("value", token_of(value))
+    if isinstance(value, Marks):
+        return ("marks", value.token)
+    return ("object", value.kind, value.number)
+
+
+def with_numbers(
+    trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, Origin], made: Mapping[int, int]
+) -> None:
+    """Let the states speak of tensors by number, now that all are known, and of objects by where they were found.
+    ``numbers``: by the tensor's id; ``made``: of lists in the making the ids of what they have become."""
+    for frames in trace.frames:
+        for state in frames.states:
+            for name, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    state[name] = ("tensor", numbers.get(id(value), -1))
+                elif value[0] == "object":
+                    known, number = owners.get(value[2]), made.get(value[2], value[2])
+                    state[name] = ("new", value[1], number) if known is None else ("known", known.token)
+
+
+def note_kinds(trace: Trace) -> None:
+    """Say what each tensor is like, where a loop was gone through."""
+    gone_through = trace.frames or trace.rounds or trace.turns or trace.changed
+    if not gone_through and not any(isinstance(event, Invoked) for event in trace.events):
+        return
+    with torch._C.DisableTorchFunction():
+        for number, tensor in enumerate(trace.tensors):
+            plain = is_one_of(type(tensor), (torch.Tensor, torch.nn.Parameter)) and not tensor.is_nested
+            if plain and tensor.layout == torch.strided:
+                size, stride = tuple(tensor.size()), tuple(tensor.stride())
+                trace.kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)

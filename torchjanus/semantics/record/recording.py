@@ -1,0 +1,381 @@
+"""A trace in the making: which object was found where.
+
+Knows nothing of hooks or of torch functions; the watching semantics and the framework recorder write into it.
+"""
+
+from __future__ import annotations
+
+import enum
+import inspect
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch.nn.parameter import is_lazy
+
+from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import getattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import MISSING, on_type
+from torchjanus.rewrite import Anchor
+from torchjanus.semantics.known.details import memory_of, tensor_detail, version_of
+from torchjanus.semantics.known.trusted import is_settled, is_trusted_module
+from torchjanus.semantics.protocols.falling_back import noted
+from torchjanus.semantics.record.call_writes import Counts
+from torchjanus.semantics.record.iteration_states import note_kinds, with_numbers
+from torchjanus.semantics.record.output_lists import GrownLists
+from torchjanus.semantics.record.replaced_data import ReplacedMemory
+from torchjanus.semantics.record.write_record import ABSENT, WriteRecord
+from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
+from torchjanus.trace.recipes import TensorOf, parts_of
+from torchjanus.trace.values import Expr, Read, leaves, plain, trace_value
+
+__all__ = ["CONSTANT_TYPES", "Recording"]
+
+CONSTANT_TYPES: tuple[type, ...] = (
+    bool,
+    str,
+    bytes,
+    complex,
+    type(None),
+    type(Ellipsis),
+    type(NotImplemented),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+)
+
+
+def _is_closure(value: Any) -> bool:
+    """Whether a value is a function of the user's with variables of its own: another one of the same code may come in
+    its place at each call."""
+    return (
+        type(value) is types.FunctionType
+        and bool(value.__closure__)
+        and "<locals>" in value.__code__.co_qualname
+        and not is_trusted_module(value.__globals__.get("__name__"))
+    )
+
+
+def _is_bound(value: Any) -> bool:
+    """Whether a value is a native method of an object that may change."""
+    if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
+        return False
+    owner = value.__self__
+    if on_type(type(owner), value.__name__) is MISSING:  # a function of pybind11's holds its own record
+        return False
+    return owner is not None and not isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
+
+
+def _unchanged(known: Any, value: Any) -> bool:
+    """Whether two reads of one place gave the same: scalars by value, containers made by a descriptor by type."""
+    if type(known) is not type(value):
+        return False
+    if isinstance(value, int | float | complex | str | bytes):
+        return bool(known == value) or (known != known and value != value)
+    return isinstance(value, (*CONSTANT_TYPES, tuple, types.MappingProxyType, types.MethodType))
+
+
+# Where parts were picked by numbers fetched from tensors, and were not used as copies may be: there a number is held
+# constant from then on. As many as there are such places in the program's text.
+HELD_NUMBERS: set[Place] = set()
+
+
+def hold_numbers(places: Iterable[Place | None]) -> None:
+    """Hold the numbers constant by which parts are picked at these places."""
+    HELD_NUMBERS.update(place for place in places if place is not None)
+
+
+# What each gives where it fails: what there is.
+_NOTED: dict[str, Callable[..., Any]] = {
+    "found": lambda origin, value, /, **_: value,
+    "read_key": lambda base, container, key, /, **_: container[key],
+    "length": lambda base, container: len(container),
+    "hold": lambda expr, outcome: outcome,
+    "computed": lambda value, /, *_, **__: value,
+    **dict.fromkeys(
+        ("store", "mutate", "absent", "filled", "keys", "held", "handed", "dropping", "refuse", "note_once"),
+        lambda *_, **__: None,
+    ),
+}
+
+
+@noted(_NOTED)
+class Recording(WriteRecord):
+    """One watched run, and the heap as it sees it."""
+
+    def __init__(self, loose: Collection[Origin] = ()) -> None:
+        """``loose``: where texts were found that change from call to call."""
+        super().__init__()
+        self._loose = loose
+        self.counts = Counts()
+        self.lists = GrownLists()
+        # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
+        self._handed: list[tuple[Callable[[], bool], str, Place]] = []
+        # Numbers of views that are told as copies, and where they were picked by a Python number.
+        self.copied: dict[int | None, Place | None] = {}
+        self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
+        self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
+        self._found: dict[Origin, Any] = {}
+        # Functions and the like that were there before the call.
+        self._functions: set[int] = set()
+        self.made_classes: list[type] = []
+        self.settled: set[Origin] = set()  # what was found of libraries, and never changes
+        self.replaced = ReplacedMemory()
+
+    def finish(self) -> None:
+        """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
+        self.check_contexts()
+        for note in self.unfinished:
+            note()
+        self.unfinished.clear()
+        for same, what, place in self._handed:
+            if not same():
+                self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
+        trace = self.trace
+        if self.replaced.shared(trace.tensors[number] for number in trace.origins):
+            what = "'x.data = y' is done to a tensor that shares its memory with another"
+            self.refuse(what, "a graph would not know what belongs together at the next call.", "Use x.copy_(y).")
+        self._check_leaving()
+        with_numbers(trace, self._numbers, self._owners, self.rebinding.made)
+        note_kinds(trace)
+        trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
+        trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
+
+    def _check_leaving(self) -> None:
+        trace = self.trace
+        parts = (part for recipe in trace.all_recipes() for part in parts_of(recipe))
+        made = [part.ref.number for part in parts if isinstance(part, TensorOf)]
+        if shown := [number for number in made if number in self.copied]:
+            hold_numbers(self.copied[number] for number in shown)
+            self.refuse(
+                "a part of a tensor, picked by a tensor, leaves the step",
+                "it is a view of that, and a graph gives a copy.",
+                "Return a clone, or pick it by a number (tensor[int(index)]): each number has a graph of its own.",
+            )
+        if self.call_writes.shows(tensor for n in made if (tensor := trace.tensors[n]) is not None):
+            self.refuse_call_writes()
+
+    # -- where things come from -----------------------------------------------------------------------------------
+
+    def handed(self, same: Callable[[], bool], what: str) -> None:
+        """Native code was given something that must not change until the call ends."""
+        self._handed.append((same, what, self.place))
+
+    def version_before(self, tensor: torch.Tensor) -> int | None:
+        """How often a tensor from before the call had been changed in place when it was first seen."""
+        return self._versions.get(id(tensor))
+
+    def is_as_before(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor from before the call has not been changed in place so far."""
+        return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced
+
+    def claim_unless_plain(self, value: Any, origin: Origin) -> None:
+        """Remember where an object was found, in a run of which no graph is made."""
+        if any(event.value is value for event in self._stores.values()):
+            return  # the run itself has put it there: it is settled when the run ends
+        if not is_one_of(type(value), (int, float)) and not isinstance(value, CONSTANT_TYPES):
+            if callable(value):
+                self._functions.add(id(value))
+            if self._numbers.get(id(value)) is None:
+                self.claim(value, origin)
+
+    def found(
+        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+    ) -> Any:
+        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
+
+        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there; ``foreign``:
+        only foreign code understands the object.
+        """
+        if self.lost:
+            self.claim_unless_plain(value, origin)
+            return value
+        self._look_at(origin.base)
+        known = self._found.get(origin, ABSENT)
+        if known is not ABSENT:
+            if known is not value and not _unchanged(plain(known), value):
+                self.refuse(
+                    f"{origin} was changed by code that is not watched",
+                    "native code or another thread has put something else there during the call.",
+                    "",
+                )
+                return value
+            return known
+        kind, detail = self._kind_of(origin, value, foreign)
+        result = trace_value(value, Read(origin)) if kind == "number" else value
+        self._found[origin] = result
+        self.keep(value)
+        if kind in ("tensor", "object", "foreign"):
+            first = self._owners.get(id(value))
+            self.claim(value, origin)
+            if first is not None:
+                # Two paths to one object: the graph relies on their staying one.
+                self.note(Found(origin, value, kind, detail, kept, self.place))
+                self.note_once(Same(first, origin, True, self.place))
+                return result
+        if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
+            self.note(Found(origin, value, kind, detail, kept, self.place))
+            if kind == "pinned" and _is_bound(value):  # whose method it is, is found through it
+                self.found(origin.then(Step.FIELD, "__self__"), value.__self__)
+        else:
+            self.settled.add(origin)
+        return result
+
+    def _kind_of(self, origin: Origin, value: Any, foreign: bool) -> tuple[str, Any]:
+        """What kind of value it is that is found there for the first time, and what else is held constant of it."""
+        if is_one_of(type(value), weakref.ProxyTypes):
+            self.refuse_weak("reads a weak reference that was there before the call")
+        changing = type(value) is str and (origin.waits_for or origin in self._loose)
+        if type(value) is int or type(value) is float or changing:
+            return "number", None
+        if isinstance(value, CONSTANT_TYPES) and type(value).__dictoffset__ == 0:
+            return "constant", None
+        if isinstance(value, torch.Tensor):
+            return "tensor", self._detail_of(origin, value)
+        if _is_closure(value):
+            self._functions.add(id(value))
+            self.held(origin.then(Step.FIELD, "__code__"), value.__code__)
+            cells = origin.then(Step.FIELD, "__closure__")
+            for index, cell in enumerate(value.__closure__):
+                self.claim(cell, cells.item(index))
+            return "object", "function"
+        settled = callable(value) and (is_settled(value) or isinstance(value, types.MethodWrapperType))
+        if isinstance(value, enum.Enum | type | types.ModuleType) or settled:
+            self._functions.add(id(value))
+            if isinstance(value, type):
+                self._functions.update(map(id, (*inspect.getmro(value), *inspect.getmro(type(value)))))
+            return "pinned", None
+        self._functions.update(map(id, type(value).__mro__))
+        return "foreign" if foreign else "object", type(value).__qualname__
+
+    def _detail_of(self, origin: Origin, tensor: torch.Tensor) -> tuple[Any, ...]:
+        """See ``tensor_detail``. The run remembers what the tensor was like when it was first seen."""
+        detail = tensor_detail(tensor)
+        if detail[3] == "nested":
+            what = "a tensor of type Tensor with layout nested is read"
+            self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
+        if is_lazy(tensor):
+            what = f"{origin} is a parameter or buffer that is not initialized yet"
+            why = "it gets its shape, its memory and its class in this very call."
+            self.refuse(what, why, "Nothing to do: the next calls find it initialized.")
+        self.shapes.setdefault(id(tensor), detail[2])
+        self._versions.setdefault(id(tensor), version_of(tensor))
+        if id(tensor) in self._numbers and id(tensor) not in self._owners:
+            self.refuse(
+                f"{origin} holds a tensor made in this very call",
+                "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
+                "Store it from Python code.",
+            )
+        return detail
+
+    def _object_at(self, origin: Origin) -> Any:
+        return self._found.get(origin)
+
+    def has_found(self, origin: Origin) -> bool:
+        """Whether what was there before the call has been read."""
+        return origin in self._found
+
+    def reads(self) -> dict[Any, set[Any]]:
+        """What the run has read so far: by the path of the object, as its token, the names; None for anything else."""
+        known: dict[Any, set[Any]] = {}
+        for origin in self._found:
+            key = origin.key if isinstance(origin.key, str) else None
+            known.setdefault((origin if origin.base is None else origin.base).token, set()).add(key)
+        for event in self.trace.events:
+            if isinstance(event, Absent):
+                known.setdefault(event.base.token, set()).add(event.key if isinstance(event.key, str) else None)
+            elif isinstance(event, Keys | Filled):
+                known.setdefault(event.origin.token, set()).add(None)
+        return known
+
+    def was_there(self, fn: Any) -> bool:
+        """Whether a function was found in the heap, and not made in this run."""
+        return id(fn) in self._functions
+
+    def is_new_class(self, cls: type) -> bool:
+        """Whether a class was made in this run: a local one that was not found, nor any object of it."""
+        return "<locals>" in cls.__qualname__ and id(cls) not in self._functions
+
+    def is_new_function(self, fn: types.FunctionType) -> bool:
+        """Whether a function was made in this run, by rewritten code."""
+        return id(fn) not in self._functions and any(isinstance(value, Anchor) for value in fn.__code__.co_consts)
+
+    def holds_cell(self, fn: Any, cell: types.CellType) -> bool:
+        """Whether a cell in the closure of a new function was there before the call: it is one of its maker's."""
+        anchor = next((value for value in fn.__code__.co_consts if isinstance(value, Anchor)), None)
+        return anchor is not None and any(cell is known for known in anchor.cells.values())  # type: ignore[attr-defined]
+
+    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
+        """A graph is right only as long as this very object is found there. ``functions``: that it stands for."""
+        self._functions.update(map(id, functions))
+        if origin not in self._found:
+            self._found[origin] = value
+            self.keep(value)
+            self.note(Found(origin, value, "pinned", None, place=self.place))
+
+    def dropping(self, value: Any) -> None:
+        """The call is about to drop a reference to something from before it."""
+        finalizer = getattr(type(value), "__del__", None)
+        if isinstance(finalizer, types.FunctionType) and not is_trusted_module(type(value).__module__):
+            self.refuse(
+                f"drops a {type(value).__qualname__}, whose class has a __del__",
+                "when that runs depends on when the last reference goes, which a graph does not repeat.",
+                "Drop it outside of the step.",
+                of_lifetimes=True,
+            )
+            self._forget(value)
+
+    def _forget(self, value: Any) -> None:
+        """Hold on to an object no longer, so that it goes when the program lets it go. No graph is made of this run."""
+        trace = self.trace
+        trace.alive[:] = [kept for kept in trace.alive if kept is not value]
+        trace.events[:] = [e for e in trace.events if not (isinstance(e, Found) and e.value is value)]
+        self._found = {origin: known for origin, known in self._found.items() if known is not value}
+        self._owners.pop(id(value), None)
+
+    # -- what is in containers ------------------------------------------------------------------------------------
+
+    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
+        """Whether what is found in a container under the expression's value can be an input of a graph,
+        whatever the value is: it is no tensor that the host would have to ask. ``base``: where the container was
+        found; ``value``: what was found in it."""
+        return all(isinstance(leaf, Read) for leaf in leaves(expr))
+
+    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+        """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
+        if self.has_written(container, key):
+            return self.written(container, key)
+        native = native_class(type(container))  # below what the class says of its items in Python
+        value = container[key] if native is None else native.__getitem__(container, key)
+        return self.found(base.item(key), value, trusted=trusted, kept=kept)
+
+    def absent(self, base: Origin, key: Any, present: bool = False) -> None:
+        self.note_once(Absent(base, key, present, self.place))
+
+    def filled(self, base: Origin, outcome: bool) -> None:
+        self._look_at(base)
+        self.note_once(Filled(base, outcome, self.place))
+
+    def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+        for key in keys:
+            self.keep(key)
+        self.note_once(Keys(base, keys, self.place))
+
+    def numbers(self, base: Origin, numbers: tuple[Any, ...]) -> Expr:
+        """All elements of the sequence at ``base``, as ``numbers_of`` gave them, as one expression."""
+        origin = base.then(Step.NUMBERS)
+        if origin not in self._found:
+            self._found[origin] = numbers
+            self.note(Found(origin, numbers, "number", place=self.place))
+        return Read(origin)
+
+    def length(self, base: Origin, container: Any) -> Any:
+        """``len(container)``, traced."""
+        native = native_class(type(container))  # its class may count in its own way
+        return self.found(base.then(Step.LEN), len(container) if native is None else native.__len__(container))

@@ -1,0 +1,299 @@
+"""Subscripts by tensors of one whole number: ``scores[t, word]``, ``table[action]``, ``text[i : i + 64]``.
+
+Eager asks such a tensor for its number and gives a view. A graph cannot ask: it looks the elements up by it, and
+has a copy. That is the same as long as nobody gets the view, and neither is changed while the part is in use: which is
+found out here, and refused otherwise. What changes the part itself (``counts[best] += 1``, ``table[state][a] = v``)
+is followed by a call that puts the copy back into the whole. Knows nothing of how calls are recorded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.known.details import memory_of, version_of
+from torchjanus.semantics.record.recording import HELD_NUMBERS, Recording, hold_numbers
+from torchjanus.trace.values import Fetch, TracedInt, leaves, plain
+
+__all__ = ["Picks", "picks", "stores"]
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def _is_pick(value: Any) -> bool:
+    """Whether it is a tensor of one whole number, or a number that was fetched from a tensor."""
+    if isinstance(value, torch.Tensor):
+        return value.dim() == 0 and value.dtype in _INTEGERS
+    return _is_fetched(value)
+
+
+def _ends(part: Any) -> tuple[Any, Any] | None:
+    """Between what a slice lies, or None where it is no slice between two such numbers."""
+    if not isinstance(part, slice) or part.step not in (None, 1):
+        return None
+    return (part.start, part.stop) if _is_pick(part.start) and _is_pick(part.stop) else None
+
+
+def _by_numbers(key: Any) -> bool:
+    """Whether numbers fetched from tensors pick, and no tensors do."""
+    parts = [end for part in (key if type(key) is tuple else (key,)) for end in _ends(part) or (part,)]
+    return any(_is_pick(part) for part in parts) and not any(isinstance(part, torch.Tensor) for part in parts)
+
+
+def _width(tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> int | None:
+    """How many elements lie there; None where the slice reaches beyond the tensor."""
+    with torch._C.DisableTorchFunction():
+        first, end, size = int(plain(start)), int(plain(stop)), tensor.size(dim)
+    return end - first if 0 <= first <= end <= size else None
+
+
+def picks(tensor: torch.Tensor, key: Any, place: Place) -> bool:
+    """Whether this is a subscript by tensors of one number, or by slices between them, beside numbers and slices.
+    ``place``: where it stands in the program."""
+    if place in HELD_NUMBERS and _by_numbers(key):
+        return False
+    parts = key if type(key) is tuple else (key,)
+    known = (_is_pick(part) or part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
+    bare = not any(isinstance(part, bool) for part in parts)
+    counted = not tensor.is_inference()  # else nobody can tell whether it is changed
+    found = any(_is_pick(part) or _ends(part) is not None for part in parts)
+    if not (tensor.dim() > 0 and counted and found and bare and all(known)):
+        return False
+    slices = [(dim, ends) for dim, part in zip(_dims(tensor, parts), parts, strict=True) if (ends := _ends(part))]
+    if not slices:
+        return True
+    # The dimensions of the result are those of the tensor where nothing is added or taken out.
+    simple = all(part is Ellipsis or isinstance(part, slice) for part in parts)
+    return simple and all(_width(tensor, dim, *ends) is not None for dim, ends in slices)
+
+
+def stores(tensor: torch.Tensor, key: Any, value: Any, place: Place) -> bool:
+    """Whether this is an assignment to such a subscript, of something that fits as it is, or one of a number that was
+    fetched to any other subscript."""
+    if isinstance(value, torch.Tensor):
+        if not picks(tensor, key, place) or value.device != tensor.device:
+            return False
+        with torch._C.DisableTorchFunction():
+            return _is_one(key) and value.dim() <= tensor[_bare(key)].dim()
+    if not isinstance(value, int | float):
+        return False
+    if picks(tensor, key, place):
+        return _is_one(key)
+    parts = key if type(key) is tuple else (key,)
+    known = all(part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
+    return known and _is_fetched(value) and place not in HELD_NUMBERS
+
+
+def _is_fetched(value: Any) -> bool:
+    return isinstance(value, TracedInt) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _is_one(key: Any) -> bool:
+    """Whether one window picks and nothing else does, or elements only."""
+    parts = key if type(key) is tuple else (key,)
+    windows = sum(_ends(part) is not None for part in parts)
+    return windows == 0 or (windows == 1 and not any(_is_pick(part) for part in parts))
+
+
+def _bare(key: Any) -> Any:
+    if type(key) is tuple:
+        return tuple(map(_bare, key))
+    return slice(*map(plain, (key.start, key.stop, key.step))) if isinstance(key, slice) else plain(key)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two keys pick the same for sure."""
+    if type(one) is tuple and type(other) is tuple:
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+        return one is other
+    return bool(_bare(one) == _bare(other))
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part that was picked: the view itself, and what tells whether anybody has written there since."""
+
+    view: torch.Tensor
+    version: int
+    place: Place | None  # where it was picked by a number of Python's
+    whole: torch.Tensor
+    key: Any
+
+
+class Picks:
+    """The parts picked in one watched run."""
+
+    def __init__(
+        self, recording: Recording, framework: Callable[..., Any], really: Callable[..., torch.Tensor]
+    ) -> None:
+        """``framework`` makes a call of torch's that is recorded; ``really`` one as it stands in the program, its first
+        argument, and records another."""
+        self._recording = recording
+        self._framework = framework
+        self._really = really
+        self._parts: dict[int, tuple[_Part, torch.Tensor]] = {}  # by id: parts, and views of them
+
+    @property
+    def any(self) -> bool:
+        """Whether anything has been picked."""
+        return bool(self._parts)
+
+    def item(self, tensor: torch.Tensor, key: Any) -> torch.Tensor:
+        """``tensor[key]``."""
+        parts = [self._of_tensors(part) for part in (key if type(key) is tuple else (key,))]
+        found, dims = tensor, _dims(tensor, parts)
+        slices = [(dim, ends) for dim, part in zip(dims, parts, strict=True) if (ends := _ends(part)) is not None]
+        if slices:
+            return self._part(tensor, key, self._windows(tensor, key, parts, slices))
+        rest = tuple(slice(None) if _is_pick(part) else part for part in parts)
+        if any(part != slice(None) for part in rest):
+            found = self._framework(torch.Tensor.__getitem__, found, rest)
+        picked = [(dim, part) for dim, part in zip(dims, parts, strict=True) if _is_pick(part)]
+        for number, (dim, part) in reversed([*enumerate(picked)]):
+            row = (*(slice(None),) * dim, self._framework(torch.Tensor.reshape, part, (1,)))
+            found = self._framework(torch.Tensor.__getitem__, found, row)
+            if number:
+                found = self._framework(torch.Tensor.squeeze, found, dim)
+        part = self._really(lambda: tensor[key], torch.Tensor.squeeze, found, picked[0][0])
+        return self._part(tensor, key, part)
+
+    def store(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
+        """``tensor[key] = value``."""
+
+        def assign() -> None:
+            tensor[key] = plain(value)
+
+        part = self._parts.get(id(value), (None, None))[0] if isinstance(value, torch.Tensor) else None
+        if part is not None and part.view is value and part.whole is tensor and _same(part.key, key):
+            # What ``tensor[key] += 1`` ends with: the part has been put back already, and is what it was.
+            with torch._C.DisableTorchFunction():
+                assign()
+            while part is not None:
+                part.version = version_of(part.view)
+                part = self._parts.get(id(part.whole), (None, None))[0]
+            return
+        self._put(tensor, key, value, assign)
+
+    def _put(self, tensor: torch.Tensor, key: Any, value: Any, really: Callable[[], None]) -> None:
+        """Do ``really``, and record ``tensor[key] = value``."""
+        call = self._framework
+        if _is_fetched(value):
+            value = call(torch.tensor, value, dtype=tensor.dtype)
+        elif isinstance(value, torch.Tensor) and value.dtype != tensor.dtype:
+            value = call(torch.Tensor.to, value, tensor.dtype)
+        parts = [self._of_tensors(part) for part in (key if type(key) is tuple else (key,))]
+        dims = _dims(tensor, parts)
+        for number, (dim, part) in enumerate(zip(dims, parts, strict=True)):
+            if (ends := _ends(part)) is not None:
+                parts[number] = self._places(tensor, dim, *ends)
+            elif _is_pick(part):
+                parts[number] = call(torch.Tensor.reshape, part, (1,))
+        picked = [dim for dim, part in zip(dims, parts, strict=True) if isinstance(part, torch.Tensor)]
+        if isinstance(value, torch.Tensor) and not any(_ends(p) for p in (key if type(key) is tuple else (key,))):
+            # Torch has the dimension of elements picked one after the other in their place, else in the first.
+            together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else False
+            with torch._C.DisableTorchFunction():
+                before = tensor[_bare(key)].dim() - value.dim()
+            if picked and (place := (picked[0] if together else 0)) > before:
+                value = call(torch.Tensor.unsqueeze, value, place - before)
+        self._really(really, torch.Tensor.__setitem__, tensor, tuple(parts), value)
+
+    def _of_tensors(self, part: Any) -> Any:
+        """A part of a key with tensors in the place of numbers that were fetched."""
+        if _ends(part) is not None:
+            return slice(self._of_tensors(part.start), self._of_tensors(part.stop))
+        fetched = isinstance(part, TracedInt) and _is_pick(part)
+        return self._framework(torch.tensor, part, dtype=torch.int64) if fetched else part
+
+    def _windows(
+        self, tensor: torch.Tensor, key: Any, parts: Sequence[Any], slices: Sequence[tuple[int, Any]]
+    ) -> torch.Tensor:
+        """A subscript by slices between tensors: as wide as they are now, and within the tensor."""
+        call, found = self._framework, tensor
+        rest = tuple(slice(None) if _ends(part) is not None else part for part in parts)
+        if any(part != slice(None) and part is not Ellipsis for part in rest):
+            found = call(torch.Tensor.__getitem__, found, rest)
+        for number, (dim, (start, stop)) in enumerate(slices):
+            row = (*(slice(None),) * dim, self._places(tensor, dim, start, stop))
+            if number == len(slices) - 1:
+                return self._really(lambda: tensor[key], torch.Tensor.__getitem__, found, row)
+            found = call(torch.Tensor.__getitem__, found, row)
+        raise AssertionError("there is a slice")
+
+    def _places(self, tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> torch.Tensor:
+        """The places of a window, which is as wide as it is now, and within the tensor."""
+        call = self._framework
+        width = _width(tensor, dim, start, stop)
+        assert width is not None
+        size = call(torch.Tensor.size, tensor, dim)
+        wide = call(torch.Tensor.eq, call(torch.Tensor.sub, stop, start), width)
+        within = call(torch.Tensor.logical_and, call(torch.Tensor.ge, start, 0), call(torch.Tensor.le, stop, size))
+        call(torch.Tensor.__bool__, call(torch.Tensor.logical_and, wide, within))
+        places = call(torch.Tensor.add, call(torch.Tensor.reshape, start, (1,)), call(torch.arange, width))
+        # Where they are not within, nothing is to raise.
+        clamped: torch.Tensor = call(torch.Tensor.clamp, places, 0, size - 1)
+        return clamped
+
+    def _part(self, tensor: torch.Tensor, key: Any, result: torch.Tensor) -> torch.Tensor:
+        place = self._recording.place if _by_numbers(key) else None
+        self._parts[id(result)] = (_Part(result, version_of(result), place, tensor, key), result)
+        self._recording.copied[self._recording.number(result)] = place
+        return result
+
+    def look(self, taken: Sequence[Any]) -> None:
+        """A call of torch's is about to take these."""
+        used = [self._parts[id(one)][0] for one in taken if id(one) in self._parts]
+        if changed := [part.place for part in used if version_of(part.view) != part.version]:
+            self._refuse(changed)
+
+    def made(self, name: str, taken: Sequence[Any], made: Sequence[Any]) -> None:
+        """A call of torch's has taken these, and made those."""
+        used = [self._parts[id(one)] for one in taken if id(one) in self._parts]
+        for part, one in used:
+            if version_of(part.view) == part.version:
+                continue
+            if name != "__setitem__" and not any(result is one for result in made):
+                self._refuse([part.place])
+            elif taken[0] is one or name != "__setitem__":
+                self._put_back(part)
+        for result in made:
+            for part, _ in used:
+                if isinstance(result, torch.Tensor) and memory_of(result) == memory_of(part.view):
+                    self._parts[id(result)] = (part, result)
+                    self._recording.copied[self._recording.number(result)] = part.place
+
+    def _put_back(self, part: _Part) -> None:
+        """The part has been changed in place: so is the whole. Where gradients flow, the whole's are added up
+        otherwise than in eager, down to the signs of zeros."""
+        if not _is_one(part.key) or part.view.requires_grad:
+            self._refuse([part.place])
+            return
+        part.version = version_of(part.view)
+        self._put(part.whole, part.key, part.view, lambda: None)
+
+    def _refuse(self, places: Sequence[Place | None]) -> None:
+        hold_numbers(places)
+        self._recording.refuse(
+            "a part of a tensor, picked by a tensor, is used when one of the two has been changed in place",
+            "a graph looks the part up, and has a copy.",
+            "Use the part before the change, or clone it.",
+        )
+
+
+def _dims(tensor: torch.Tensor, parts: Sequence[Any]) -> list[int]:
+    """For each part of a key the dimension of the result it is for, had tensors of one number been slices."""
+    taken = sum(part is not None and part is not Ellipsis for part in parts)
+    found, dim = [], 0
+    for part in parts:
+        found.append(dim)
+        if part is Ellipsis:
+            dim += tensor.dim() - taken
+        elif not isinstance(part, int):
+            dim += 1
+    return found

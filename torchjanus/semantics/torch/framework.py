@@ -1,0 +1,442 @@
+"""Records framework calls of a watched run at the level of the torch API (JANUS's whitelist of known operations).
+
+Knows nothing of hooks. One node for ``F.cross_entropy``, ``Tensor.backward`` or an in-place method: the C++ below is
+not looked into, and neither is Python code that torch runs for one such call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
+from torch.utils import _pytree as pytree
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.default_device import named
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.graph.aten.namespaces import is_operator, operator_name, unfit_operator
+from torchjanus.graph.aten.strides import Lying, lying_of
+from torchjanus.graph.ir.user_code import Mark
+from torchjanus.graph.tracing.ambient import one_thread
+from torchjanus.semantics.known.framework_calls import (
+    BACKWARD,
+    FETCHES,
+    HOOKING,
+    METADATA,
+    NUMERIC,
+    REFUSED,
+    SIZED,
+    accessor,
+    call_name,
+    checks,
+)
+from torchjanus.semantics.protocols.falling_back import CallsOut, made_all_the_same
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.record.replaced_data import hindrance_of
+from torchjanus.semantics.torch.arguments import Arguments, bare
+from torchjanus.semantics.torch.backward_code import BackwardCode
+from torchjanus.semantics.torch.dynamic_index import Picks
+from torchjanus.semantics.torch.fetching import Fetching
+from torchjanus.semantics.torch.gradients import Gradients
+from torchjanus.semantics.torch.packed_sequences import Packs, packing
+from torchjanus.semantics.torch.selections import Selections, selection
+from torchjanus.semantics.torch.sizes import Sizes
+from torchjanus.semantics.torch.tensor_copies import TensorCopies
+from torchjanus.semantics.torch.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
+from torchjanus.trace.actions import Op
+from torchjanus.trace.terms import TensorRef
+
+__all__ = ["FrameworkRecorder"]
+
+# From then on a tensor that required none may get a gradient.
+_THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
+
+
+class FrameworkRecorder(TorchFunctionMode):
+    """Runs every framework call for real and records it."""
+
+    def __init__(self, recording: Recording) -> None:
+        super().__init__()
+        self.recording = recording
+        # What is done with a call that hands a tensor's memory to foreign code.
+        self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+        # Who makes the calls whose results are as large as their operands' contents say.
+        self.selections: Selections | None = None
+        self.picks: Picks | None = None
+        self.packs: Packs | None = None
+        # In a recursive call: told of each tensor that it uses and did not make.
+        self.around: Callable[[torch.Tensor, Origin], None] | None = None
+        self.seen = 0  # calls that torch has shown
+        self.out = CallsOut()
+        self.natively: list[Any] = []  # what torch has given to the calls that are under way
+        self.bare = bare
+        self._given: list[set[int]] = []
+        self.code = BackwardCode(recording, self)
+        self.sizes = Sizes(recording)
+        self.gradients = Gradients(recording)
+        self.arguments = Arguments(recording, self.ref)
+        self.fetching = Fetching(recording, self.sizes, self.ref, self.call)
+        self._copies = TensorCopies(recording, self.recorded_as)
+        self._paused = False
+        self._shown: frozenset[int] = frozenset()
+
+    @contextlib.contextmanager
+    def passive(self, given: Iterable[Any]) -> Iterator[None]:
+        """Native code runs: what it does with tensors of its own, or with those it is ``given``, is its affair."""
+        self._given.append({id(leaf) for leaf in pytree.tree_leaves(list(given)) if isinstance(leaf, torch.Tensor)})
+        try:
+            yield
+        finally:
+            self._given.pop()
+
+    def _behind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Native code calls torch."""
+        for leaf in pytree.tree_leaves((args, kwargs)):
+            if isinstance(leaf, torch.Tensor) and id(leaf) not in self._given[-1]:
+                if self.recording.number(leaf) is not None:
+                    self.recording.refuse(
+                        "native code works with a tensor of the step that it was not given",
+                        "what it does with it is not watched.",
+                        "Pass the tensor to it.",
+                    )
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.seen += 1
+        return self.call(func, args, kwargs or {})
+
+    @made_all_the_same
+    def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make the call for real, and record it as one node, a fetch, an assertion, or nothing (metadata)."""
+        if self._given:
+            self._behind(args, kwargs)
+            return self._really(func, *args, **kwargs)
+        if self._paused:
+            return self._really(func, *args, **kwargs)
+        if is_operator(func) and (unfit := unfit_operator(func)) is not None:
+            self.recording.refuse(f"calls the operator {operator_name(func)}", *unfit)
+            return self._really(func, *bare(args), **bare(kwargs))
+        kwargs = named(func, kwargs)
+        func = accessor(func)
+        name = call_name(func)
+        last = name.rpartition(".")[2]
+        access = last if last in ("__get__", "__set__", "__delete__") else ""
+        short = name.split(".")[-2] if access else last
+        bare_args, bare_kwargs = bare(args), bare(kwargs)
+        if self.picks is not None and self.picks.any:
+            self.picks.look(pytree.tree_leaves((args, kwargs)))
+        if self.packs is not None and self.packs.any:
+            if (known := self.packs.number(short, args)) is not None:
+                return known
+            args = self.packs.sized(short, args)
+            bare_args = bare(args)
+        if access == "__get__" and short == "grad":
+            return self._grad(func, args[0])
+        if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
+            return self._really(func, *bare_args)
+        if short in METADATA and access != "__set__":
+            for value in (*args, *kwargs.values()):
+                self.arguments.pin_inside(value, f"argument of {name}")
+            result = self._really(func, *bare_args, **bare_kwargs)
+            if short in SIZED:
+                for value in (*args, *kwargs.values()):
+                    self.sizes.pin(value, f"{name} is asked for")
+            return self.sizes.traced(short, bare_args, bare_kwargs, result)
+        if short in FETCHES and not access:
+            return self.fetching.number(self._made(func), args[0], FETCHES[short])
+        if short == "tolist":
+            return self.fetching.elements(self._made(func), args[0])
+        if short in ("__bool__", "is_nonzero"):
+            return self.fetching.truth(self._made(func), args[0])
+        if short in ("__format__", "__repr__", "__str__"):
+            return self._show(func, args, kwargs)
+        if (
+            short == "_set_grad_enabled"
+            or name.startswith("profiler.")
+            or "profiler" in (getattr(func, "__module__", "") or "")
+        ):
+            return self._really(func, *bare_args, **bare_kwargs)
+        if access == "__get__" and short == "grad_fn":
+            function = self._really(func, *bare_args)
+            if function is None:
+                return None  # as sure as requires_grad is
+            if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
+                return self.code.function_of(args[0], function)
+        if short.startswith("_fused_"):
+            self.recording.refuse(
+                f"{name} inside the step", "torch cannot make it functional.", "Leave fused=True out: graphs fuse."
+            )
+        if short in ("numpy", "__array__") and self.hand_out is not None:
+            return self.hand_out(func, args, kwargs)
+        if self.selections is not None and self.around is None and not access:
+            if method := selection(short, args, kwargs, self.recording.place):
+                return getattr(self.selections, method)(*args, **kwargs)
+            if self.packs is not None and (method := packing(short, args)):
+                return getattr(self.packs, method)(*args, **kwargs)
+        if short in HOOKING:
+            return self.code.register(self._made(func), bare_args[0], args[1], HOOKING[short])
+        if short == "__deepcopy__":
+            return self._copies.deepcopy(*args, **kwargs)
+        if short in REFUSED:
+            why, remedy = REFUSED[short]
+            self.recording.refuse(f"{name} inside the step", why, remedy)
+            return self._really(func, *bare_args, **bare_kwargs)
+        if access == "__set__" and short == "data":
+            self._put_elsewhere(bare_args[0], bare_args[1])
+        if access in ("__set__", "__delete__") and short == "grad":
+            self.gradients.replace(args[0])
+        if short in ("squeeze", "squeeze_") and self.around is None:
+            self.sizes.squeezed(*bare_args[:2], **{key: v for key, v in bare_kwargs.items() if key == "dim"})
+        return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
+
+    def _really(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Make the call that is under way."""
+        made = self.out(func, *args, **kwargs)
+        if self.natively:
+            self.natively[-1] = made
+        return made
+
+    def _made(self, func: Callable[..., Any]) -> Callable[..., Any]:
+        """What makes the call that is under way."""
+        return functools.partial(self._really, func)
+
+    def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Make a call, ``really``, and record another of the same results."""
+        return self._operate(func, call_name(func), args, {}, bare(args), {}, really)
+
+    def new_parameter(self, data: torch.Tensor, requires_grad: bool = False) -> Any:
+        """``nn.Parameter(data)``, recorded."""
+        return self._copies.parameter(data, requires_grad)
+
+    def _put_elsewhere(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+        hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
+        if hindrance:
+            what = f"'x.data = y' replaces a tensor's storage, and {hindrance}"
+            self.recording.refuse(what, "a graph cannot hold that back.", "Use x.copy_(y).")
+        else:
+            self.recording.replaced.about_to(tensor, other, self.recording.owner(tensor) is not None)
+
+    # -- one node -------------------------------------------------------------------------------------------------
+
+    def _operate(
+        self,
+        func: Callable[..., Any],
+        name: str,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bare_args: tuple[Any, ...],
+        bare_kwargs: dict[str, Any],
+        really: Callable[[], Any] | None = None,
+    ) -> Any:
+        recording = self.recording
+        if really is None and len(args) == 2 and not kwargs and self.arguments.is_asked(args[1]):
+            made = self._really(func, *bare_args)
+            if made is NotImplemented:  # the other operand of a power is asked
+                return made
+
+            def really() -> Any:
+                return made
+
+        fixed, symbol = self.arguments.fixed, self.arguments.symbol
+        if name.rpartition(".")[2].strip("_") not in NUMERIC:
+            args = tuple(fixed(a, name) for a in args)
+            kwargs = {k: fixed(v, name) for k, v in kwargs.items()}
+        symbols = tuple(symbol(a, name) for a in args)
+        keywords = {k: symbol(v, name) for k, v in kwargs.items()}
+        modes = ambient_modes()
+        place = recording.place
+        # A __get__ or __set__ of a data descriptor is called through its slot, as Python does.
+        state = generator_state()
+        if name.rpartition(".")[2] in BACKWARD:
+            hindered = hindrance()
+            if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
+                recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
+            self.gradients.flow()
+            if name.rpartition(".")[2] == "backward":
+                self.gradients.read_all()
+            with self.code.around_backward(self.gradients.leaves), one_thread():
+                result = self._really(func, *bare_args, **bare_kwargs)
+        elif really is None:
+            result = self._really(func, *bare_args, **bare_kwargs)
+        else:
+            result = self._really(really)
+        draws = generator_state() != state
+        outs: list[TensorRef] = []
+        lying: list[Lying] = []
+        for leaf in pytree.tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                outs.append(self.known(leaf) or recording.new_tensor(leaf))
+                lying.append(lying_of(leaf))
+            elif leaf is not None and not _harmless(leaf):
+                recording.refuse(
+                    f"{name} returns a {type(leaf).__name__}",
+                    "it is computed from tensors and the program goes on with it in Python.",
+                    "Keep it a tensor.",
+                )
+        opened, recording.opened = recording.opened, False
+        told = checks(name, args)
+        op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, told, opened, lying=tuple(lying))
+        self._note(op)
+        if self.picks is not None and self.picks.any:
+            self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
+        if name.rpartition(".")[2] == "unbind":
+            self.sizes.parted(result, *bare_args, **bare_kwargs)
+        return result
+
+    def _note(self, op: Op) -> None:
+        self.recording.note(op)
+        self.recording.ops += 1
+
+    def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None:
+        """Note where code that autograd calls begins or ends."""
+        self._note(Op(mark, repr(mark), args, {}, outs, ambient_modes(), self.recording.place))
+
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """Record nothing: what torch does in Python for one call that is recorded otherwise."""
+        before, self._paused = self._paused, True
+        try:
+            yield
+        finally:
+            self._paused = before
+
+    @contextlib.contextmanager
+    def resumed(self) -> Iterator[None]:
+        """Go on recording in the middle of a framework call that calls the user's code."""
+        before, self._paused = self._paused, False
+        try:
+            with self._in_force():
+                yield
+        finally:
+            self._paused = before
+
+    @contextlib.contextmanager
+    def _in_force(self) -> Iterator[None]:
+        with contextlib.ExitStack() as stack:
+            if not any(torch._C._get_function_stack_at(i) is self for i in range(torch._C._len_torch_function_stack())):
+                stack.enter_context(self)
+            stack.enter_context(torch._C._EnableTorchFunction())
+            yield
+
+    @contextlib.contextmanager
+    def absent(self) -> Iterator[None]:
+        """Native code of which nothing is known finds the modes that the program has put in force, and not this one."""
+        found = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
+        for mode in reversed(found):
+            if mode is not self:
+                _push_mode(mode)
+        try:
+            yield
+        finally:
+            for _ in range(torch._C._len_torch_function_stack()):
+                _pop_mode()
+            for mode in reversed(found):
+                _push_mode(mode)
+
+    def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
+        """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""
+        origin = self.recording.owner(tensor)
+        if origin is None or self.known(tensor) is not None:
+            return False
+        with torch._C.DisableTorchFunction():
+            value = getattr(tensor, name)
+        if not isinstance(value, bool | torch.dtype | torch.device):
+            return False
+        self.recording.found(origin.then(Step.FIELD, name), value)
+        return True
+
+    def known(self, tensor: torch.Tensor) -> TensorRef | None:
+        number = self.recording.number(tensor)
+        return None if number is None else TensorRef(number)
+
+    def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None:
+        """The tensor's number; a tensor found in the heap becomes an input of the graph. None (and a refusal) if
+        nobody knows where it comes from."""
+        if self.around is None and self.recording.tallies:
+            self.recording.tallies.meet(self.recording, tensor)
+        known = self.known(tensor)
+        if known is not None:
+            if name in _THAWING and self.around is None and (origin := self.recording.owner(tensor)) is not None:
+                self.gradients.meet(tensor, origin, True)
+            return known
+        origin = self.recording.owner(tensor)
+        if origin is None:
+            self.recording.refuse(
+                f"{name or 'the step'} uses a tensor of unknown origin",
+                "it was reached through code that is not watched (a C extension, a cache, a default argument).",
+                "Pass it as an argument or read it from an attribute.",
+            )
+            # Number it all the same: the run goes on, and one refusal for it is enough.
+            return self.recording.new_tensor(tensor)
+        ref = self.recording.input_tensor(tensor, origin)
+        if self.around is not None:
+            self.around(tensor, origin)
+            return ref
+        self.gradients.meet(tensor, origin, name in _THAWING)
+        return ref
+
+    # -- other nodes ----------------------------------------------------------------------------------------------
+
+    def _grad(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
+        self.ref(tensor, "Tensor.grad")
+        self.gradients.read(tensor)
+        value = self._really(func, tensor)
+        if value is None or self.known(value) is not None or self.recording.owner(value) is not None:
+            return value
+        out = self.recording.new_tensor(value)
+        self._note(
+            Op(func, "Tensor.grad.__get__", (self.ref(tensor),), {}, (out,), ambient_modes(), self.recording.place)
+        )
+        return value
+
+    def transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A step of torch.func's machinery: entering or leaving a transform, wrapping or unwrapping a tensor. Only
+        questions are not recorded."""
+        result = func(*bare(args), **bare(kwargs))
+        made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+        name = f"torch.func.{func.__name__}"
+        if made or name.endswith("_nesting"):
+            fixed, symbol = self.arguments.fixed, self.arguments.symbol
+            args, kwargs = fixed(args, name), {k: fixed(v, name) for k, v in kwargs.items()}
+            symbols, keywords = symbol(args, name), symbol(kwargs, name)
+            outs = tuple(self.known(leaf) or self.recording.new_tensor(leaf) for leaf in made)
+            self._note(Op(func, name, symbols, keywords, outs, ambient_modes(), self.recording.place))
+        return result
+
+    def forget_casts(self) -> None:
+        """Autocast's outermost region ends: parameters are cast anew from here on."""
+        torch.clear_autocast_cache()
+        modes, place = ambient_modes(), self.recording.place
+        self._note(Op(torch.clear_autocast_cache, "torch.clear_autocast_cache", (), {}, (), modes, place))
+
+    # -- texts ----------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def showing(self, parts: Any) -> Iterator[None]:
+        """While these parts are being shown, whoever shows them has noted that it did."""
+        before = self._shown
+        self._shown = before | {id(part) for part in pytree.tree_leaves(parts) if isinstance(part, torch.Tensor)}
+        try:
+            yield
+        finally:
+            self._shown = before
+
+    def _show(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A tensor's text is asked for: by someone who has noted it, or by code that is not watched."""
+        if id(args[0]) not in self._shown:
+            self.recording.refuse(
+                "a tensor is turned into text inside the step",
+                "that is done by code which is not watched, so it cannot be done again when the graph has run.",
+                "Print tensor.item(), or return the tensor and print it after.",
+            )
+        return self._really(func, *bare(args), **bare(kwargs))
+
+
+def _harmless(leaf: Any) -> bool:
+    """Results that say nothing about tensor contents."""
+    return isinstance(leaf, torch.dtype | torch.device | torch.layout | torch.Size | str)

@@ -1,0 +1,76 @@
+"""Whose gradients matter in a watched run: state that backward() adds to, and at which the program may look.
+
+Knows nothing of how framework calls are recorded.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.host.node_hooks import has_node_hooks
+from torchjanus.semantics.record.recording import Recording
+
+__all__ = ["Gradients"]
+
+
+class Gradients:
+    """Of one run."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        # Leaves whose .grad the program has looked at, set or accumulated into, and how often they had been changed.
+        self._leaves: dict[int, tuple[torch.Tensor, int]] = {}
+        self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # those whose gradient has not mattered so far
+        self._hooked: list[Origin] = []  # those with hooks on the node of autograd that adds to their gradient
+
+    @property
+    def leaves(self) -> list[torch.Tensor]:
+        """Those that may have gradients."""
+        return [leaf for leaf, _ in self._leaves.values()]
+
+    def meet(self, tensor: torch.Tensor, origin: Origin, thawed: bool) -> None:
+        """The run has come to a tensor from before it. ``thawed``: it required none, and may get a gradient now."""
+        with torch._C.DisableTorchFunction():
+            if (thawed or tensor.requires_grad) and tensor.is_leaf and id(tensor) not in self._leaves:
+                # What it has when the call begins is state that backward() may add to, unless it is replaced before.
+                self._follow(tensor)
+                self._unread[id(tensor)] = tensor, origin
+
+    def read(self, leaf: torch.Tensor) -> None:
+        """What it had when the call began matters."""
+        if id(leaf) in self._unread:
+            _, origin = self._unread.pop(id(leaf))
+            with torch._C.DisableTorchFunction():
+                self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
+
+    def read_all(self) -> None:
+        """Backward() adds to all that there are."""
+        for leaf, _ in list(self._unread.values()):
+            self.read(leaf)
+
+    def flow(self) -> None:
+        """Autograd computes gradients."""
+        for origin in self._hooked[:1]:
+            self.recording.refuse(
+                f"a hook is registered on the node of autograd that adds to the gradient of {origin}",
+                "a graph has no such nodes.",
+                "Register it on the tensor (register_hook, register_post_accumulate_grad_hook).",
+            )
+
+    def replace(self, leaf: torch.Tensor) -> None:
+        """Another one is put there, or none: whether there was one before makes no difference."""
+        self._unread.pop(id(leaf), None)
+        if self.recording.number(leaf) is None:
+            self._follow(leaf)
+
+    def _follow(self, leaf: torch.Tensor) -> None:
+        if id(leaf) not in self._leaves and (origin := self.recording.owner(leaf)) is not None:
+            if has_node_hooks(leaf):  # asked now: its node is not yet part of this call's graph
+                self._hooked.append(origin)
+        self._leaves[id(leaf)] = leaf, leaf._version
+
+    @property
+    def changed(self) -> bool:
+        """Whether the run has changed a parameter."""
+        return any(leaf._version != version for leaf, version in self._leaves.values())

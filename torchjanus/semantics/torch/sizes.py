@@ -1,0 +1,111 @@
+"""Sizes of tensors that the program reads: traced integers, so that what is computed of them follows when they change.
+
+Knows nothing of the functions by which they are read, but for their names.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Step
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.containers.made_lists import length_of
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.trace.values import Apply, Expr, Size, Traced, plain, symbol, trace_value
+
+__all__ = ["Sizes", "holds_traced"]
+
+
+class Sizes:
+    """The sizes read in one watched run."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self._parted: dict[int, tuple[Any, Any]] = {}  # the tuples that tensors were parted into, and how many parts
+
+    def of(self, tensor: torch.Tensor, dim: int) -> Any:
+        """``tensor.shape[dim]``, traced."""
+        recording = self.recording
+        with torch._C.DisableTorchFunction():
+            shape = tuple(tensor.shape)
+        origin, number = recording.owner(tensor), recording.number(tensor)
+        if origin is not None and recording.shapes.get(id(tensor)) == shape:
+            return recording.found(origin.then(Step.SIZE, dim % len(shape)), shape[dim])
+        if number is None:
+            return shape[dim]  # its origin is unknown: that has been refused
+        size = Size(number, dim % len(shape), recording.ops)
+        recording.trace.fetched[size.token] = shape[dim]
+        return trace_value(shape[dim], size)
+
+    def all(self, tensor: torch.Tensor) -> torch.Size:
+        """``tensor.shape``, of traced integers."""
+        return torch.Size([self.of(tensor, dim) for dim in range(tensor.dim())])
+
+    def parted(self, parts: Any, input: torch.Tensor, dim: Any = 0) -> None:
+        """``unbind(input, dim)`` has given these parts."""
+        if type(dim) is int:
+            self._parted[id(parts)] = (parts, self.of(input, dim))
+
+    def count(self, over: Any) -> Expr | None:
+        """How many parts there are of a tensor, of what one was parted into, or of a list to which each round of a loop
+        has added one; None where that is not followed."""
+        if isinstance(over, torch.Tensor):
+            size = self.of(over, 0) if over.dim() else None
+        elif id(over) in self._parted:
+            _, size = self._parted[id(over)]
+        else:
+            return length_of(self.recording, self._parted.values(), over)
+        return size.expr if isinstance(size, Traced) else None
+
+    def pin(self, value: Any, why: str) -> None:
+        """What the program does from here on depends on the sizes in a way that is not followed."""
+        if isinstance(value, torch.Tensor):
+            with torch._C.DisableTorchFunction():
+                dims = value.dim()
+            for dim in range(dims):
+                self.recording.pin(self.of(value, dim), why)
+
+    def squeezed(self, tensor: Any, dim: Any = None) -> None:
+        """How many dimensions ``squeeze`` leaves depends on which of the sizes are 1."""
+        if not isinstance(tensor, torch.Tensor):
+            return
+        with torch._C.DisableTorchFunction():
+            count = tensor.dim()
+        dims = range(count) if dim is None else dim if isinstance(dim, tuple | list) else (dim,)
+        for one in dims if count else ():
+            size = self.of(tensor, plain(one)) if -count <= plain(one) < count else None
+            if isinstance(size, Traced):
+                self.recording.hold(Apply(operator.eq, (size.expr, 1)), plain(size) == 1)
+
+    def traced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
+        """What reading ``name`` of the first argument gave, traced where it is a size."""
+        tensor = args[0] if args else None
+        if not isinstance(tensor, torch.Tensor):
+            return result
+        with torch._C.DisableTorchFunction():
+            if type(result) is torch.Size:
+                return self.all(tensor)
+            if name == "size":
+                return self.of(tensor, int(kwargs["dim"] if "dim" in kwargs else args[1]))
+            if name in ("numel", "nelement"):
+                return self.product(self.all(tensor))
+            return self.of(tensor, 0) if name == "__len__" else result
+
+    def product(self, sizes: Any) -> Any:
+        """The product of some sizes."""
+        total: Any = sizes[0] if sizes else 1
+        for size in sizes[1:]:
+            if isinstance(total, Traced) or isinstance(size, Traced):
+                value = plain(total) * plain(size)
+                total = self.recording.computed(value, operator.mul, symbol(total), symbol(size))
+            else:
+                total *= size
+        return total
+
+
+def holds_traced(value: Any) -> bool:
+    """Whether this is a ``torch.Size`` of traced integers."""
+    return type(value) is torch.Size and any(isinstance(part, Traced) for part in value)

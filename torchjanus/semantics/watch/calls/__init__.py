@@ -1,0 +1,1 @@
+"""Watching recursive calls each for itself."""

@@ -1,0 +1,234 @@
+"""What recursive calls are given: arguments, variables of the step, and what is the same in all calls.
+
+Knows nothing of how a call is made.
+"""
+
+from __future__ import annotations
+
+import struct
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite import code_of
+from torchjanus.semantics.calls.method_sets import Member
+from torchjanus.semantics.calls.recursions import bind
+from torchjanus.semantics.containers.enclosing import (
+    Enclosing,
+    enclosing,
+    is_constant,
+    is_named,
+    places_within,
+    values_within,
+)
+from torchjanus.semantics.record.recording import CONSTANT_TYPES
+from torchjanus.semantics.torch.torch_state import ambient_modes
+from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.trace.actions import WITHIN
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
+
+__all__ = ["GivenWatch", "RecursiveCall", "is_own"]
+
+_POINTER = struct.calcsize("P")
+
+
+@dataclass(slots=True)
+class RecursiveCall:
+    """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
+    same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
+    the class of its object decides which function it is; ``shared``: what it shares with the step; ``passed``: the
+    variables of the step that are among ``bound``; ``own``: tensors that the step has made and all calls find;
+    ``made``: what objects that the step has made and all calls are given hold, see ``made_here``."""
+
+    fn: types.FunctionType
+    bound: dict[str, Any]
+    fixed: dict[str, Origin]
+    given: tuple[tuple[str, Recipe], ...]
+    tensors: list[torch.Tensor]
+    callee: Any
+    names: dict[str, str]
+    shared: list[tuple[Origin, Any]]
+    passed: dict[str, types.CellType]
+    own: dict[Origin, TensorRef]
+    made: dict[str, Any]
+    method: str | None = None
+
+    @property
+    def alike(self) -> set[str]:
+        """The parameters that are given the same in all calls."""
+        return {*self.fixed, *self.made}
+
+
+class GivenWatch(WatchBase):
+    """What calls are given, as far as watching is concerned."""
+
+    def recursive_call(
+        self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], member: Member | None
+    ) -> RecursiveCall | None:
+        """The call, if it can be watched for itself: everything it is given can be told to another call. ``member``:
+        how a method was found."""
+        code = code_of(fn)
+        always = self.recursions.fixed(code, member)
+        bound = None if always is None else bind(fn, args, kwargs)
+        if always is None or bound is None or torch._C._len_torch_function_stack() == 0:
+            return None
+        top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
+        if top is not self.framework:
+            return None
+        fixed: dict[str, Origin] = {}
+        given: list[tuple[str, Recipe]] = []
+        tensors: list[torch.Tensor] = []
+        step: Any = self.step
+        values = list(values_within(fn, self.recording))
+        if step is self:
+            places = places_within(fn, step.recording, step.recording.lists)
+            step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
+        lists, tallies = step.recording.lists, step.recording.tallies
+        variables = enclosing(fn, self.recording, lists, self.recursions.known, tallies.is_placed)
+        if not isinstance(variables, Enclosing):
+            for spot in variables:
+                tallies.set_in_call(spot, spot.get())
+            if not tallies.new:
+                what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
+                self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
+            return None
+        own: dict[Origin, TensorRef] = {}
+        made: dict[str, Any] = {}
+        method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
+        names = dict(zip(bound, bound, strict=True))
+        if method is not None:
+            names = self.recursions.families.parameters(method, bound)
+        passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
+        bound |= passed
+        names |= {name: name for name in passed}
+        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
+        known = [(origin, value) for origin, value in origins if origin is not None]
+        for place, (name, value) in enumerate(bound.items()):
+            origin = self.recording.owner(value)
+            if origin is None and step is self and name in passed and isinstance(value, torch.Tensor):
+                if (ref := self.framework.ref(value, "a recursive call")) is None:
+                    return None
+                origin = next((known for known, other in own.items() if other == ref), Origin.own(name))
+                own[origin] = ref
+                fixed[name] = origin
+                continue
+            if name in passed and isinstance(value, torch.Tensor):
+                if origin is not None and (is_own(origin) or is_named(origin)):
+                    fixed[name] = origin
+                    continue
+            grown_list = step.recording.lists.origin(value) if origin is None else None
+            if grown_list is not None:
+                fixed[name] = grown_list
+                continue
+            if place in always and (held := self.made_here(value, known)) is not None:
+                made[name] = held
+                continue
+            alike = place in always and (not isinstance(value, torch.Tensor) or is_named(origin))
+            if alike or (origin is not None and origin.is_grown):
+                if origin is None or is_local(origin):
+                    self._cannot_pass(code, name, value)
+                    return None
+                fixed[name] = origin
+                continue
+            recipe = self._recipe(value, tensors)
+            if recipe is None:
+                self._cannot_pass(code, name, value)
+                return None
+            given.append((names[name], recipe))
+        if method is not None and not isinstance(given[0][1], FoundAt):
+            return None
+        # Called without gradients, or when flags are set, it is another function: nothing else tells its calls apart.
+        callee = (
+            id(code) if method is None else ("method", method, tuple(names.values())),
+            ambient_modes(),
+            *([(WITHIN, *variables.token)] if variables.token else ()),
+            *((origin.token, _kind_of(passed[name])) for name, origin in fixed.items() if is_own(origin)),
+            *(name for name in bound if name.startswith("*")),
+            *((names[name], origin.token) for name, origin in fixed.items()),
+            *((names[name], *held) for name, held in made.items()),
+            *step.recording.lists.places,
+            step.recording.flags.token,
+        )
+        self.recording.keep(code)
+        return RecursiveCall(
+            fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, made, method
+        )
+
+    def made_here(self, value: Any, shared: list[tuple[Origin, Any]]) -> tuple[Any, ...] | None:
+        """The class of an object that the step has made, and what it holds, if that is nothing but constants and what
+        was there before: such an object tells recursions apart, as variables of the step do. What is found goes into
+        ``shared``. None for others."""
+        cls = type(value)
+        if self.recording.owner(value) is not None or not _has_attributes_only(cls):
+            return None
+        self.recording.keep(cls)
+        held: list[Any] = [id(cls)]
+        for name, part in (attributes_of(value) or {}).items():
+            origin = self.recording.owner(part)
+            if origin is not None and not is_local(origin) and (is_named(origin) or not isinstance(part, torch.Tensor)):
+                shared.append((origin, part))
+                held.append((name, origin.token))
+            elif is_constant(part):
+                held.append((name, token_of(part)))
+            else:
+                return None
+        return tuple(held)
+
+    def _cannot_pass(self, code: types.CodeType, name: str, value: Any) -> None:
+        kind = type(plain(value)).__name__
+        if name.startswith("^"):
+            what = f"shares '{name[1:]}' with the step, a {kind} that was made or changed in it"
+            self.recursions.unsuit(code, what, "Pass tensors and numbers, and return what it computes.")
+            return
+        what = f"is given as '{name}' a {kind} that was made or changed in the step"
+        remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
+        self.recursions.unsuit(code, what, remedy)
+
+    def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
+        """How another call is given this. ``within``: so many containers."""
+        if isinstance(value, Traced):
+            known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(value.expr))
+            return Number(value.expr) if known else None
+        if isinstance(value, torch.Tensor):
+            ref = self.framework.ref(value, "a recursive call")
+            if ref is None:
+                return None
+            tensors.append(value)
+            return TensorOf(ref)
+        if is_one_of(type(value), (int, float)) or is_one_of(type(value), CONSTANT_TYPES):
+            return Constant(value)
+        origin = self.recording.owner(value)
+        if origin is not None:
+            changed = self.recording.is_changed if self.step is self else self.recording.is_written
+            unknown = origin.waits_for or origin.is_grown or changed(value)
+            return None if unknown else FoundAt(origin)
+        if is_one_of(type(value), (tuple, list)):
+            parts = [self._recipe(part, tensors, within + 1) for part in value]
+            # Which of several it is nobody asks: each is made anew where it is passed.
+            return None if None in parts else Build(within, type(value), tuple(parts), ())
+        return None
+
+
+def _has_attributes_only(cls: type) -> bool:
+    """Whether all that an object of this class holds is in its dictionary, if it has one: not in slots, nor where only
+    native code finds it."""
+    weak = _POINTER if cls.__weakrefoffset__ > 0 else 0
+    return cls.__basicsize__ - weak == object.__basicsize__ and not cls.__itemsize__
+
+
+def _kind_of(tensor: torch.Tensor) -> Any:
+    """What tells cells of tensors like this from others."""
+    with torch._C.DisableTorchFunction():
+        return str(tensor.dtype), tensor.requires_grad
+
+
+def is_own(origin: Origin | None) -> bool:
+    """Whether the step has made the tensor that is found there."""
+    return origin is not None and origin.step is Step.OWN

@@ -1,0 +1,38 @@
+"""Watching what a step does with tensors that recursive calls have returned and not made: a parameter, what was passed.
+
+To the trace these are views, for another call may return another tensor; to eager they are the very tensors. Knows
+nothing of how calls are watched.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torchjanus.rewrite import Site
+from torchjanus.semantics.watch.objects.base import WatchBase
+
+__all__ = ["HandedOnWatch"]
+
+_OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
+
+
+class HandedOnWatch(WatchBase):
+    """The leaves at which it shows."""
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if op in ("is", "is not") and (self._stands_in(a, "compares") or self._stands_in(b, "compares")):
+            a, b = self.recording.bare(a), self.recording.bare(b)
+        return super().native_compare(at, op, a, b)
+
+    def load_attr(self, at: Site, obj: Any, name: str) -> Any:
+        if name in _OF_LEAVES and self._stands_in(obj, f"asks for '{name}' of"):
+            obj = self.recording.bare(obj)
+        return super().load_attr(at, obj, name)
+
+    def _stands_in(self, value: Any, what: str) -> bool:
+        """Whether the step sees a view where eager has the very tensor; then it cannot be told what it does with it."""
+        if not self.recording.is_stand_in(value):
+            return False
+        what = f"the step {what} a tensor that a recursive call returned and did not make"
+        self.recording.refuse(what, "another call may return another one.", "Return tensors that the call makes.")
+        return True

@@ -1,0 +1,408 @@
+"""Watching calls of a recursive function each for itself, so that one body can be made for all of them (JANUS 4.2.1).
+
+Each call is a run with a trace of its own; in its caller's trace it is one event. What calls read around themselves is
+read by the step before the first of them. Knows nothing of what is made of the traces.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.overrides import _pop_mode_temporarily
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.graph.recursion.entry_loops.output_lists import grown
+from torchjanus.graph.recursion.traversal.text import TENSOR
+from torchjanus.hooks import rewritten, using
+from torchjanus.rewrite import Site
+from torchjanus.semantics.calls.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
+from torchjanus.semantics.calls.inner_recording import InnerRecording
+from torchjanus.semantics.calls.recursions import arguments
+from torchjanus.semantics.containers.enclosing import holding, places_within
+from torchjanus.semantics.known.framework_calls import BACKWARD
+from torchjanus.semantics.native.identities import hashed
+from torchjanus.semantics.record.call_writes import share_memory
+from torchjanus.semantics.record.places import Spot
+from torchjanus.semantics.torch.torch_state import ambient_modes
+from torchjanus.semantics.watch.calls.inputs import GivenWatch, RecursiveCall, is_own
+from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored, name_of
+from torchjanus.trace.around import around
+from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import Absent, Filled, Found, Instance, Keys, Same
+from torchjanus.trace.recipes import Constant, Number, TensorOf
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
+
+__all__ = ["RecursionWatch"]
+
+_REMEDY = "Return what the call computes, and let the step do the rest."
+
+
+class RecursionWatch(GivenWatch):
+    """Recursive calls, as far as watching is concerned."""
+
+    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
+    _made_calls = 0
+    _told = False  # whether the step has read what its calls rely on
+
+    def make_call(self, at: Site, call: RecursiveCall) -> Any:
+        """Make the call for real, watched by itself unless it is recognised."""
+        step: Any = self.step
+        place = self.recording.place
+        step.read_ahead()
+        for name, origin in call.fixed.items():
+            if isinstance(call.bound[name], torch.Tensor):
+                self._tell_step(call.bound[name], origin)
+        before = len(step.recording.trace.events)
+        lists = step.recording.lists
+        lengths = lists.lengths()
+        try:
+            with _pop_mode_temporarily():
+                # What one adds that is not watched nobody sees.
+                told = step is self and not step.recording.tallies
+                known = self._recognised(call) if told else None
+                if known is None:
+                    if step is not self:
+                        self._take_tallies()
+                    child: Any = type(self)(self.journal, (), self.recursions, self)
+                    result = child.run(at, call)
+                    trace = grown(child.recording.trace, self.recursions.made, inner=True)
+                    made = look_of(trace.result, result)
+                else:
+                    ways, way, made = known
+                    result = self._unwatched(call, made)
+                    trace = Trace(ways=ways, way=way)
+                results = list(tensors_in(result, made))
+        except BaseException:
+            self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
+            self.recursions.unroll_idle()
+            raise
+        if step is self:
+            step.recording.tallies.after(step.recording)
+        else:
+            step.recording.tallies.give(self.recording)
+        relied = step.recording.trace.events[before:]
+        if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
+            relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
+        self.recursions.remember(relied)
+        self.recording.place = place
+        self.recording.trace.refusals += [r for r in trace.refusals if r not in self.recording.trace.refusals]
+        if step is self:
+            self.recording.call_writes.returned(results)
+        outs = tuple(map(self.recording.new_tensor, results))
+        added = lists.grown(lengths, self.recording) if step is self else ()
+        args = tuple(ref for tensor in call.tensors if (ref := self.framework.known(tensor)) is not None)
+        shared = {"shared": tuple(map(TensorRef, step.shared)), "own": tuple(call.own.values())} if step is self else {}
+        if made is None:
+            why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
+            self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
+        self.recursions.made.setdefault(call.callee, made)
+        event = Invoked(
+            _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
+            callee=call.callee, given=call.given, made=made, call=trace, grown=added, own=tuple(call.own),
+            counted=step.recording.tallies.starts(lists) if step is self else (),
+        )  # fmt: skip
+        self.recording.note(event)
+        self.recording.ops += 1
+        origin = number_origin(self._made_calls, step is self)
+        self._made_calls += 1
+        if made is not None:
+            result = with_numbers(result, made, origin, self.recording.note, place)
+        if step is self and not self.recording.trace.refusals:
+            # It will be told when the run is over, and tensors are looked at: the program has no part in either.
+            with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
+                self.recursions.take(event)
+        return result
+
+    def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
+        """The known ways that the call and those within take, its own, and what it returns; None if it has to be
+        watched."""
+        recogniser = self.recursions.recogniser(around(self.recording.trace.events))
+        if recogniser is None:
+            return None
+        given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.alike)
+        return recogniser.recognise(call.callee, self.given, given, self.depth.left)
+
+    def _as_host(self, value: Any) -> Any:
+        """What is known of a value without its tensors."""
+        if isinstance(value, torch.Tensor):
+            return TENSOR
+        if is_one_of(type(value), (tuple, list)) and self.recording.owner(value) is None:
+            return type(value)(map(self._as_host, value))
+        return plain(value)
+
+    def _unwatched(self, call: RecursiveCall, made: Any) -> Any:
+        """Make a call of which all is known but its values. ``made``: what its result looks like."""
+        bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
+        positional, named = arguments(call.fn.__code__, bound)
+        with using(None), self._variables(call, bound):  # a function that was made in the step has hooks
+            return with_tensors(call.fn(*positional, **named), made, self._own_tensor)
+
+    @contextlib.contextmanager
+    def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
+        """The variables of the step that a call is given hold what they are to it."""
+        recording, step = self.recording, self.step
+        tallies, lists = step.recording.tallies, step.recording.lists
+        places = [p for p in places_within(call.fn, recording, lists) if not tallies.is_placed(p)]
+        written: list[Spot] = []
+        try:
+            with holding(call.passed, given, places, written):
+                yield
+        finally:
+            for place in written:
+                value = place.get()
+                place.set(recording.bare(value))
+                step.recording.tallies.set_in_call(place, value)
+                self._refuse(f"a recursive call sets the variable '{place.name}' of the step", "")
+
+    def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
+        self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
+
+    def _take_tallies(self) -> None:
+        """See what the call has made by now of what calls add to, or count."""
+        recording: Any = self.recording
+        if not self.step.recording.tallies.take(recording):
+            recording.refuse_tally()
+
+    # -- the call itself ------------------------------------------------------------------------------------------
+
+    def run(self, at: Site, call: RecursiveCall) -> Any:
+        """Run the call."""
+        recording: Any = self.recording
+        assert isinstance(recording, InnerRecording)
+        self.framework.around = self._tell_step
+        recording.trace.ambient = ambient_modes()
+        code = call.fn.__code__
+        recording.place = Place(code.co_filename, code.co_firstlineno, 0, call.fn.__qualname__)
+        for tensor in call.tensors:
+            recording.give_tensor(tensor)
+        for name, origin in call.fixed.items():
+            recording.fix(origin, call.bound[name])
+            if isinstance(call.bound[name], torch.Tensor):
+                recording.found(origin, call.bound[name])
+        for origin, value in call.shared:
+            recording.fix(origin, value)
+        given = {
+            name: value if name in call.alike else recording.found(Origin.parameter(call.names[name]), plain(value))
+            for name, value in call.bound.items()
+        }
+        watch: Any = self
+        listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
+        positional, named = arguments(code, given)
+        try:
+            with using(watch), self.framework, self._variables(call, given):
+                if call.method is not None:
+                    watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
+                self.step.recording.tallies.give(recording)
+                result = self._own(rewritten(call.fn)(*positional, **named))
+                self._take_tallies()
+        finally:
+            ON_HASH.reset(listening)
+            ON_DEPTH.reset(deep)
+        result = Settlement(recording).settle(result)
+        self._check_writes(recording, call.tensors)
+        recording.check_tallies()
+        for name, held in call.made.items():
+            if self.made_here(call.bound[name], []) != held:
+                self._refuse(f"a recursive call sets attributes of '{name}', an object that the step has made", "")
+        self.framework.code.finish()
+        recording.finish()
+        self._check(recording.trace)
+        return result
+
+    def looked_at(self, value: Any) -> None:
+        """What the run does depends on the value's class."""
+        if isinstance(value, Traced) and isinstance(value.expr, Read) and value.expr.origin.is_grown:
+            self.recording.pin(value, "its class decides")
+        origin = self.recording.owner(value)
+        if origin is not None:
+            self.recording.trace.looked_at.add(origin.token)
+
+    def asks_for_class(self, args: tuple[Any, ...]) -> bool:
+        """Whether ``isinstance()`` is asked of something that a recursive call has found, and it is noted what comes
+        out: another call may find another class there, as long as the answer is the same."""
+        if self.step is self or len(args) != 2:
+            return False
+        value, classes = args
+        asked = classes if type(classes) is tuple else (classes,)
+        if not all(type(cls).__instancecheck__ is type.__instancecheck__ for cls in asked if isinstance(cls, type)):
+            return False
+        # For a tensor that is passed on something else stands on the host.
+        if not all(isinstance(cls, type) and not issubclass(cls, torch.Tensor) for cls in asked):
+            return False
+        if isinstance(value, torch.Tensor) or any(issubclass(torch.Tensor, cls) for cls in asked):
+            return False
+        if isinstance(value, Traced):
+            origin = value.expr.origin if isinstance(value.expr, Read) else None
+        else:
+            origin = self.recording.owner(value)
+        if origin is None or not is_local(origin) or origin.waits_for:
+            return False
+        self.recording.keep(classes)
+        self.recording.note_once(Instance(origin, classes, isinstance(plain(value), classes), self.recording.place))
+        return True
+
+    def _own(self, result: Any) -> Any:
+        """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
+        if isinstance(result, torch.Tensor):
+            return self._own_tensor(result)
+        if self.recording.owner(result) is not None:
+            return result
+        if isinstance(result, tuple) and not isinstance(result, torch.Size):
+            return tuple.__new__(type(result), map(self._own, result))
+        if type(result) is list:
+            return [self._own(part) for part in result]
+        if type(result) is dict:
+            return {key: self._own(part) for key, part in result.items()}
+        return result
+
+    def _own_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
+        recording = self.recording
+        made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.origins
+        if made and not self._is_argument(tensor):
+            return tensor
+        view = tensor.view_as(tensor)
+        self.step.recording.stands_for(view, tensor)
+        return view
+
+    def _is_argument(self, tensor: torch.Tensor) -> bool:
+        """Whether the step, which watches no further, has met the tensor before."""
+        return self.step is self and self.recording.number(tensor) is not None
+
+    def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
+        step: Any = self.step
+        if not is_local(origin) and not is_own(origin):
+            ref = step.framework.ref(tensor)
+            if ref is not None:
+                step.shared.setdefault(ref.number)
+
+    def _check_writes(self, recording: InnerRecording, given: list[torch.Tensor]) -> None:
+        """What a call stores has to be of its own making: a row of it becomes a tensor of its own."""
+        trace = recording.trace
+        stored: dict[int, torch.Tensor] = {}
+        for event in trace.events:
+            if not isinstance(event, Stored | Mutation):
+                continue
+            if isinstance(event, Mutation) and event.base.is_grown:
+                # What was found is a row like any other.
+                number = recording.number(event.args[0])
+                if number is not None:
+                    trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
+                continue
+            if not _is_plain_write(event):
+                self.step.recording.tallies.changed_container(recording.object_at(event.base))
+                self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
+            for recipe in trace.recipes.get(id(event), ()):
+                if isinstance(recipe, TensorOf) and (tensor := trace.tensors[recipe.ref.number]) is not None:
+                    stored[recipe.ref.number] = tensor
+                    if tensor.requires_grad:
+                        self._refuse("a recursive call stores a tensor with a history", "", event.place)
+                elif not isinstance(recipe, Number | Constant):
+                    self._refuse("a recursive call stores something else than tensors and numbers", "", event.place)
+        inner = {out.number for event in trace.events if isinstance(event, Invoked) for out in event.outs}
+        others = [t for n in (*trace.origins, *inner) if (t := trace.tensors[n]) is not None]
+        single = all(not share_memory([t], (o for o in stored.values() if o is not t)) for t in stored.values())
+        if not single or share_memory(stored.values(), [*others, *given]):
+            self._refuse("a recursive call stores a tensor that shares its memory with others", "")
+
+    def _check(self, trace: Trace) -> None:
+        for event in trace.events:
+            match event:
+                case Extern():
+                    self._refuse(
+                        f"a recursive call calls {name_of(event.func)}, which only the host can do", "", event.place
+                    )
+                case Op(draws=True):
+                    why = "they would be drawn in another order than eager's."
+                    self._refuse(f"{event.name} draws random numbers in a recursive call", why, event.place)
+                case Op() if event.name.rpartition(".")[2] in BACKWARD or ".grad." in event.name:
+                    self._refuse(f"{event.name} in a recursive call", "", event.place)
+                case Op() if any(out.number in trace.origins for out in event.outs):
+                    for tensor in (trace.tensors[out.number] for out in event.outs):
+                        if tensor is not None:
+                            self.step.recording.tallies.changed_in_call(tensor)
+                    what = f"{event.name} changes in place what a recursive call was given or found"
+                    self._refuse(what, "", event.place)
+
+    # -- the step -------------------------------------------------------------------------------------------------
+
+    @property
+    def shared(self) -> dict[int, None]:
+        """The numbers of the tensors that calls find around themselves."""
+        made: dict[int, None] = self.__dict__.setdefault("_shared", {})
+        return made
+
+    def read_ahead(self) -> None:
+        """Read what calls are known to rely on, in one order, so that two runs of the step are alike."""
+        if self._told:
+            return
+        self._told = True
+        recording = self.recording
+        for fact in list(self.recursions.facts.values()):
+            with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):
+                self._read_again(fact)
+        for number, origin in list(recording.trace.origins.items()):
+            if any(isinstance(f, Found) and f.origin == origin for f in self.recursions.facts.values()):
+                self.shared.setdefault(number)
+
+    def _read_again(self, fact: Any) -> None:
+        recording, (args, kwargs) = self.recording, self.given
+        match fact:
+            case Found(origin=origin, kind=kind, kept=kept):
+                value = origin.read(args, kwargs)
+                if origin.token in recording.counts:
+                    return
+                if origin.base is not None and recording.knows_write(origin.base.read(args, kwargs), origin.key):
+                    return  # that is not what was there before the step
+                if kind == "pinned":
+                    recording.held(origin, value)
+                else:
+                    found = recording.found(origin, value, kept=kept)
+                    if kind == "number":
+                        recording.pin(found, "is used in recursive calls")
+                    elif kind == "tensor" and isinstance(value, torch.Tensor):
+                        ref = self.framework.ref(value)
+                        if ref is not None:
+                            self.shared.setdefault(ref.number)
+            case Absent(base=base, key=key):
+                recording.absent(base, key, key in base.read(args, kwargs))
+            case Filled(origin=origin):
+                recording.filled(origin, bool(len(origin.read(args, kwargs))))
+            case Keys(origin=origin):
+                recording.keys(origin, tuple(origin.read(args, kwargs)))
+            case Same(first=first, second=second):
+                same = first.read(args, kwargs) is second.read(args, kwargs)
+                recording.note_once(Same(first, second, same, recording.place))
+
+
+def _is_plain_write(event: Stored | Mutation) -> bool:
+    """Whether an attribute is set, or something is appended to a list that is the same in all calls."""
+    if isinstance(event, Mutation):
+        return event.owner is list and event.method == "append" and not is_local(event.base)
+    place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
+    return place and type(event.key) is str
+
+
+def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
+    """What the step had found by itself of what a call finds around itself."""
+    relied = set()
+    for event in call.events:
+        at = event.origin if isinstance(event, Found) and not is_local(event.origin) else None
+        while at is not None:
+            relied.add(at.token)
+            at = at.base
+    return (event for event in events if isinstance(event, Found) and event.origin.token in relied)
+
+
+def _never(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("a recursive call stands for what a body does")
+
+
+_never.__name__ = "invoke"

@@ -1,0 +1,176 @@
+"""Watching loops that take numbers from lists element by element: as rows of a tensor, where ``columns`` says so.
+
+To the trace it looks as if the program had a tensor there, and fetched its elements. Knows hooks, not what is made of
+rounds.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.containers.number_rows import MAKING, column_of, made_as
+from torchjanus.semantics.watch.loops.counting_down import DescentWatch
+
+__all__ = ["ColumnWatch"]
+
+_OVER_ZIP = re.compile(r"\bin\s+zip\s*\(")
+
+
+class ColumnWatch(DescentWatch):
+    """The leaves, as far as such lists are concerned."""
+
+    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        if (
+            type(key) is int
+            and is_one_of(type(obj), (list, tuple))
+            and 0 <= key < len(obj)
+            and self._is_going_round(at)
+        ):
+            self.at(at)
+            origin = self._kept(obj)
+            if self.recording.is_written(obj):
+                self.columns.hold(self.recording.place)
+            elif origin is not None and not origin.waits_for and self.columns.at(self.recording.place, obj, key):
+                column = self._column(origin, obj)
+                if column is not None:
+                    return self._element(at, column, key)
+        return super().load_item(at, obj, key)
+
+    def native_iter(self, at: Site, obj: Any) -> Any:
+        """A loop goes through a list, or through several at once: ``for x_t, flag in zip(x, flags)``."""
+        if is_one_of(type(obj), (list, tuple)) and self._may_take(at):
+            self.at(at)
+            if (rows := self._rows(obj, 0)) is not None:
+                self._over = None
+                rounds = self._rounds(self.recording.place, iter(rows), self.framework.sizes.count(rows))
+                return self._taken(at, ((row,) for row in rounds), {0: obj}, alone=True)
+        if type(obj) is zip and id(obj) in (zipped := self._known("_zipped")):
+            _, lists, whole = zipped[id(obj)]
+            return self._taken(at, super().native_iter(at, obj), lists, whole=whole)
+        return super().native_iter(at, obj)
+
+    def _taken(
+        self, at: Site, rounds: Iterator[Any], lists: dict[int, Any], alone: bool = False, whole: bool = False
+    ) -> Iterator[Any]:
+        """What rounds are given: in the place of a row its value. What a round takes is a tensor of its own, as it is
+        where it takes a row by its number. Lists that the rounds write are gone through as they are then. ``alone``:
+        one list, and no ``zip``; ``whole``: nothing but lists."""
+        count = 0
+        for count, item in enumerate(rounds, 1):
+            if any(count > len(one) for one in lists.values()):
+                return
+            item = tuple(
+                self._present(at, lists[n], count - 1, part) if n in lists else part for n, part in enumerate(item)
+            )
+            yield item[0] if alone else item
+        while (alone or whole) and all(count < len(one) for one in lists.values()):
+            item = tuple(super(ColumnWatch, self).load_item(at, one, count) for one in lists.values())
+            count += 1
+            yield item[0] if alone else item
+
+    def _present(self, at: Site, container: Any, key: int, row: torch.Tensor) -> Any:
+        """The element of a list, whatever the rounds have done to it."""
+        if self.recording.is_written(container):
+            return super().load_item(at, container, key)
+        return self._value(at, row.clone())
+
+    @staticmethod
+    def _is_direct(at: Site) -> bool:
+        """Whether nobody but the loop has the ``zip``."""
+        return bool(_OVER_ZIP.search(linecache.getline(at.file, at.line)))
+
+    def consume(self, at: Site, fn: Any, args: Any, kwargs: Any, where: Any) -> Any:
+        if fn is not zip or kwargs or not self._may_take(at) or not self._is_direct(at) or not _is_even(args):
+            return super().consume(at, fn, args, kwargs, where)
+        self.at(at)
+        lists = {n: part for n, part in enumerate(args) if is_one_of(type(part), (list, tuple))}
+        rows = {n: found for n, part in lists.items() if (found := self._rows(part, n)) is not None}
+        result = super().consume(at, fn, tuple(rows.get(n, part) for n, part in enumerate(args)), kwargs, where)
+        if rows:
+            taken = {n: part for n, part in lists.items() if n in rows}
+            self._known("_zipped")[id(result)] = (result, taken, len(taken) == len(args))
+        return result
+
+    def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:
+        """A tensor is made of a list: ``torch.tensor(words)``."""
+        if is_one_of(fn, MAKING) and len(args) == 1 and is_one_of(type(args[0]), (list, tuple)) and self._may_take(at):
+            self.at(at)
+            kind = type(args[0][0]) if args[0] else None
+            dtype = made_as(kind, **kwargs)
+            origin = None if dtype is None else self._changing(args[0], fn)
+            column = None if origin is None else self._column(origin, args[0])
+            if column is not None:
+                # A whole number becomes a fraction by way of a double, as torch.tensor() makes it.
+                wide = column.double() if kind is int and dtype.is_floating_point else column
+                return wide.to(dtype, copy=True)
+        return super().call_builtin(at, fn, args, kwargs)
+
+    def _changing(self, container: Any, number: Any) -> Origin | None:
+        """Where a list is, if one of another length or with other flags was seen in its place."""
+        place = (self.recording.place, number)
+        if self.recording.is_written(container):
+            self.columns.hold(place)
+            return None
+        origin = self._kept(container)
+        changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are looked at
+        return origin if origin is not None and not origin.waits_for and all(changing) else None
+
+    def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
+        """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
+        how-manieth list it is of those that a loop goes through."""
+        origin = self._changing(container, number)
+        column = None if origin is None else self._column(origin, container)
+        if column is None:
+            return None
+        self.columns.used.add((self.recording.place, number))
+        rows: tuple[torch.Tensor, ...] = column.unbind(0)
+        return rows
+
+    def _value(self, at: Site, row: torch.Tensor) -> Any:
+        """An element, as if it was fetched."""
+        self.at(at)
+        return bool(row) if row.dtype == torch.bool else row.item()
+
+    def _is_going_round(self, at: Site) -> bool:
+        """Whether a loop whose rounds have numbers is going on."""
+        return bool(self._known("_counters")) and self._may_take(at)
+
+    def _may_take(self, at: Site) -> bool:
+        """Whether lists are looked at here. Rounds that make recursive calls are calls themselves: what they take from
+        lists is theirs (see graph.root_finding)."""
+        return self.outer is None and not self.recursions.known and not self._in_library(at)
+
+    def _column(self, origin: Origin, container: Any) -> torch.Tensor | None:
+        """The tensor of a list; None where that cannot be one."""
+        known = self._known("_columns")
+        if id(container) not in known:
+            try:
+                made = self.recording.found(origin.then(Step.OF, column_of), column_of(container))
+            except TypeError:
+                made = None
+            known[id(container)] = (container, made)
+        column: torch.Tensor | None = known[id(container)][1]
+        return column
+
+    def _element(self, at: Site, column: torch.Tensor, key: int) -> Any:
+        """An element, as if it was fetched."""
+        self.columns.used.add(self.recording.place)
+        return self._value(at, column[key])
+
+
+def _is_even(parts: tuple[Any, ...]) -> bool:
+    """Whether these are lists and tensors of one length."""
+    with torch._C.DisableTorchFunction():
+        known = [
+            is_one_of(type(part), (list, tuple)) or (isinstance(part, torch.Tensor) and part.dim() > 0)
+            for part in parts
+        ]
+        return all(known) and len({len(part) for part in parts}) == 1

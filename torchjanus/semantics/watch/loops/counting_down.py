@@ -1,0 +1,97 @@
+"""Watching loops that count a plain number from before the call down: ``while n > 0: ...; n -= 1``. They are told as
+loops over ``range(n - 1, -1, -1)`` are.
+
+The number that the variable begins with is taken for a plain one, and so is what rounds make of it. If the loop is left
+otherwise than by its test, or its number goes down by something else, only that number will do. Knows nothing of what
+is made of a loop.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.watch.loops.while_loops import WHY, Asking, WhileWatch, is_limit
+from torchjanus.trace.values import Apply, Expr, Traced, plain, trace_value
+
+__all__ = ["DescentWatch"]
+
+_FUNCTIONS = {">": operator.gt, ">=": operator.ge, "!=": operator.ne, "truth": operator.ne}
+
+
+@dataclass(slots=True, eq=False)
+class _Descent(Asking):
+    """``limit``: with what the variable began."""
+
+    even: bool = True  # whether it has gone down by one in each round
+
+    def facts(self) -> list[Expr]:
+        return []  # it is known already with what it began
+
+    def decided(self) -> list[int]:
+        return [] if self.even else self.numbers
+
+
+class DescentWatch(WhileWatch):
+    """The leaves, as far as such loops are concerned."""
+
+    _answered: int | None = None  # the variable of which is known what its test will give
+
+    def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
+        asking, number = self._whiles.get(id(at)), plain(value)
+        if asking is not None and not self._goes_on(asking):
+            self.leave(asking)
+            asking = None
+        elif asking is not None and not _follows(asking, value):
+            self.recording.trace.turns.remove(asking.going.turns)
+            asking.even = False
+            self.leave(asking)
+            asking = None
+        if type(number) is not int:
+            return value
+        self.at(at)
+        if asking is None:
+            low = bound + (op != ">=")
+            begins = isinstance(value, Traced) and number >= low and low in (0, 1) and is_limit(value.expr)
+            if not begins or self._in_library(at):
+                return value
+            asking = self._descent(at, op, value.expr, number, low)
+        self._answered = number
+        if _FUNCTIONS[op](number, bound):
+            asking.numbers.append(number)
+            asking.going.begin(number, ())
+        else:
+            self.over(asking)
+            self.ended(asking.going, asking.going.turns.count)
+        return number
+
+    def _descent(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _Descent:
+        """A loop that begins with this number. That it has so many rounds holds as long as it is not told."""
+        first = Apply(operator.sub, (limit, low)) if low else limit
+        going = self._going()
+        going.turns.over, going.turns.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
+        self.recording.trace.turns.append(going.turns)
+        self.recording.pin(trace_value(number - low, first), WHY)
+        return self.begun(_Descent(at, op, limit, number, going))
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if at is not None and at.kind == "turning" and self._is_answered():
+            return {**_FUNCTIONS, "<": operator.lt, "<=": operator.le}[op](a, b)
+        return super().native_compare(at, op, a, b)
+
+    def truth(self, at: Site, value: Any) -> bool:
+        if at is not None and at.kind == "while" and type(value) is int and self._is_answered():
+            return bool(value)
+        return super().truth(at, value)
+
+    def _is_answered(self) -> bool:
+        answered, self._answered = self._answered is not None, None
+        return answered
+
+
+def _follows(asking: Asking, value: Any) -> bool:
+    """Whether this is the number of the round that comes next, or of none any more."""
+    return type(value) is int and value == asking.numbers[-1] - 1

@@ -1,0 +1,237 @@
+"""Watching what the program's own code computes with plain values, and looks up with them: by such a number a round of
+a loop may know which of them it is.
+
+Says so in words that can be compared with another round's. Knows hooks, not what is made of loops.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.known.trusted import is_installed
+from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_but_few, reals, total_of, where
+from torchjanus.semantics.watch.loops.untraced_values import told_of
+from torchjanus.semantics.watch.objects.lists import ListWatch
+from torchjanus.trace.facts import Held
+from torchjanus.trace.rounds import ByTurn, Plain
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
+
+__all__ = ["PlainWatch", "are_alike"]
+
+_HOLDERS = (list, dict, set, collections.deque)
+_HOLDING = (tuple, list, dict)
+_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
+_COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
+
+
+def _is_fetched(value: Any) -> bool:
+    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+
+
+def _is_plain(part: Any) -> bool:
+    return type(part) is torch.Tensor and not part.requires_grad
+
+
+def _are_pairs(over: Sequence[Any]) -> bool:
+    """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
+    if not is_one_of(type(over[0]), (tuple, list, dict)) or any(type(one) is not type(over[0]) for one in over):
+        return False
+    keys = {tuple(one) if type(one) is dict else len(one) for one in over}
+    return len(keys) == 1 and all(_is_plain(p) for one in over for p in (one.values() if type(one) is dict else one))
+
+
+def are_alike(over: Sequence[Any]) -> bool:
+    """Whether these are plain tensors, or hold such, in the same way."""
+    with torch._C.DisableTorchFunction():
+        return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
+
+
+class PlainWatch(ListWatch):
+    """The leaves, as far as plain values are concerned."""
+
+    _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
+    _looked_up: dict[int, Any]  # lists from before the call of which rounds look up elements by their numbers
+    _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
+
+    def _known(self, name: str) -> dict[int, Any]:
+        found: dict[int, Any] = self.__dict__.setdefault(name, {})
+        return found
+
+    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
+        """Native code was given plain numbers, for something else than a number."""
+        whole, others = tuple(integers(values)), tuple(reals(values))
+        if (whole or others) and not self._in_library(at):
+            trace = self.recording.trace
+            trace.given.append(Plain(len(trace.events), whole, reals=others))
+
+    def _note_length(self, at: Site, holder: Any) -> None:
+        """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
+        if self.recording.owner(holder) is None and not self._in_library(at):
+            self.recording.trace.measured = len(self.recording.trace.events)
+            self._note_counted(at, (holder,))
+
+    def _note_counted(self, at: Site, values: Any) -> None:
+        """What is made of containers of the program's own may tell how much they hold."""
+        trace = self.recording.trace
+        for value in values:
+            if is_one_of(type(value), _COUNTED) and self.recording.owner(value) is None and not self._in_library(at):
+                held = len(value) if is_one_of(type(value), _HOLDERS) or type(value) is tuple else -1
+                trace.counted.append((len(trace.events), self.recording.place, held))
+
+    def _kept(self, holder: Any) -> Origin | None:
+        """Where a container that nobody has changed in this run was found."""
+        return None if self.recording.is_written(holder) else self.recording.owner(holder)
+
+    def _note_plain(
+        self,
+        at: Site,
+        *values: Any,
+        made: bool = False,
+        total: int | None = None,
+        told: Any = None,
+        lookup: bool = False,
+        compared: str = "",
+    ) -> None:
+        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
+        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
+        if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
+            return
+        if not self._in_library(at) or self._are_reckoned(values):
+            trace = self.recording.trace
+            whole, others = tuple(integers(values)), tuple(reals(values))
+            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup, compared))
+
+    def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
+        """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
+        if type(result) is float and (not self._in_library(at) or self._are_reckoned(values)):
+            self._known("_reckoned")[id(result)] = result
+
+    def _are_reckoned(self, values: tuple[Any, ...]) -> bool:
+        known = self._known("_reckoned")
+        return any(type(value) is float and id(value) in known for value in values)
+
+    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
+        """The same, where nothing but the values decides what is made of them."""
+        told = told_of((what, values), self._kept)
+        self._note_plain(at, *values, total=total, told=told, compared=compared)
+
+    def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
+        """The same, where what is computed with traced numbers is traced."""
+        if not any(isinstance(value, Traced) for value in values):
+            self._note_values(at, what, *values, total=total)
+
+    def _in_library(self, at: Site | None) -> bool:
+        return is_installed(self.recording.place.file if at is None else at.file)
+
+    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self._note_made(at, op, a, b, total=total_of(op, a, b))
+        result = super().native_binary(at, op, a, b)
+        self._note_result(at, (a, b), result)
+        return result
+
+    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self._note_made(at, op, a, b, total=total_of(op, a, b))
+        result = super().native_inplace(at, op, a, b)
+        self._note_result(at, (a, b), result)
+        return result
+
+    def native_unary(self, at: Site, op: str, a: Any) -> Any:
+        self._note_made(at, op, a)
+        result = super().native_unary(at, op, a)
+        self._note_result(at, (a,), result)
+        return result
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
+            compared = op if op not in ("is", "is not") and type(a) is type(b) is int else ""
+            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
+            self._note_counted(at, (a, b))
+        return super().native_compare(at, op, a, b)
+
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
+        if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
+            text = super().native_format(at, value, spec)
+            shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
+            return shown
+        self._note_made(at, f":{spec}", value)
+        return super().native_format(at, value, spec)
+
+    def _told_item(self, obj: Any, key: Any) -> Any:
+        """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
+        if is_one_of(type(obj), (str, bytes)):
+            return told_of(("item", obj, key), self._kept)
+        if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
+            return told_of(("item", key), self._kept)  # a size, and known as such
+        origin = self._kept(obj)
+        if origin is not None:
+            return told_of(("item", origin.token, key), self._kept)
+        known = type(obj) is tuple or (is_one_of(type(obj), (list, dict)) and self.recording.rebinding.has_seen(obj))
+        return told_of(("item", key), self._kept) if known else None
+
+    def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
+        """Of an element that is a tensor, or holds some, looked up while loops with numbered rounds go on: by how much
+        more than theirs. Which it is shows in what is done with it."""
+        counters = self._known("_counters")
+        if type(key) is not int or not is_one_of(type(obj), (list, tuple)) or not counters or not 0 <= key < len(obj):
+            return None
+        kept = self._kept(obj) is not None
+        if not issubclass(type(obj[key]), torch.Tensor) and not (kept and is_one_of(type(obj[key]), _HOLDING)):
+            return None
+        if kept:
+            self._known("_looked_up")[id(obj)] = obj
+        return ByTurn(tuple(key - turn for turn in counters.values()), self._told_item(obj, key))
+
+    def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
+        """Rounds have come to their end. Lists from before the call, of which each has looked up an element, are as
+        long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
+        of a round that would follow."""
+        for obj in [*self._known("_looked_up").values()]:
+            if len(obj) == ended and (origin := self._kept(obj)) is not None and are_alike(obj):
+                length = Read(origin.then(Step.LEN))
+                if length.token != count.token:
+                    self.natives.whole_length(obj)
+                    self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
+        self._known("_looked_up").clear()
+
+    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        if type(key) is not str and not (type(key) is int and key == -1):
+            if isinstance(obj, torch.Tensor):
+                self._note_plain(at, obj)
+            elif (turn := self._turn_of(obj, key)) is not None:
+                self._note_plain(at, key, told=turn, lookup=True)
+            else:
+                self._note_plain(at, key, told=self._told_item(obj, key))
+        found = super().load_item(at, obj, key)
+        self._note_part(at, obj, key, found)
+        return found
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        self._note_part(at, obj, key)
+        super().store_item(at, obj, key, value)
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self._note_part(at, obj, key)
+        super().drop_item(at, obj, key)
+
+    def _note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
+        """A ``part`` of a list is looked at, or changed: which elements that are may depend on how many there are. But
+        all without a few of the first or last are as many less."""
+        if type(key) is not slice or not isinstance(obj, list | tuple) or key in _WHOLE:
+            return
+        count = self.framework.sizes.count
+        if part is None or not is_all_but_few(key) or count(obj) is None or count(part) is None:
+            self._note_length(at, obj)
+
+    def truth(self, at: Site, value: Any) -> bool:
+        if not isinstance(value, bool | torch.Tensor | type(None)):
+            self._note_values(at, "truth", value)
+        return super().truth(at, value)

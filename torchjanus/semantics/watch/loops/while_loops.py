@@ -1,0 +1,225 @@
+"""Watching loops that go on as long as a plain number of their own is below one from before the call:
+``while i < n: ...; i += 1``. They are told as loops over ``range(i, n)`` are.
+
+What was asked is noted when the loop has come to its end: that it made so many rounds, or, where it was left otherwise
+or its number did not go up by the same in each round, all that was asked. Only loops that are in no other are watched
+so: for the rounds of another one the number may say which of them they are. Knows nothing of what is made of a loop.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.watch.loops.counted import RoundWatch
+from torchjanus.semantics.watch.loops.loop_record import GoingRound
+from torchjanus.trace.events import Entered, Left
+from torchjanus.trace.rounds import Turns
+from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
+
+__all__ = ["WHY", "Asking", "WhileWatch", "is_limit"]
+
+_MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
+WHY = "the number decides how often a loop goes round"
+_FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
+
+
+@dataclass(slots=True, eq=False)
+class Asking:
+    """A ``while`` that is going on. ``op``: what is asked of its number and of the ``limit``, in this order;
+    ``numbers``: those that were below it; ``length``: the first call of ``len()`` that gave them, if it was that of a
+    list of the run's own."""
+
+    site: Site
+    op: str
+    limit: Expr
+    value: int  # of the limit
+    going: GoingRound
+    numbers: list[int] = field(default_factory=list)
+    length: tuple[Any, ...] | None = None
+
+    def facts(self) -> list[Expr]:
+        """What was asked, where it cannot be told as a loop."""
+        return [Apply(_FUNCTIONS[self.op], (number, self.limit)) for number in self.numbers]
+
+    def decided(self) -> list[int]:
+        """Which numbers have decided something, where it cannot."""
+        return self.numbers
+
+    def span(self, end: int | None = None) -> range | None:
+        """The numbers of the rounds, where they go up by the same. ``end``: what was not below the limit, or None if
+        the loop has been left before."""
+        first, known = self.numbers[0], self.numbers if end is None else [*self.numbers, end]
+        steps = {b - a for a, b in itertools.pairwise(known)}
+        step = steps.pop() if len(steps) == 1 else 0
+        even = step > 0 and first >= 0 and (step == 1 or (first == 0 and self.op != "!="))
+        return range(first, self.value + (self.op == "<=") if end is None else end, step) if even else None
+
+    def past(self) -> Expr:
+        """The number that is the first one behind those below the limit."""
+        return Apply(operator.add, (self.limit, 1)) if self.op == "<=" else self.limit
+
+
+_A = TypeVar("_A", bound=Asking)
+
+
+class WhileWatch(RoundWatch):
+    """The leaves, as far as such loops are concerned."""
+
+    _asking: Asking | None = None  # the loop that is going on
+
+    _length: tuple[Any, ...] | None = None  # a call of ``len()`` whose result is compared next
+
+    @property
+    def _whiles(self) -> dict[int, Any]:
+        """The loops that are going on, by the id of their site."""
+        return self._known("_going_on")
+
+    def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        own = fn is len and at is not None and type(args[0]) is list and self.recording.owner(args[0]) is None
+        asking = self._filling(args[0]) if own else None
+        if own and at.kind == "turning" and self._length is None:
+            self._length = (at, fn, args, kwargs, result)
+        elif asking is not None:
+            number = asking.numbers[-1]  # as if it were computed of the number of the round
+            if result != number:
+                self._note_values(at, "+", number, result - number, total=result)
+        else:
+            super().note_call(at, fn, args, kwargs, result)
+
+    def _filling(self, holder: Any) -> Asking | None:
+        """The loop that goes on until this holds as much as it asks for."""
+        going = self._whiles.values()
+        return next((one for one in going if one.length is not None and one.length[2][0] is holder), None)
+
+    def compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        try:
+            result: Any = super().compare(at, op, a, b)
+            return result
+        finally:
+            if self._length is not None:  # it was no comparison of numbers
+                length, self._length = self._length, None
+                super().note_call(*length)
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if at is None or at.kind != "turning":
+            return super().native_compare(at, op, a, b)
+        length, self._length = self._length, None
+        if (outcome := self._turns(at, op, a, b, length)) is not None:
+            return bool(outcome)
+        if length is not None:
+            super().note_call(*length)
+        return super().native_compare(at, op, a, b)
+
+    def _turns(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
+        """Whether a loop goes round once more; None where it is none that can be told."""
+        if isinstance(a, Traced) and type(b) is int:
+            op, a, b = _MIRRORED.get(op, ""), b, a
+        limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and is_limit(b.expr)
+        if op not in _FUNCTIONS or not limited:
+            return None
+        self.at(at)
+        outcome = _FUNCTIONS[op](a, plain(b))
+        asking = self._whiles.get(id(at))
+        same = asking is not None and asking.limit.token == b.expr.token and (not outcome or a > asking.numbers[-1])
+        if asking is not None and not (same and self._goes_on(asking)):
+            self.leave(asking)
+            asking = None
+        if asking is None:
+            if not outcome or self._in_library(at):
+                return None
+            asking = self.begun(Asking(at, op, b.expr, plain(b), self._going(), length=length))
+        if outcome:
+            asking.numbers.append(a)
+            asking.going.begin(a, ())
+        else:
+            self.over(asking)
+            self._come_to_end(asking, a, b)
+        return bool(outcome)
+
+    def begun(self, asking: _A) -> _A:
+        """A loop begins."""
+        self._whiles[id(asking.site)] = asking
+        self.recording.unfinished.append(lambda: self.leave(asking))
+        return asking
+
+    def over(self, asking: Asking) -> bool:
+        """It is over now; False if it was before."""
+        return self._whiles.get(id(asking.site)) is asking and self._whiles.pop(id(asking.site)) is asking
+
+    def _going(self) -> GoingRound:
+        """A loop that begins."""
+        place: Place = self.recording.place
+        turns = Turns([], None, len(self.recording.trace.plain))
+        return GoingRound(self.recording, self._known("_counters"), place, turns, True, None)
+
+    def _goes_on(self, asking: Asking) -> bool:
+        """Whether it is the same loop that asks once more: the function that it is in has not been left."""
+        deep = 0
+        for event in self.recording.trace.events[asking.going.starts[-1] :]:
+            deep += isinstance(event, Entered) - isinstance(event, Left)
+            if deep < 0:
+                return False
+        return deep == 0
+
+    def leave(self, asking: Asking) -> None:
+        """It has been left, or cannot be told as a loop: what it has asked is noted."""
+        if self.over(asking):
+            asking.going.leave()
+            if not self._told_as_left(asking):
+                self._note_asked(asking)
+
+    def _told_as_left(self, asking: Asking) -> bool:
+        """A loop in whose rounds tensors have decided is told as one over a range is that was left; False if it is none
+        of that kind."""
+        trace, turns = self.recording.trace, asking.going.turns
+        span = asking.span() if asking.length is None and turns.count is None else None
+        if span is None or not any(position >= turns.starts[0] for position in trace.changed):
+            return False
+        turns.over, turns.count = span, _count_of(span, asking.past())
+        trace.turns.append(turns)
+        here, self.recording.place = self.recording.place, asking.going.place
+        self.recording.pin(trace_value(span.stop, asking.past()), WHY)
+        self.recording.place = here
+        return True
+
+    def _note_asked(self, asking: Asking) -> None:
+        here, self.recording.place = self.recording.place, asking.going.place
+        if asking.length is not None:
+            super().note_call(*asking.length)
+        for number in asking.decided():
+            self._note_values(asking.site, asking.op, number)
+        for fact in asking.facts():
+            self.recording.hold(fact, True)
+        self.recording.place = here
+
+    def _come_to_end(self, asking: Asking, end: int, limit: Traced) -> None:
+        span, expr = asking.span(end), asking.past()
+        if span is None:
+            asking.going.leave()
+            self._note_asked(asking)
+            RoundWatch.native_compare(self, asking.site, asking.op, end, limit)
+            return
+        going = asking.going
+        going.turns.over, going.turns.count = span, _count_of(span, expr)
+        self.recording.trace.turns.append(going.turns)
+        self.ended(going, going.turns.count)
+        self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), WHY)
+
+
+def _count_of(span: range, end: Expr) -> Expr:
+    """How many rounds there are, as of a loop over a range."""
+    if span.step != 1:
+        return Apply(operator.floordiv, (Apply(operator.add, (end, span.step - 1)), span.step))
+    return Apply(operator.sub, (end, span.start)) if span.start else end
+
+
+def is_limit(expr: Expr) -> bool:
+    """Whether the number is known when the call begins, or is a size."""
+    return all(isinstance(leaf, Read | Size) for leaf in leaves(expr))

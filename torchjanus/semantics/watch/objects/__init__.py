@@ -1,0 +1,1 @@
+"""Watching values, attributes, subscripts, classes and errors."""

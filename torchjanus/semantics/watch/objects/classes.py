@@ -1,0 +1,222 @@
+"""Watching classes: what Python looks up on them, which is found there as long as nobody puts something else there.
+
+Methods, class attributes, properties and other descriptors, special methods. A graph relies on each that it came upon,
+on no class in between having one of that name, on none having what was asked for in vain, and on the order in which
+classes are asked. Classes of trusted libraries are relied upon as they are, and those
+of installed packages but for what the program names.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import sys
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
+from torchjanus.semantics.known.own_code import does_more_than_read
+from torchjanus.semantics.known.trusted import is_installed, is_trusted_class
+from torchjanus.semantics.native.class_namespaces import functions_of
+from torchjanus.semantics.protocols.attributes import in_instance
+from torchjanus.semantics.protocols.leaves import mro_of, namespace_of, native_slot
+from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
+from torchjanus.semantics.protocols.stand_ins import cached_property, partial_method
+from torchjanus.semantics.watch.objects.base import WatchBase
+
+__all__ = ["ClassWatch", "class_lookup"]
+
+# Whether nobody is expected to change a class, and it or one of its bases.
+_libraries: ClassTable[bool] = ClassTable()
+_lasting: ClassTable[bool] = ClassTable()
+_kinds: ClassTable[Callable[[type], bool]] = ClassTable()
+
+
+class ClassWatch(WatchBase):
+    """What is found on classes."""
+
+    def load_class_attr(self, cls: type, name: str) -> Any:
+        if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._stays(cls):
+            return self.natives.classes.show(cls)
+        if class_lookup(cls, name)[1] is None and class_lookup(type(cls), name)[1] is None:
+            self._not_before(cls, None, name)
+            self._not_before(type(cls), None, name)
+        meta = type(cls)
+        accessed = self.dunder(meta, "__getattr__") is not None or self.dunder(meta, "__getattribute__") is not None
+        value = native_slot(meta, "__getattribute__")(cls, name) if accessed else getattr(cls, name)
+        if class_lookup(cls, name)[1] is None:
+            owner = class_lookup(type(cls), name)[1]
+            if owner is not None and not _is_library(owner):
+                self._not_before(cls, None, name)
+                return self.class_value(type(cls), name, value)
+        return self.class_value(cls, name, value)
+
+    def class_value(self, cls: type, name: str, value: Any) -> Any:
+        """``value`` was read from a class, or through it from an object: what the program gets of it."""
+        raw, owner = class_lookup(cls, name)
+        if owner is None:
+            return value  # a library's metaclass's affair
+        self._not_before(cls, owner, name)
+        return self._held_by(owner, name, raw, value)
+
+    def shown_by_own(self, obj: Any, name: str, value: Any) -> Any:
+        """``value`` was read from an object made in this call. If its class shows it, it was there before."""
+        cls = type(obj)
+        if _lasts(cls) or in_instance(obj, name):
+            return value
+        raw, owner = class_lookup(cls, name)
+        if owner is None or hasattr(type(raw), "__set__"):
+            return value
+        self._not_before(cls, owner, name)
+        return value if self._stays(owner) else self._held_by(owner, name, raw, value)
+
+    def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
+        """``value`` is what a class has under this name, as ``raw``."""
+        base = Origin.const(owner).then(Step.DICT)
+        if isinstance(raw, classmethod | staticmethod):
+            self.come_upon(owner, name)
+            return value
+        if self.recording.has_written(owner, name):
+            found = self.recording.written(owner, name)
+        else:
+            found = self.recording.found(base.item(name), raw, trusted=is_trusted_class(owner))
+        return found if raw is value and not isinstance(value, types.FunctionType) else value
+
+    def load_super_attr(self, found: Any, name: str) -> Any:
+        """``super().name``: of the classes after the current one, the first that has it."""
+        value = getattr(found, name)
+        cls, this = found.__self_class__, found.__thisclass__
+        after = mro_of(cls)[mro_of(cls).index(this) + 1 :] if cls is not None and this in mro_of(cls) else ()
+        if after and not self._stays(cls):
+            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
+        for owner in after:
+            if name in namespace_of(owner):
+                return self._held_by(owner, name, namespace_of(owner)[name], value)
+            if not self._stays(owner):
+                self.recording.absent(Origin.const(owner).then(Step.DICT), name)
+        return value  # what 'super' has itself
+
+    def getter(self, raw: Any) -> tuple[Any, Any] | None:
+        if type(raw) is functools.cached_property and raw.attrname is not None:
+            return cached_property, lambda instance, owner: (raw, instance)
+        if type(raw) is functools.partialmethod:
+            return partial_method, lambda instance, owner: (raw, instance, owner)
+        return super().getter(raw)
+
+    def dunder(self, tp: type, name: str) -> Any:
+        found = super().dunder(tp, name)
+        if found is None:
+            self.come_upon(tp, name)  # there is none, or native code
+        return found
+
+    def come_upon(self, tp: type, name: str) -> None:
+        super().come_upon(tp, name)
+        if _lasts(tp):
+            return
+        raw, owner = class_lookup(tp, name)
+        if owner is not None and self.recording.has_written(owner, name):
+            return
+        self._not_before(tp, owner, name)
+        if owner is not None and not self._stays(owner):
+            origin = Origin.const(owner).then(Step.DICT).item(name)
+            self.recording.held(origin, raw, functions_of(raw))
+            self._claim_held(origin, raw)
+
+    def _claim_held(self, origin: Origin, raw: Any) -> None:
+        """What a class has under a name was there before the call, and so was what it is made of: what that holds may
+        be another thing at the next call."""
+        if is_one_of(type(raw), PLAIN_DESCRIPTORS) and not is_one_of(type(raw), _WRAPPING):
+            return
+        self.recording.claim(raw, origin)
+        for part in _parts_of(raw):
+            value = getattr(raw, part)
+            if value is not None and not is_one_of(type(value), PLAIN_DESCRIPTORS):
+                self.recording.found(origin.then(Step.FIELD, part), value)
+
+    def come_upon_kind(self, tp: type, kind: Any) -> None:
+        """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
+        if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
+            if not (self._stays(kind) and self._stays(tp)):
+                made, refused = self.recording.made_classes, self.recording.trace.refusals
+                if (made or refused) and _may_change(kind):  # what the class knows is asked for no more, as a rule
+                    self.recording.refuse(
+                        f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
+                        "the step makes classes: how often it is asked a graph does not repeat.",
+                        "Make the classes outside of the step.",
+                    )
+                    return
+                asked = _kinds.known.get(id(kind)) or _kinds.put(kind, _is_of(weakref.ref(kind)))
+                self.recording.found(Origin.const(tp).then(Step.OF, asked), asked(tp))
+
+    def _not_before(self, cls: type, owner: type | None, name: str) -> None:
+        """No class that is asked before the owner has the name, and none at all if nobody owns it."""
+        if not self._stays(cls):
+            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
+        for before in mro_of(cls):
+            if before is owner:
+                return
+            if not self._stays(before):
+                self.recording.absent(Origin.const(before).then(Step.DICT), name)
+
+    def _stays(self, cls: type) -> bool:
+        """Whether nobody is expected to change the class."""
+        return _is_library(cls) or self.recording.is_new_class(cls)
+
+
+_WRAPPING = (staticmethod, classmethod)
+
+
+def _parts_of(raw: Any) -> tuple[str, ...]:
+    """The fields by which a descriptor written in C holds what it calls."""
+    if isinstance(raw, property):
+        return ("fget", "fset", "fdel")
+    return ("__func__",) if isinstance(raw, _WRAPPING) else ()
+
+
+def _may_change(kind: type) -> bool:
+    """Whether code of the program's that may change something is asked for subclasses of an abstract class."""
+    for base in mro_of(kind):
+        hook = namespace_of(base).get("__subclasshook__")
+        if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
+            if not _is_library(base) and does_more_than_read([hook.__func__], base):
+                return True
+    return not _is_library(kind) and any(map(_may_change, type.__subclasses__(kind)))
+
+
+def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
+    """Asks of a class whether it is of that kind."""
+
+    def is_of(cls: type) -> bool:
+        asked = kind()
+        return asked is not None and issubclass(cls, asked)
+
+    return is_of
+
+
+def _is_library(cls: type) -> bool:
+    """Whether the class is not the user's own."""
+    known = _libraries.known.get(id(cls))
+    if known is None:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        known = _libraries.put(cls, is_trusted_class(cls) or is_installed(file or ""))
+    return known
+
+
+def _lasts(cls: type) -> bool:
+    """Whether nobody is expected to change the class or one of its bases."""
+    known = _lasting.known.get(id(cls))
+    if known is None:
+        known = _lasting.put(cls, all(map(_is_library, mro_of(cls))))
+    return known
+
+
+def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
+    """The raw class attribute and the class that holds it."""
+    for owner in mro_of(cls):
+        namespace = namespace_of(owner)
+        if name in namespace:
+            return namespace[name], owner
+    return None, None

@@ -1,0 +1,269 @@
+"""The end of a watched run: what leaves the call is described by recipes, and holds only real values from now on.
+
+While the run goes on, objects made in it may hold traced numbers. Those that escape are settled here: every traced
+number in them is replaced by its plain value, in place.
+"""
+
+from __future__ import annotations
+
+import collections
+import enum
+import functools
+import types
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import native_class
+from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
+from torchjanus.hooks.lookup import attributes_of
+from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
+from torchjanus.semantics.known.trusted import is_settled
+from torchjanus.semantics.protocols.iteration import Reaching
+from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.semantics.torch.sizes import holds_traced
+from torchjanus.trace.actions import Extern, Mutation, Stored
+from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
+from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.values import Described, Traced, plain
+
+__all__ = ["Settlement"]
+
+
+class Settlement:
+    """Describes and settles everything that one run lets out."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.trace = recording.trace
+        self._built: dict[int, int] = {}
+        self._settled: dict[int, Any] = {}
+        self._extern: Extern | None = None  # the extern call whose arguments are being described
+        self._open: set[int] = set()  # objects whose parts are being described, and that come after their parts
+
+    def settle(self, result: Any) -> Any:
+        """Fill in the trace's recipes; return ``result`` with plain numbers."""
+        trace = self.trace
+        self.recording.advance_iterators()
+        for event in trace.events:
+            if isinstance(event, Stored):
+                computed = (self.recipe(event.key),) if isinstance(event.key, Traced) else ()
+                values = () if event.value is ABSENT else (self.recipe(event.value),)
+                trace.recipes[id(event)] = (*values, *computed)
+            elif isinstance(event, Mutation):
+                trace.recipes[id(event)] = tuple(self.recipe(a) for a in event.args)
+            elif isinstance(event, Extern):
+                self._extern = event
+                trace.recipes[id(event)] = tuple(self.recipe(a) for a in (*event.args, *event.kwargs.values()))
+                self._extern = None
+        trace.result = self.recipe(result)
+        trace.built = self._built
+        for event in trace.events:
+            if isinstance(event, Stored | Mutation | Extern):
+                for value in self._parts_of(event):
+                    self.bare(value)
+        for made in self.recording.made_classes:  # by their bases, and by metaclasses, others may hold them
+            self._settle_class(made)
+        return self.bare(result)
+
+    def _settle_class(self, cls: type) -> None:
+        """What stands in a class that the run has made, without traced numbers and hooks."""
+        self._settled[id(cls)] = cls
+        for name, part in list(namespace_of(cls).items()):
+            if (settled := self.bare(part)) is not part:
+                type.__setattr__(cls, name, settled)
+
+    @staticmethod
+    def _parts_of(event: Stored | Mutation | Extern) -> tuple[Any, ...]:
+        if isinstance(event, Stored):
+            return () if event.value is ABSENT else (event.value,)
+        if isinstance(event, Mutation):
+            return event.args
+        return (*event.args, *event.kwargs.values())
+
+    def recipe(self, value: Any) -> Recipe:
+        """How to make ``value`` again. What cannot be made again is refused."""
+        if isinstance(value, Traced | Described):
+            return Number(value.expr)
+        if isinstance(value, torch.Tensor):
+            return self._tensor(value)
+        if isinstance(value, Reaching):
+            return self.recipe(self.recording.bare(value))
+        if is_one_of(type(value), (int, float)) or (is_one_of(type(value), CONSTANT_TYPES) and not holds_traced(value)):
+            return Constant(value)
+        origin = self.recording.owner(value)
+        if origin is not None:
+            return FoundAt(origin)
+        number = self._built.get(id(value))
+        if number is not None:
+            if number in self._open:
+                self._refuse(value, "it holds itself, and cannot be made before what it holds.")
+            return Again(number)
+        if type(value) is torch.Size:
+            number = self._built[id(value)] = len(self._built)
+            self.recording.keep(value)
+            return Build(number, torch.Size, tuple(map(self.recipe, value)), ())
+        if self._stays(value):
+            return Constant(value)
+        return self._new(value)
+
+    def _stays(self, value: Any) -> bool:
+        """Whether a value stands for itself at each call."""
+        if isinstance(value, type):
+            if self.recording.is_new_class(value):
+                self._refuse(value, "each call would have to run its class statement again.")
+            return True
+        if isinstance(value, types.FunctionType):
+            # Those made in the call have rewritten code, or are made by native code of names that it was given.
+            return self.recording.was_there(value) or original_code(value.__code__) is value.__code__
+        if isinstance(value, types.BuiltinMethodType):
+            return isinstance(value.__self__, types.ModuleType | type | None)
+        return isinstance(value, enum.Enum) or (is_settled(value) and not isinstance(value, str))
+
+    def _refuse(self, value: Any, why: str) -> None:
+        named: Any = value if isinstance(value, type | types.FunctionType) else type(value)
+        name = named.__qualname__.rpartition("<locals>.")[2]
+        what = "function " if isinstance(value, types.FunctionType) else "class " if isinstance(value, type) else ""
+        self.recording.refuse(
+            f"a new {what}{name} leaves the step", why, "Return or store tensors, numbers and containers of them."
+        )
+
+    def _tensor(self, value: torch.Tensor) -> Recipe:
+        origin = self.recording.owner(value)
+        number = self.recording.number(value)
+        if origin is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
+            return FoundAt(origin)
+        if self._extern is not None and number is not None:
+            return TensorAt(TensorRef(number), self._extern.after)
+        if number is None:
+            self.recording.refuse(
+                "a tensor leaves the step that no watched operation made", "its origin is unknown.", "Clone it."
+            )
+            return Constant(None)
+        if type(value) is not torch.Tensor:
+            self.recording.refuse(
+                f"a new {type(value).__name__} leaves the step", "only plain tensors can be made by a graph.", ""
+            )
+        return TensorOf(TensorRef(number))
+
+    def _new(self, value: Any) -> Recipe:
+        """The recipe of an object that the call made."""
+        parts = parts_of(value)
+        cls = type(value)
+        if not isinstance(parts, str) and self.recording.is_new_class(cls):
+            parts = "each call would have to run its class statement again."
+        if isinstance(parts, str):
+            self._refuse(value, parts)
+            return Constant(None)
+        number = self._built[id(value)] = len(self._built)
+        self.recording.keep(value)
+        opened = self._open
+        # What a cell holds is made after all else.
+        self._open = set() if cls is types.CellType else opened | {number} if parts.fixed else opened
+        if isinstance(value, dict):
+            items: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in parts.items)
+        else:
+            same = tuple(Constant(part) for part in parts.items[: parts.constants])
+            items = (*same, *(self._item(value, part) for part in parts.items[parts.constants :]))
+        self._open = opened if parts.fixed else self._open
+        fields = tuple((descriptor, self.recipe(part)) for descriptor, part in parts.fields)
+        attributes = tuple((name, self.recipe(part)) for name, part in (parts.attributes or {}).items())
+        self._open = opened
+        maxlen = value.maxlen if isinstance(value, collections.deque) else None
+        return Build(number, cls, items, attributes, maxlen, parts.make, fields)
+
+    def _item(self, owner: Any, part: Any) -> Recipe:
+        if isinstance(part, types.CellType) and self.recording.holds_cell(owner, part):
+            return Constant(part)
+        return self.recipe(part)
+
+    def bare(self, value: Any) -> Any:
+        """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
+        if isinstance(value, Traced):
+            return plain(value)
+        if isinstance(value, Reaching):
+            return self.recording.bare(value)
+        if type(value) is torch.Size or isinstance(value, torch.Tensor):
+            return self.recording.bare(value)
+        if (
+            isinstance(value, (type, types.ModuleType, enum.Enum, *CONSTANT_TYPES))
+            or is_one_of(type(value), (int, float))
+            or self.recording.owner(value) is not None
+        ):
+            return value
+        if isinstance(value, types.FunctionType) and self._stays(value):
+            return value
+        if (bare := self.recording.bare(value)) is not value and not isinstance(value, tuple):
+            return bare
+        if id(value) in self._settled:
+            return self._settled[id(value)]
+        self._settled[id(value)] = value
+        if isinstance(value, dict):
+            items = list(dict.items(value))
+            settled_items = [(self.bare(key), self.bare(part)) for key, part in items]
+            anew = any(new[0] is not old[0] for new, old in zip(settled_items, items, strict=True))
+            if anew:
+                dict.clear(value)
+            for (key, settled), (_, part) in zip(settled_items, items, strict=True):
+                if settled is not part or anew:  # whether a key is there may be asked of the program
+                    dict.__setitem__(value, key, settled)
+        elif isinstance(value, set):
+            for part in [part for part in value if self.bare(part) is not part]:
+                value.discard(part)
+                value.add(self.bare(part))
+        elif isinstance(value, list | collections.deque):
+            native = native_class(type(value))
+            for index, part in enumerate(list(native.__iter__(value))):
+                if (settled := self.bare(part)) is not part:
+                    native.__setitem__(value, index, settled)
+        elif isinstance(value, tuple):
+            for part in value:
+                self.bare(part)
+            # The same new tuple that the heap may have got already.
+            made = self._settled[id(value)] = self.recording.bare(value)
+            return made
+        else:
+            self._settle_others(value)
+        attributes = attributes_of(value)
+        if type(attributes) is dict:
+            for name, part in list(attributes.items()):
+                if (settled := self.bare(part)) is not part:
+                    attributes[name] = settled
+        for slot in slots_of(type(value)):
+            try:
+                part = slot.__get__(value, type(value))
+            except AttributeError:
+                continue  # it is empty
+            if (settled := self.bare(part)) is not part:
+                slot.__set__(value, settled)
+        return value
+
+    def _settle_others(self, value: Any) -> None:
+        """Objects of classes written in C that hold others."""
+        match value:
+            case _ if isinstance(value, types.FunctionType):
+                code = original_code(value.__code__)
+                if code is not None:
+                    value.__code__ = code  # no hooks remain in what the user gets
+                value.__defaults__ = self.bare(value.__defaults__)
+                self.bare(value.__kwdefaults__)
+                for cell in value.__closure__ or ():
+                    if self.recording.owner(cell) is None:
+                        self.bare(cell)
+            case _ if isinstance(value, types.CellType):
+                try:
+                    value.cell_contents = self.bare(value.cell_contents)
+                except ValueError:
+                    return  # an empty cell
+            case _ if isinstance(value, property):
+                for part in (value.fget, value.fset, value.fdel):
+                    self.bare(part)
+            case _ if isinstance(value, types.MethodType | types.BuiltinMethodType):
+                self.bare(value.__self__)
+                self.bare(getattr(value, "__func__", None))
+            case _ if type(value) is functools.partial:
+                held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
+                value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
+            case _ if isinstance(value, BaseException):
+                value.args = self.bare(value.args)

@@ -1,0 +1,398 @@
+"""Watching the heap: what an attribute or a name reads and writes, and where it was found. For subscripts see
+watch_items."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks.lookup import attributes_of, is_python_class
+from torchjanus.rewrite import Site
+from torchjanus.semantics.containers.keyed import MappingShadow
+from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
+from torchjanus.semantics.protocols.leaves import native_slot, on_type
+from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.semantics.torch.backward_code import is_function_of_autograd
+from torchjanus.semantics.watch.objects.classes import ClassWatch, class_lookup
+from torchjanus.semantics.watch.objects.made_classes import replaces_kind
+from torchjanus.trace.values import Traced, TracedFloat, plain
+
+__all__ = ["HeapWatch"]
+
+
+_FLAGS = (bool, str, types.NoneType)
+
+
+class HeapWatch(ClassWatch):
+    """Reads and writes of objects that were there before the call are recorded; those of new ones are private."""
+
+    # -- attributes -----------------------------------------------------------------------------------------------
+
+    def origin_of(self, obj: Any) -> Origin | None:
+        """Where an object was found. Functions, classes and modules stand for themselves."""
+        if isinstance(obj, types.FunctionType) and self.recording.is_new_function(obj):
+            return None
+        if isinstance(obj, type) and self.recording.is_new_class(obj):
+            return None
+        if isinstance(obj, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
+            return self.recording.owner(obj) or Origin.const(obj)
+        if isinstance(obj, enum.Enum) and not self.recording.is_new_class(type(obj)):
+            return self.recording.owner(obj) or Origin.const(obj)
+        return self.recording.owner(obj)
+
+    def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        self.at(at)
+        return super().make_instance(at, cls, self.natives.made_of(cls, args), kwargs)
+
+    def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
+        return super().plain_attr(at, obj, self._name(at, name))
+
+    def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        super().set_plain_attr(at, obj, self._name(at, name), value)
+
+    def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
+        super().del_plain_attr(at, obj, self._name(at, name))
+
+    def _name(self, at: Site, name: str) -> str:
+        """Which descriptor it is that the class has under a name, if any, only this very name tells."""
+        if type(name) is str:
+            return name
+        self.at(at)
+        bare: str = self.recording.pin(name, "names an attribute")
+        return bare
+
+    def load_attr(self, at: Site, obj: Any, name: str) -> Any:
+        self.at(at)
+        name = self.recording.pin(name, "names an attribute")
+        if self.recording.called_back.any:
+            self.recording.called_back.look_at_attribute(obj, name)
+        if isinstance(obj, torch.Tensor):
+            return self._load_tensor_attr(obj, name)
+        if isinstance(obj, types.CodeType):
+            return getattr(obj, name)
+        if isinstance(obj, Traced):
+            # A method stays bound to the traced value; what else there is (real, numerator) is a constant.
+            if name == "__class__" or not hasattr(plain(obj), name):
+                return getattr(plain(obj), name)  # an error names the number, and its class
+            value = getattr(obj, name)
+            return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
+        if type(obj) is super:
+            return self.load_super_attr(obj, name)
+        origin = self.origin_of(obj)
+        if origin is None:
+            if is_function_of_autograd(obj):
+                self.natives.framework.code.look_at_function(obj, name)
+            return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
+        if isinstance(obj, types.ModuleType):
+            return self._load_module_attr(at, origin, obj, name)
+        if isinstance(obj, type):
+            return self.load_class_attr(obj, name)
+        return self._load_instance_attr(origin, obj, name)
+
+    def _load_tensor_attr(self, tensor: torch.Tensor, name: str) -> Any:
+        namespace, origin = vars(tensor), self.recording.owner(tensor)
+        if name == "__dict__" or (name in namespace and origin is None):
+            self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
+        elif origin is not None and class_lookup(type(tensor), name)[1] is None:
+            base = self._dict_of(origin, namespace)
+            if name in namespace:
+                return self.recording.read_key(base, namespace, name)
+            self.recording.absent(base, name)
+        return getattr(tensor, name)
+
+    def _load_module_attr(self, at: Site, origin: Origin, module: types.ModuleType, name: str) -> Any:
+        namespace = attributes_of(module)
+        base = self._dict_of(origin, namespace)
+        if name not in namespace:
+            self.recording.absent(base, name)
+            fallback = namespace.get("__getattr__")
+            if not self.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
+                return super().load_attr(at, module, name)  # AttributeError, as a rule
+            return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
+        # A library's functions stay; a flag of it is set by whom it pleases.
+        trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
+        return self.recording.read_key(base, namespace, name, trusted=trusted)
+
+    def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
+        base = origin.then(Step.DICT)
+        self.recording.claim(namespace, base)
+        return base
+
+    def _load_instance_attr(self, origin: Origin, obj: Any, name: str) -> Any:
+        recording = self.recording
+        namespace = attributes_of(obj)
+        if name == "__dict__" and namespace is not None:
+            self._dict_of(origin, namespace)
+            return namespace
+        if name == "__class__":
+            return native_slot(type(obj), "__getattribute__")(obj, name)
+        raw, owner = class_lookup(type(obj), name)
+        getter = on_type(type(obj), "__getattribute__")
+        if isinstance(getter, types.FunctionType) and self.native_reason(getter) is not None:
+            self._refuse_attribute(obj, name)
+            return getattr(obj, name)
+        if owner is not None and hasattr(type(raw), "__set__"):
+            unset = type(raw) is types.MemberDescriptorType and not hasattr(obj, name)
+            if unset and not recording.has_written(obj, name):
+                recording.found(origin.then(Step.OF, lacks(name)), True)  # another time it may be there
+            return self._load_field(origin, obj, name)
+        if namespace is not None:
+            base = self._dict_of(origin, namespace)
+            if recording.has_written(namespace, name):
+                value = recording.written(namespace, name)
+                if value is not ABSENT:
+                    return value
+            elif name in namespace:
+                kept = name in MODULE_CONTAINERS and isinstance(obj, torch.nn.Module)
+                return recording.read_key(base, namespace, name, kept=kept)
+            elif owner is None and isinstance(obj, torch.nn.Module) and _registered(obj, namespace, name) is not None:
+                return self._load_registered(base, obj, namespace, name)
+            elif owner is None or not _never_shadowed(owner, name):
+                recording.absent(base, name)
+        if owner is None and self.accessor_left_native(type(obj), "__getattr__"):
+            if isinstance(obj, torch.nn.Module):  # of torch.jit's, or the user's own: it may hold anything
+                self._refuse_attribute(obj, name)
+            return getattr(obj, name)  # an affair of code that is left out of graphs
+        if owner is None:
+            value = _native_getattr(obj, name)  # raises AttributeError, as a rule
+            self._refuse_attribute(obj, name)
+            return value
+        if not is_one_of(type(raw), PLAIN_DESCRIPTORS) and self.accessor_left_native(type(obj), "__getattr__"):
+            self._refuse_attribute(obj, name)
+            return getattr(obj, name)  # where the descriptor raises, the class's own __getattr__ is asked
+        return self.class_value(type(obj), name, _native_getattr(obj, name))
+
+    def hides(self, obj: Any, name: str) -> bool:
+        hidden = super().hides(obj, name)
+        origin, namespace = self.recording.owner(obj), attributes_of(obj)
+        if not hidden and origin is not None and namespace is not None:
+            if not self.recording.has_written(namespace, name):
+                self.recording.absent(self._dict_of(origin, namespace), name)  # another time it may have it
+        return hidden
+
+    def _refuse_attribute(self, obj: Any, name: str) -> None:
+        self.recording.refuse(
+            f"reads the attribute '{name}' of a {type(obj).__qualname__}",
+            "its class keeps it where it cannot be watched.",
+            "Read it before the step and pass it in.",
+        )
+
+    def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
+        """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
+        the three registries only, as register_parameter() and its like see to."""
+        registry = _registered(module, namespace, name)
+        assert registry is not None
+        entries = namespace[registry]
+        self.recording.read_key(base, namespace, registry, kept=True)
+        return self.recording.read_key(base.item(registry), entries, name)
+
+    def _load_field(self, origin: Origin, obj: Any, name: str) -> Any:
+        if self.recording.has_written(obj, name):
+            value = self.recording.written(obj, name)
+            if value is ABSENT:
+                raise AttributeError(name)
+            return value
+        return self._found_field(origin, obj, name)
+
+    def _found_field(self, origin: Origin, obj: Any, name: str) -> Any:
+        value = getattr(obj, name) if isinstance(obj, type) else _native_getattr(obj, name)
+        return self.recording.found(origin.then(Step.FIELD, name), value)
+
+    def _attributes(self, origin: Origin, namespace: dict[str, Any]) -> MappingShadow:
+        """The shadow of an object's instance attributes."""
+        return self.natives.shadows.mapping(namespace, self._dict_of(origin, namespace))
+
+    def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
+        self.at(at)
+        name = self.recording.pin(name, "names an attribute")
+        if isinstance(obj, torch.Tensor):
+            descriptor, owner = class_lookup(type(obj), name)
+            if owner is None or not hasattr(type(descriptor), "__set__"):
+                self.recording.refuse(f"sets the Python attribute '{name}' of a tensor", "it is not watched.", "")
+            setattr(obj, name, plain(value))
+            return
+        origin = self.origin_of(obj)
+        if origin is None:
+            # An object made in this call: private until it escapes, so it may hold traced numbers.
+            super().store_attr(at, obj, name, self.private(value))
+            return
+        if (kind := replaces_kind(obj, name, value)) is not None:
+            self.recording.refuse(
+                f"replaces the {kind} of a {type(obj).__qualname__} that was there before the call",
+                "what was assumed of it is not asked again.",
+                "Do it outside of the step, or make another object.",
+            )
+        if name == "__dict__" and isinstance(value, dict) and self.recording.owner(value) is None:
+            for key, part in list(dict.items(value)):  # from now on it is the object's, and not one of the run's own
+                dict.__setitem__(value, key, self.recording.pin(part, "is an attribute of an object's new __dict__"))
+        descriptor, owner = class_lookup(type(obj), name)
+        if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
+            super().store_attr(at, obj, name, self.recording.bare(value))
+            self.recording.store("field", obj, name, value, origin)
+        elif (namespace := attributes_of(obj)) is None:
+            super().store_attr(at, obj, name, value)  # AttributeError
+        else:
+            self._attributes(origin, namespace).storing(name, value)
+            super().store_attr(at, obj, name, self.recording.bare(value))
+
+    def private(self, value: Any) -> Any:
+        """What an object gets that has not been found anywhere. Where the run is refused that may be because it was
+        there, and could not be found: it is not to hold traced numbers."""
+        return self.recording.bare(value) if self.recording.lost else value
+
+    def drop_attr(self, at: Site, obj: Any, name: str) -> None:
+        self.at(at)
+        name = self.recording.pin(name, "names an attribute")
+        if isinstance(obj, torch.Tensor):
+            super().drop_attr(at, obj, name)
+            if name != "grad":
+                self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
+            return
+        origin = self.origin_of(obj)
+        if origin is None:
+            super().drop_attr(at, obj, name)
+            return
+        descriptor, owner = class_lookup(type(obj), name)
+        if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
+            if not self.recording.has_written(obj, name) and hasattr(obj, name):
+                self._found_field(origin, obj, name)  # it has to be there
+            super().drop_attr(at, obj, name)
+            self.recording.store("delete-field", obj, name, ABSENT, origin)
+            return
+        namespace = attributes_of(obj)
+        if namespace is not None:
+            attributes = self._attributes(origin, namespace)
+            if attributes.has(name):
+                attributes.removing(name)
+        super().drop_attr(at, obj, name)  # AttributeError where there is none
+
+    def hashed(self, at: Site, value: Any) -> Any:
+        """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
+        self.at(at)
+        self.natives.put_together(value)
+        if isinstance(value, TracedFloat) and value.bare is not None:
+            return self.recording.pin(value, "used as a key")
+        return value
+
+    # -- names ----------------------------------------------------------------------------------------------------
+
+    def load_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        self.at(at)
+        recording = self.recording
+        if recording.called_back.any:
+            recording.called_back.look_at_variable(owner, name)
+        if recording.has_written(owner, name):
+            written = recording.written(owner, name)
+            if written is not ABSENT:
+                return written
+            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)  # seen again behind it
+        trusted = is_trusted_module(owner.get("__name__"))
+        if name not in owner:  # a builtin
+            if trusted:
+                return value
+            recording.absent(Origin.const(owner, "globals"), name)
+            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)
+        return recording.found(Origin.const(owner, "globals").item(name), value, trusted=trusted)
+
+    def caught(self, at: Site, exception: BaseException) -> None:
+        """A handler that is asked because there is no variable of a name: another time there may be one."""
+        super().caught(at, exception)
+        name, raised = getattr(exception, "name", None), exception.__traceback__
+        if type(exception) is not NameError or not name or raised is None:
+            return
+        self.at(at)
+        while raised.tb_next is not None:
+            raised = raised.tb_next
+        for owner in (raised.tb_frame.f_globals, vars(builtins)):
+            if name not in owner:
+                self.recording.absent(Origin.const(owner, "globals"), name)
+
+    def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
+        self.at(at)
+        self._globals(owner).storing(name, value)
+        return self.recording.bare(value)
+
+    def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
+        self.at(at)
+        variables = self._globals(owner)
+        dict.__setitem__(owner, name, None)  # it has been there until now
+        variables.removing(name)
+        dict.__delitem__(owner, name)
+
+    def _globals(self, owner: dict[str, Any]) -> MappingShadow:
+        return self.natives.shadows.mapping(owner, Origin.const(owner, "globals"))
+
+    def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
+        self.at(at)
+        if self.recording.called_back.any:
+            self.recording.called_back.look_at_cell(cell, name)
+        if self.recording.has_written(cell, name):
+            return self.recording.written(cell, name)
+        return self.recording.found(self._content_of(cell, name), value)
+
+    def store_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
+        self.at(at)
+        owner = self.recording.owner(cell)
+        if owner is None:
+            self.recording.store("cell", cell, name, value, Origin.cell(cell, name))
+        else:  # a closure that was found: other calls may find another one
+            self.recording.store("field", cell, name, value, owner, field="cell_contents")
+        return self.recording.bare(value)
+
+    def drop_cell(self, at: Site, cell: types.CellType, name: str) -> None:
+        self.at(at)
+        origin = self._content_of(cell, name)
+        if self.recording.owner(cell) is not None or not (
+            self.recording.has_written(cell, name) or self.recording.has_found(origin)
+        ):
+            self.recording.refuse(
+                f"deletes the variable '{name}' of an enclosing function unseen",
+                "whether it is there is known only where it is read or written before.",
+                "Set it to None.",
+            )
+        self.recording.store("delete-cell", cell, name, ABSENT, origin)
+
+    def _content_of(self, cell: types.CellType, name: str) -> Origin:
+        owner = self.recording.owner(cell)
+        return Origin.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
+
+
+@functools.cache
+def lacks(name: str) -> Callable[[Any], bool]:
+    """Whether a slot of an object is empty."""
+
+    def lacking(obj: Any) -> bool:
+        return not hasattr(obj, name)
+
+    return lacking
+
+
+def _native_getattr(obj: Any, name: str) -> Any:
+    """``obj.name`` without a ``__getattr__`` written in Python: that one is entered rewritten."""
+    return native_slot(type(obj), "__getattribute__")(obj, name)
+
+
+def _never_shadowed(owner: type, name: str) -> bool:
+    """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
+    the private ones of library classes."""
+    if not is_python_class(owner) or (owner is torch.nn.Module and name != "forward"):
+        return True
+    return name.startswith("_") and is_trusted_class(owner)
+
+
+def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
+    """The registry of the module that holds the name, where the module looks names up in nn.Module's own way."""
+    if class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
+        for registry in ("_parameters", "_buffers", "_modules"):
+            if name in namespace.get(registry, ()):
+                return registry
+    return None

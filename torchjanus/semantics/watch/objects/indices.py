@@ -1,0 +1,50 @@
+"""Watching positions that tensors tell: ``words[scores.argmax()]``, ``data[i : i + 64]`` with a row of a tensor.
+
+Native code asks a tensor for its number there. It is fetched before, as ``int(i)`` would do it, so that it is known to
+be one that a tensor has given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.protocols.conversions import INDEX
+from torchjanus.semantics.watch.objects.base import WatchBase
+
+__all__ = ["IndexWatch"]
+
+
+class IndexWatch(WatchBase):
+    """Asks tensors for numbers where native code would."""
+
+    def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
+        if names == INDEX and isinstance(value, torch.Tensor) and _is_index(value):
+            return self.call_native(at, int, (value,), {})
+        return super().asked(at, value, names)
+
+    def _index(self, at: Site, obj: Any, key: Any) -> Any:
+        return self._in_numbers(at, key) if self.natives.is_foreign(obj) else super()._index(at, obj, key)
+
+    def _in_numbers(self, at: Site, key: Any) -> Any:
+        """The subscript of an array, with numbers and arrays for tensors."""
+        if type(key) is slice:
+            parts = (key.start, key.stop, key.step)
+            told = [self.asked(at, part, INDEX) for part in parts]
+            return key if all(a is b for a, b in zip(parts, told, strict=True)) else slice(*told)
+        if type(key) is tuple and self.recording.owner(key) is None:
+            found = [self._in_numbers(at, part) for part in key]
+            return key if all(a is b for a, b in zip(key, found, strict=True)) else tuple(found)
+        if not isinstance(key, torch.Tensor):
+            return key
+        number = self.asked(at, key, INDEX)
+        return self.call_native(at, torch.Tensor.numpy, (key,), {}) if number is key else number
+
+
+def _is_index(tensor: torch.Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        kind = tensor.dtype
+        return tensor.numel() == 1 and not (kind.is_floating_point or kind.is_complex or kind is torch.bool)

@@ -1,0 +1,204 @@
+"""Watching subscripts: what an item of a container, or of a tensor, reads and writes."""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+from typing import Any
+
+import torch
+
+from torchjanus.core.access_path import Step, native_class
+from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.host.deferred_writes import delete_item, set_item
+from torchjanus.rewrite import Site
+from torchjanus.semantics.protocols.leaves import MISSING, on_type
+from torchjanus.semantics.record.write_record import ABSENT
+from torchjanus.semantics.watch.objects.heap import HeapWatch
+from torchjanus.trace.values import TracedInt, TracedStr, plain
+
+__all__ = ["ItemWatch"]
+
+_BY_NUMBER = (list, tuple, dict, collections.deque)  # of these, a number of NumPy's finds what one of Python's does
+
+
+class ItemWatch(HeapWatch):
+    """Items of containers that were there before the call are read and written in their shadows, and recorded."""
+
+    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        self.at(at)
+        recording = self.recording
+        if isinstance(obj, torch.Tensor):
+            return obj[self._positions(key)]
+        obj = self.natives.live(obj)
+        origin = recording.owner(obj)
+        if self.natives.classes.is_shown(obj):
+            return self.natives.classes.item(obj, recording.pin(key, "used as an index"))
+        if type(obj) is types.MappingProxyType and origin is None:
+            return self.natives.seen_by_view(obj, "__getitem__", obj[recording.pin(key, "used as an index")])
+        if isinstance(key, slice):
+            key = self._pinned_slice(key)
+        elif is_one_of(type(obj), _BY_NUMBER) and hasattr(type(key), "__index__"):
+            key = recording.number_within(key)
+        if isinstance(obj, dict):
+            if self.natives.asked_once(obj, key):
+                found = dict.get(obj, plain(key), ABSENT)
+                return self._missing(at, obj, key) if found is ABSENT else found
+            if origin is None:
+                key = self.natives.key(key)
+                self.natives.among(obj, key)
+                return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
+            key = self.natives.place(key)
+            self.natives.among(obj, key)
+            mapping = self.natives.shadows.mapping(obj, origin)
+            return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
+        if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:
+            return found
+        key = recording.pin(key, "used as an index")
+        if isinstance(obj, TracedStr):
+            return recording.computed(
+                plain(obj)[key], operator.getitem, obj.expr, key, risky=not isinstance(key, slice)
+            )
+        if origin is None or isinstance(obj, type):
+            below = native_class(type(obj)) if type(obj) is not torch.Size else None
+            return obj[key] if below is None else below.__getitem__(obj, key)
+        if isinstance(obj, list | tuple | collections.deque):
+            native = native_class(type(obj))
+            if isinstance(key, slice):
+                return self._slice(obj, key)
+            if not hasattr(type(key), "__index__"):
+                return native.__getitem__(obj, key)  # TypeError
+            index = operator.index(key)
+            if not -native.__len__(obj) <= index < native.__len__(obj):
+                self.natives.whole_length(obj)
+                return native.__getitem__(obj, key)  # IndexError
+            return self.natives.element(obj, index)
+        return self._unknown_container(obj, "subscript", lambda: obj[key])
+
+    def _positions(self, key: Any) -> Any:
+        """What picks elements of a tensor: of lists and tuples that were there before, what they hold. (Whoever looks
+        into a tuple that rounds have just made would ask what they do by their number.)"""
+        if type(key) is tuple and self.recording.owner(key) is None:
+            return tuple([self._positions(part) for part in key])
+        if not isinstance(key, list | tuple):
+            return self._read_slice(key)
+        return self.natives.opened((key,), {})[0][0]
+
+    def _read_slice(self, key: Any) -> Any:
+        """A slice that was there before, with its numbers read; anything else as it is."""
+        origin = self.recording.owner(key) if type(key) is slice else None
+        if origin is None:
+            return key
+        parts = ("start", "stop", "step")
+        return slice(*(self.recording.found(origin.then(Step.FIELD, part), getattr(key, part)) for part in parts))
+
+    def _pinned_slice(self, key: slice) -> slice:
+        key = self._read_slice(key)
+        return slice(*(self.recording.pin(part, "used as an index") for part in (key.start, key.stop, key.step)))
+
+    def _missing(self, at: Site, obj: Any, key: Any) -> Any:
+        """``obj[key]`` of a dictionary that does not have the key: ``__missing__``, or KeyError."""
+        method = on_type(type(obj), "__missing__")
+        self.come_upon(type(obj), "__missing__")
+        if method is MISSING:
+            raise KeyError(plain(key))
+        if not isinstance(obj, collections.defaultdict) or isinstance(method, types.FunctionType):
+            return self.special(at, method, obj, key)
+        factory = self.load_attr(at, obj, "default_factory")
+        if factory is None:
+            raise KeyError(plain(key))
+        value = self.call(at, factory, (), {})
+        self.store_item(at, obj, key, value)
+        return value
+
+    def elements(self, obj: Any) -> list[Any]:
+        """A container's elements, each read and traced."""
+        return list(self.natives.iterable(obj))
+
+    def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
+        native, start = native_class(type(obj)), key.start
+        if key.step is key.stop is None and type(start) is int and -native.__len__(obj) <= start < 0:
+            # The last ones are counted from the back: they do not depend on the length.
+            parts = [self.natives.element(obj, index) for index in range(start, 0)]
+        else:
+            parts = self.elements(obj)[key]
+        if type(obj) is list:
+            return parts
+        return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        self.at(at)
+        recording = self.recording
+        if isinstance(obj, torch.Tensor):
+            obj[self._positions(key)] = value
+            return
+        origin = recording.owner(obj)
+        if origin is None:
+            value = self.private(value)
+        if isinstance(key, slice):
+            key = self._pinned_slice(key)
+        if isinstance(obj, dict):
+            if self.natives.asked_once(obj if origin is not None else None, key):
+                set_item(obj, plain(key), recording.bare(value))
+                if origin is not None:
+                    recording.mutate(dict, "__setitem__", (key, value), origin)
+            elif origin is None:
+                key = self.natives.key(key)
+                self.natives.among(obj, key)
+                set_item(obj, key, value)
+            else:
+                self.natives.shadows.mapping(obj, origin).store(self.natives.place(key), value)
+            return
+        if isinstance(obj, list) and hasattr(type(key), "__index__"):
+            key = recording.number_within(key)
+        if origin is not None and isinstance(obj, list) and isinstance(key, TracedInt):
+            self.natives.shadows.make(obj, origin).store_at(key, value)
+            return
+        key = recording.pin(key, "used as an index")
+        if origin is None:
+            if not isinstance(obj, list | collections.deque):
+                obj[key] = value
+            else:
+                set_item(obj, key, self.natives.consumed(value) if isinstance(key, slice) else value)
+            return
+        if isinstance(obj, list | collections.deque):
+            shadow = self.natives.shadows.make(obj, origin)
+            if isinstance(key, slice) and isinstance(obj, list):
+                shadow.put(key, list(self.iterate(at, value)))
+            else:
+                shadow.store(key, value)
+            return
+        recording.refuse(
+            f"assigns to an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
+        )
+        obj[key] = recording.bare(value)
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self.at(at)
+        recording = self.recording
+        origin = recording.owner(obj)
+        if isinstance(key, slice):
+            key = self._pinned_slice(key)
+        if isinstance(obj, dict) and self.natives.asked_once(obj if origin is not None else None, key):
+            delete_item(obj, plain(key))
+            return
+        if origin is not None and isinstance(obj, dict):
+            key = self.natives.place(key, "used as an index")
+            mapping = self.natives.shadows.mapping(obj, origin)
+            if not mapping.has(key):
+                raise KeyError(plain(key))
+            mapping.remove(key)
+            return
+        key = self.natives.key(key, "used as an index")
+        if origin is not None and isinstance(obj, list | collections.deque):
+            self.natives.shadows.make(obj, origin).delete(key)
+            return
+        if origin is not None:
+            recording.refuse(
+                f"deletes an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
+            )
+        if not isinstance(obj, dict | list | collections.deque):
+            del obj[key]
+        else:
+            delete_item(obj, key)

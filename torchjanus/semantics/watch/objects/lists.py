@@ -1,0 +1,87 @@
+"""Watching who looks into containers that the call makes or changes: what they hold may depend on the rounds of loops.
+
+Knows hooks, not loops.
+"""
+
+from __future__ import annotations
+
+import collections
+from typing import Any
+
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.rewrite import Site
+from torchjanus.semantics.watch.objects.foreign import ForeignWatch
+
+__all__ = ["ListWatch"]
+
+_FILLING = frozenset({"append", "appendleft", "add"})
+_CONTAINERS = (list, dict, set, collections.deque)
+
+
+class ListWatch(ForeignWatch):
+    """The leaves, as far as they look into containers."""
+
+    def _peek(self, *values: Any) -> None:
+        for value in values:
+            if isinstance(value, _CONTAINERS):
+                trace = self.recording.trace
+                trace.peeked.append((len(trace.events), id(value)))
+
+    def peek_call(self, fn: Any, args: tuple[Any, ...], others: tuple[Any, ...]) -> None:
+        """Native code was called with these."""
+        if getattr(fn, "__name__", "") not in _FILLING:
+            self._peek(getattr(fn, "__self__", None))
+        self._peek(*args, *others)
+
+    def iterate(self, at: Site, iterable: Any) -> Any:
+        self._peek(iterable)
+        return super().iterate(at, iterable)
+
+    def native_iter(self, at: Site, obj: Any) -> Any:
+        self._peek(obj)
+        return super().native_iter(at, obj)
+
+    def star(self, at: Site, iterable: Any) -> Any:
+        self._peek(iterable)
+        return super().star(at, iterable)
+
+    def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
+        self._peek(value)
+        return super().unpack(at, value, before, star, after)
+
+    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        self._peek(obj)
+        return super().load_item(at, obj, key)
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        self._peek(obj)
+        super().store_item(at, obj, key, value)
+
+    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
+        self._peek(obj)
+        super().drop_item(at, obj, key)
+
+    def truth(self, at: Site, value: Any) -> bool:
+        self._peek(value)
+        return super().truth(at, value)
+
+    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self._peek(a, b)
+        return super().native_binary(at, op, a, b)
+
+    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        self._peek(a, b)
+        return super().native_inplace(at, op, a, b)
+
+    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+        if op not in ("is", "is not"):
+            self._peek(a, b)
+        return super().native_compare(at, op, a, b)
+
+    def native_format(self, at: Site, value: Any, spec: str) -> str:
+        self._peek(value)
+        return super().native_format(at, value, spec)
+
+    def native_text(self, at: Site, value: Any, conversion: str) -> str:
+        self._peek(value)
+        return super().native_text(at, value, conversion)

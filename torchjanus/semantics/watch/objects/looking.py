@@ -1,0 +1,118 @@
+"""Which objects the program looks at, in whatever way: their class decides what it does from there.
+
+An object that is only handed from call to call is not looked at. Knows nothing of what is made of that.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.core.kinds import isinstance
+from torchjanus.trace.values import Read, Traced, leaves
+
+__all__ = ["looking"]
+
+_HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids of the classes
+
+# Hooks whose operands are looked at; and those that look at what containers of the program's own hold, too.
+_AT_OPERANDS: tuple[str, ...] = (
+    "set_attr",
+    "del_attr",
+    "item",
+    "del_item",
+    "star",
+    "double_star",
+    "branch",
+    "not_",
+    "iterate",
+    "delegate",
+)
+_AT_OPERANDS += ("unpack", "context", "raised")
+_INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")
+
+
+def looking(watch: Any) -> Any:
+    """A class decorator: its hooks note what the program looks at."""
+    for name in _AT_OPERANDS:
+        setattr(watch, name, _noting(getattr(watch, name), False))
+    for name in _INSIDE:
+        setattr(watch, name, _noting(getattr(watch, name), True))
+    watch.attr = _noting_attributes(watch.attr)
+    watch.call = _noting_calls(watch.call)
+    return watch
+
+
+def _noting(hook: Callable[..., Any], inside: bool) -> Callable[..., Any]:
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, *operands: Any) -> Any:
+        for operand in operands:
+            _note(self.recording, operand, inside)
+        return hook(self, at, *operands)
+
+    return noting
+
+
+def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """Of a method that is looked up to be called it is known with the call who looks at its object."""
+
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, obj: Any, name: str) -> Any:
+        waits = False
+        try:
+            made = hook(self, at, obj, name)
+            waits = at is not None and at.kind == "method" and self.lookups.add(made, obj, name)
+            return made
+        finally:
+            if not waits:
+                _note(self.recording, obj, False)
+
+    return noting
+
+
+def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A function that is entered says itself what it looks at; others may look at all that they are given."""
+
+    @functools.wraps(hook)
+    def noting(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        inner = fn.__func__ if isinstance(fn, types.MethodType) else fn
+        _note(self.recording, fn, False)
+        name = self.lookups.take(fn)
+        if name is not None:
+            self.member = self.recursions.families.meet(at, name, fn)
+        entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
+        if fn is builtins.isinstance and not kwargs and self.asks_for_class(args):
+            return hook(self, at, fn, args, kwargs)
+        if not entered and not isinstance(fn, torch.nn.Module):
+            for operand in (*args, *kwargs.values()):
+                _note(self.recording, operand, True)
+            if name is not None:
+                _note(self.recording, fn.__self__, False)
+        return hook(self, at, fn, args, kwargs)
+
+    return noting
+
+
+def _note(recording: Any, value: Any, inside: bool) -> None:
+    """The value is looked at, and what is in it, too, if that was asked for."""
+    found = recording.trace.looked_at
+    pending, seen = [value], set[int]()  # containers may hold themselves
+    called_back = recording.called_back
+    while pending:
+        value = pending.pop()
+        if called_back.any:
+            called_back.look(value)
+        if isinstance(value, Traced):
+            found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
+            continue
+        origin = recording.owner(value)
+        if origin is not None:
+            found.add(origin.token)
+        elif inside and id(type(value)) in _HOLDING and id(value) not in seen:
+            seen.add(id(value))
+            pending += (*value.keys(), *value.values()) if type(value) is dict else value

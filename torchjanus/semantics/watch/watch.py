@@ -1,0 +1,489 @@
+"""Watching: the program runs for real, on real values, while a Trace is recorded (JANUS 4.1's profiler).
+
+Knows what a Python operation reads and writes; what torch does is recorded by ``framework``, what is known of native
+callees is in ``natives``. Nothing here changes what the program computes: an operation that is not understood is
+carried out all the same, and the trace says why no graph can be made of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import itertools
+import logging
+import sys
+import types
+import warnings
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.default_device import default_device
+from torchjanus.core.dynamo import leave_alone
+from torchjanus.core.errors import Place
+from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.graph.ir.program import Modes
+from torchjanus.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
+from torchjanus.host.journal import Journal
+from torchjanus.rewrite import Site, code_of
+from torchjanus.semantics.calls.recursions import Recursions
+from torchjanus.semantics.containers.number_rows import Columns
+from torchjanus.semantics.containers.releasing import release
+from torchjanus.semantics.external.logs import warnings_shown
+from torchjanus.semantics.known.closed import has_own_compiler, is_left_alone
+from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP
+from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.native.dispatching import dispatched
+from torchjanus.semantics.native.identities import hashed
+from torchjanus.semantics.protocols.depth import room
+from torchjanus.semantics.protocols.falling_back import falling_back
+from torchjanus.semantics.protocols.leaves import MISSING, mro_of, namespace_of, on_type
+from torchjanus.semantics.protocols.stand_ins import stand_in_for
+from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.torch.backward_code import BackwardCode
+from torchjanus.semantics.torch.checkpoints import is_checkpoint
+from torchjanus.semantics.torch.torch_state import ambient_modes, hindrance
+from torchjanus.semantics.watch.calls.passed_on import HandedOnWatch
+from torchjanus.semantics.watch.calls.recursion import RecursionWatch
+from torchjanus.semantics.watch.loops.columns import ColumnWatch
+from torchjanus.semantics.watch.loops.comprehensions import MakingWatch
+from torchjanus.semantics.watch.loops.if_regions import RegionWatch
+from torchjanus.semantics.watch.objects.errors import ErrorWatch
+from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.semantics.watch.objects.indices import IndexWatch
+from torchjanus.semantics.watch.objects.looking import looking
+from torchjanus.semantics.watch.objects.made_classes import unwatched_code
+from torchjanus.semantics.watch.objects.truths import TruthWatch
+from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.values import ON_DEPTH, ON_HASH
+
+__all__ = ["Watch", "ambient_state", "watch_call"]
+
+log = logging.getLogger("torchjanus")
+
+_HIGHER_ORDER = torch._ops.HigherOrderOperator
+_DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
+# What total_ordering gives classes: each calls a method of the user's.
+_ORDERINGS = frozenset(
+    value for name, value in vars(functools).items() if isinstance(value, types.FunctionType) and "_from_" in name
+)
+
+
+# Every hook that is asked while a program runs, but for what must not be called natively in its place.
+_HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, types.FunctionType)]
+
+
+@falling_back(_HOOKS)
+@looking
+class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
+    """The watching semantics of one call."""
+
+    # -- what is entered ------------------------------------------------------------------------------------------
+
+    def leave_native(self, fn: Any) -> str | None:
+        """Why a Python function is not looked into, or None."""
+        module = fn.__globals__.get("__name__")
+        if module in _DYNAMO_WRAPPERS:
+            return "a wrapper of torch.compile's: what it wraps is called"
+        if isinstance(module, str) and fn not in _ORDERINGS:
+            for name in IGNORED:
+                if module == name or module.startswith(name + "."):
+                    return f"{name} is left out of graphs"
+        if self.natives.is_framework(fn):
+            return "recorded as one framework call"
+        if is_left_alone(fn):
+            return "refused: processes communicate in it, or it calls functions of the program's"
+        if fn in SETTING_UP:
+            return "fills tables of torch's own"
+        if is_checkpoint(fn):
+            return "its function is called"
+        if fn is RemovableHandle.remove:
+            return "depends on whose handle it is"
+        if self.natives.is_deferred(fn) or self.natives.is_foreign_function(fn):
+            return "left to the host: an extern call"
+        return super().leave_native(fn)
+
+    def enter(self, at: Site, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        recording = self.recording
+        self.at(at)
+        member, self.member = self.member, None
+        known = self.recursions.fixed(code_of(fn), member) is not None
+        if member is not None and not (known and args and member.receiver is args[0]):
+            self.looked_at(member.receiver)
+            member = None
+        if args and self._is_foreign_method(fn, args[0]):
+            self.natives.externs.dropped = at is not None and at.kind == "procedure"
+            return self.natives.foreign_method(fn, args[0], fn.__name__, args[1:], kwargs)
+        self.claim_defaults(fn)
+        if (effects := self.natives.host_effects_of(fn, args, kwargs)) is not None:
+            self.natives.externs.dropped = at is not None and at.kind == "procedure"
+            return self.natives.extern(fn, args, kwargs, effects)
+        code = fn.__code__
+        name = fn.__qualname__
+        self.depth.enter()
+        try:
+            if (call := self.recursive_call(fn, args, kwargs, member)) is not None:
+                return self.make_call(at, call)
+            if member is not None:  # the class of its object has decided what is done here
+                self.looked_at(member.receiver)
+            recording.note(Entered(name, recording.place))
+            self.discovery.enter(fn, args, kwargs)
+            try:
+                return super().enter(at, fn, args, kwargs)
+            finally:
+                self.discovery.leave()
+                if self.discovery.varied and not self.recursions.fresh:
+                    # No graph is made of this run: what is left of it may as well be watched call by call.
+                    self.recursions.fresh = self.recursions.add(dict(self.discovery.recursive()))
+                recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
+        finally:
+            self.depth.leave()
+            self.at(at)
+
+    def _is_foreign_method(self, fn: types.FunctionType, obj: Any) -> bool:
+        """Whether this is Python code of a foreign object's class, like ``os.environ.get``."""
+        return self.natives.is_foreign(obj) and inspect.getattr_static(type(obj), fn.__name__, None) is fn
+
+    def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Enter the speculated function itself."""
+        self.natives.externs.outermost = _ENTERING
+        code = fn.__code__
+        self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
+        self.claim_defaults(fn, first=True)
+        return rewritten(fn)(*args, **kwargs)
+
+    # -- loops ----------------------------------------------------------------------------------------------------
+
+    def star(self, at: Site, iterable: Any) -> Any:
+        several = self._several(at, iterable)
+        # Without a site it is a call's starred arguments, which ``partial`` hands on.
+        return several if at is None or at.kind != "elements" else map(self._put_together, several)
+
+    def _put_together(self, key: Any) -> Any:
+        self.natives.put_together(key)
+        return key
+
+    def _several(self, at: Site, iterable: Any) -> Any:
+        self.at(at)
+        iterable = self.natives.live(iterable)
+        if self._is_found(iterable) and not self.reaches(iterable):
+            return tuple(self.natives.iterable(iterable))
+        if self.natives.is_foreign(iterable):
+            return tuple(self.natives.iterable(iterable))
+        return super().star(at, self.recording.pin(iterable, "its characters are taken"))
+
+    def _is_found(self, value: Any) -> bool:
+        """Whether this is a container that was there before the call."""
+        return self.recording.owner(value) is not None and isinstance(value, CONTAINERS)
+
+    def double_star(self, at: Site, mapping: Any) -> Any:
+        self.at(at)
+        mapping = self.natives.live(mapping)
+        if self.recording.owner(mapping) is not None and isinstance(mapping, dict):
+            mapping = self.natives.consumed(mapping)
+        else:
+            mapping = super().double_star(at, mapping)
+        if type(mapping) is dict:
+            self.natives.put_together(*mapping)
+        return mapping
+
+    def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:
+        self.at(at)
+        value = self.natives.live(value)
+        if self._is_found(value) and not self.reaches(value):
+            value = tuple(self.natives.iterable(value))
+        elif self.natives.is_foreign(value):
+            value = iter(self.natives.iterable(value))
+        return super().unpack(at, self.recording.pin(value, "its characters are taken"), before, star, after)
+
+    # -- calls ----------------------------------------------------------------------------------------------------
+
+    def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if fn is made_class:
+            return self._made_class(at, *args)
+        if fn is class_keyword:
+            return self.recording.pin(args[0], "is given to a class statement")
+        if isinstance(fn, types.MethodType) and (origin := self.recording.owner(fn)) is not None:
+            # One that was found, and not looked up on its object: the object is found through it.
+            self.recording.found(origin.then(Step.FIELD, "__self__"), fn.__self__)
+            self.recording.found(origin.then(Step.FIELD, "__func__"), fn.__func__)
+        # A speculated function called by another is part of the other's trace.
+        if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
+            fn, args = fn.__func__, (fn.__self__, *args)
+        if on_type(type(fn), "__janus_target__") is not MISSING:
+            fn = fn.__janus_target__
+        # Its class is abstract: isinstance() would ask the metaclass of a callable of the program's for a hash.
+        if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
+            self.at(at)
+            return self.natives.unknown(fn, args, kwargs)
+        fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
+        result = super().call(at, fn, args, kwargs)
+        return _in_its_module(result) if issubclass(type(result), type) else result
+
+    def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        made = super().instantiate(at, cls, args, kwargs)
+        if issubclass(cls, type) and isinstance(made, type) and len(args) > 1:
+            self.recording.made_classes.append(made)
+        return made
+
+    def _made_class(self, at: Site, made: Any) -> Any:
+        self.at(at)
+        if isinstance(made, type):
+            self.recording.made_classes.append(made)
+        if (called := unwatched_code(made)) is not None:
+            self.recording.refuse(
+                f"makes the class {made.__name__}, whereby {called} is called",
+                "native code calls it in the midst of its own work: what it does is not watched.",
+                "Make the class outside of the step.",
+            )
+        return made
+
+    def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
+        self.at(at)
+        if fn is warnings.warn:
+            return functools.partial(self._warn, at, owner)
+        if fn is not inspect.currentframe:
+            self.recording.refuse(
+                f"calls {getattr(fn, '__name__', fn)}()",
+                "it looks at variables behind the back of the watch.",
+                "Name the variables instead.",
+            )
+        if fn is getattr(sys, "_getframemodulename", None):  # since Python 3.12
+            return program_module
+        return program_frame if fn is sys._getframe else fn
+
+    def _warn(
+        self,
+        at: Site,
+        owner: dict[str, Any],
+        message: Warning | str,
+        category: type[Warning] | None = None,
+        stacklevel: int = 1,
+        source: Any = None,
+        **options: Any,
+    ) -> None:
+        """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
+        frames = _of_eager(program_frames(_ENTERING))
+        caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
+        if options or (stacklevel > 1 and caller is None):
+            # Who calls the step, and from where, may be another one next time.
+            self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
+            warnings.warn(message, category, stacklevel + 1, source, **options)
+            return
+        if warnings_shown() != self.step.warnings:
+            what = "warns under filters that the step has set"
+            self.recording.refuse(what, "at commit they are no longer in force.", "Set them before the step.")
+        file, line = at.file, at.line
+        if caller is not None:
+            owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno
+        kind = type(message) if isinstance(message, Warning) else category or UserWarning
+        registry = owner.setdefault("__warningregistry__", {})
+        self.recording.claim(registry, Origin.const(registry))
+        module = owner.get("__name__") or "<unknown>"
+        self.natives.externs.dropped = True  # it gives nothing
+        self.natives.extern(warnings.warn_explicit, (message, kind, file, line, module, registry), {})
+
+    def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        try:
+            result = self._call_native(at, fn, args, kwargs)
+        finally:
+            # If the call was no extern one (a list's append), the next one that is may well be asked for its result.
+            self.natives.externs.dropped = False
+        self.note_call(at, fn, args, kwargs, result)
+        return result
+
+    def _call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self.at(at)
+        self.natives.externs.dropped = fn if at is not None and at.kind == "procedure" else False
+        if self.natives.is_foreign_function(fn):
+            return self.natives.call(fn, args, dict(kwargs))
+        if isinstance(fn, types.FunctionType) and (inner := _without_dynamo(fn)) is not fn:
+            return self.call(at, inner, args, dict(kwargs))
+        if isinstance(fn, types.FunctionType) and has_own_compiler(fn):
+            return self.natives.unknown(fn, args, dict(kwargs))
+        try:
+            return self.counted(at, fn, self.natives.call(fn, args, dict(kwargs)))
+        except Exception as error:
+            self.call_failed(error, fn, args, dict(kwargs))
+            raise
+
+
+_ENTERING = Watch.enter_first.__code__
+
+
+def _in_its_module(cls: type) -> type:
+    """A class that native code may just have made: it takes the module of the frame which called for its own."""
+    module = namespace_of(cls).get("__module__")
+    if isinstance(module, str) and module.startswith("torchjanus.semantics."):
+        if vars(sys.modules[module]).get(cls.__name__) is not cls:
+            type.__setattr__(cls, "__module__", program_module())
+    return cls
+
+
+def program_frame(depth: int = 0) -> types.FrameType:
+    """``sys._getframe`` as the program would see it, without the frames of the watch. Raises ValueError."""
+    for frame in itertools.islice(program_frames(), depth, None):
+        return frame
+    raise ValueError("call stack is not deep enough")
+
+
+def _of_eager(frames: Iterator[types.FrameType]) -> Iterator[types.FrameType]:
+    """Frames without those in which torch shows a call to whoever watches, and then makes it once more."""
+    for frame in frames:
+        if frame.f_code is _SHOWING_CALLS:
+            next(frames, None)
+        else:
+            yield frame
+
+
+_SHOWING_CALLS = torch.overrides.handle_torch_function.__code__
+
+
+def program_module(depth: int = 0) -> str | None:
+    """``sys._getframemodulename`` likewise."""
+    try:
+        name: str | None = program_frame(depth).f_globals.get("__name__")
+    except ValueError:
+        return None
+    return name
+
+
+def _without_dynamo(fn: types.FunctionType) -> Any:
+    """The function or method under torch's wrappers that say whether to compile it, which do nothing else; a compiled
+    one itself where the compiler is the program's own."""
+    found: Any = fn
+    while isinstance(found, types.FunctionType) and found.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
+        inner = found.__dict__.get("_torchdynamo_orig_callable") or found.__dict__.get("__wrapped__")
+        if not isinstance(inner, types.FunctionType | types.MethodType) or has_own_compiler(found):
+            break
+        found = inner
+    return found
+
+
+def ambient_state() -> tuple[Modes, bool, torch.device | None]:
+    """Torch's modes now, whether deterministic algorithms are asked for, and where tensors are made if nobody says."""
+    return ambient_modes(), torch.are_deterministic_algorithms_enabled(), default_device()
+
+
+def _settle_after(error: BaseException, recording: Recording, code: BackwardCode) -> None:
+    """What the call stored before it raised stays in the heap, and the error goes out: neither holds traced numbers."""
+    settlement = Settlement(recording)
+    try:
+        settlement.settle(None)
+        for one in _linked(error):
+            given = settlement.bare(one.args)
+            if given is not one.args:
+                one.args = given
+            for name, value in vars(one).items():
+                vars(one)[name] = settlement.bare(value)
+        code.leave(settlement.bare)
+    except Exception:
+        # The program's own error is on its way, and must not be replaced by ours.
+        log.warning("internal fault in torchjanus after a call that raised", exc_info=True)
+
+
+def _linked(error: BaseException) -> Iterator[BaseException]:
+    """The error and those it hangs together with."""
+    waiting, seen = [error], set()
+    while waiting:
+        one = waiting.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting.extend(other for other in (one.__cause__, one.__context__) if other is not None)
+            if isinstance(one, BaseExceptionGroup):
+                waiting.extend(one.exceptions)
+
+
+def watch_call(
+    fn: types.FunctionType,
+    leading: tuple[Any, ...],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    journal: Journal | None = None,
+    loose: Collection[Origin] = (),
+    recursions: Recursions | None = None,
+    columns: Columns | None = None,
+    deciding: set[Site] | None = None,
+) -> tuple[Any, Trace]:
+    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
+
+    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
+    calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
+    change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
+    for itself. ``columns``: the lists of numbers that are rows of tensors. ``deciding``: see WatchBase.
+    """
+    watch = Watch(journal, loose, recursions, columns=columns, deciding=deciding)
+    with room():
+        try:
+            return _watched(watch, fn, leading, args, kwargs)
+        finally:
+            watch.forget()
+
+
+def _watched(
+    watch: Watch, fn: types.FunctionType, leading: tuple[Any, ...], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, Trace]:
+    recording = watch.recording
+    watch.given = args, kwargs
+    leave_alone()
+    recording.trace.ambient = before, _, device = ambient_state()
+    for value in leading:
+        recording.claim(value, Origin.const(value, "self"))
+    code = fn.__code__
+    names = (*code.co_varnames[len(leading) : code.co_argcount], *(f"args[{i}]" for i in range(len(args))))
+    given = tuple(recording.found(Origin.arg(i, names[i]), value) for i, value in enumerate(args))
+    named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
+    if hindered := hindrance():
+        recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
+    listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
+    try:
+        with using(watch), watch.framework:
+            result = watch.enter_first(fn, (*leading, *given), named)
+    except BaseException as error:
+        _settle_after(error, recording, watch.framework.code)
+        raise
+    finally:
+        ON_HASH.reset(listening)
+        ON_DEPTH.reset(deep)
+    if ambient_modes() != before or default_device() != device:
+        recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
+    if any(cached for _, _, cached in before.autocast) and watch.framework.gradients.changed:
+        recording.refuse(
+            "changes a parameter under an autocast that was entered before the call",
+            "torch goes on using the parameter as it was cast first until autocast is left.",
+            "Enter autocast inside the step.",
+        )
+    try:
+        recording.tallies.close_all(recording)
+        settlement = Settlement(recording)
+        result = settlement.settle(result)
+        watch.framework.code.leave(settlement.bare)
+    except Exception as error:
+        # The call has been made, for real: it must not be made again. Only its trace is lost.
+        _failed(recording, "on what leaves the step", error)
+        result = recording.bare(result)
+    try:
+        watch.framework.code.finish()
+        recording.finish()
+        release(recording.trace, args, kwargs)
+    except Exception as error:
+        _failed(recording, "when the step was over", error)
+        recording.trace.tensors = []
+    trace = recording.trace
+    trace.recursive = dict(watch.discovery.recursive())
+    watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
+    try:
+        trace = recording.tallies.settled(trace)
+    except Exception as error:
+        _failed(recording, "on what recursive calls have counted", error)
+    recording.tallies.give_up()
+    return result, trace
+
+
+def _failed(recording: Recording, when: str, error: Exception) -> None:
+    what = f"torchjanus itself failed {when}: {type(error).__name__}: {error}"
+    recording.refuse(what, "no graph is made of this call.", "Please report this.")
