@@ -26,11 +26,16 @@ _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
 # Modules that only note. What code of ours raises elsewhere, it raises for Python: by a native operation, or in so many
 # words.
-_NOTING = frozenset(
-    f"semantics/{name}.py"
-    for name in """call_results call_writes details falling_back families flags grown_lists histories inner_recording
-    looking marks places rebinding recording recursions round_states round_values run_record scalar_record settling
-    tallies tally write_record""".split()
+_NOTING = (
+    "trace/",
+    "semantics/record/",
+    "semantics/calls/",
+    "semantics/known/details.py",
+    "semantics/protocols/falling_back.py",
+    "semantics/containers/histories.py",
+    "semantics/watch/loops/iteration_values.py",
+    "semantics/watch/objects/finalization.py",
+    "semantics/watch/objects/looking.py",
 )
 _OWN = __file__.removesuffix("semantics/protocols/falling_back.py")
 
@@ -213,7 +218,7 @@ def _speaks_for_python(error: Exception) -> bool:
         name = step.tb_frame.f_code.co_filename
         last = name.removeprefix(_OWN) if name.startswith(_OWN) else last
         step = step.tb_next
-    return not isinstance(error, AssertionError) and last not in _NOTING and not last.startswith("trace/")
+    return not isinstance(error, AssertionError) and not last.startswith(_NOTING)
 
 
 def failed(recording: Any, where: str, error: Exception) -> None:
