@@ -353,7 +353,7 @@ def test_a_child_is_bounded_in_memory(child: Callable[[str], None]) -> None:
     child(
         """
         import pathlib, resource, sys
-        from torchjanus.execute import child
+        from torchjanus.execute.compiled import child
         child.MEMORY = 1 << 30
         child.bound(0)
         try:
