@@ -14,7 +14,7 @@ from torchjanus.execute.compiled.store import VARIABLE
 
 PROGRAM = """
     import sys, torch, torchjanus
-    from torchjanus.execute import loading
+    from torchjanus.execute.compiled import loading
     from torchjanus.execute.compiled.store import Product, store_in_use
 
     COMPILER = [f"torch._inductor.{name}" for name in ("compile_fx", "graph", "lowering", "select_algorithm")]
