@@ -43,6 +43,12 @@ def _is_plain(kind: Any) -> bool:
     )
 
 
+def _is_only_name(tp: type, member: MemberDescriptorType) -> bool:
+    """Whether objects of a class have this slot as an attribute of the slot's own name, and of no other name."""
+    names = [name for base in mro_of(tp) for name, found in namespace_of(base).items() if found is member]
+    return names == [member.__name__] and on_type(tp, member.__name__) is member
+
+
 class BuiltinCalls(Conversions):
     """Builtins with protocols behind them."""
 
@@ -182,7 +188,7 @@ class BuiltinCalls(Conversions):
         self, at: Site, fn: Any, name: str, member: MemberDescriptorType, args: Args, kwargs: Kwargs
     ) -> Any:
         """``Class.slot.__set__(obj, value)`` and the like: what the attribute does, past the class's own access."""
-        if not kwargs and args and on_type(type(args[0]), member.__name__) is member:
+        if not kwargs and args and _is_only_name(type(args[0]), member):
             match name, args:
                 case "__set__", (obj, value):
                     self.set_plain_attr(at, obj, member.__name__, value)
