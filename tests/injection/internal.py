@@ -91,6 +91,14 @@ def differences(program: str, owner: type, name: str, at: int, after: bool) -> l
     return harness.compare(eager, other, 0.0)
 
 
+def check(program: str, owner: type, name: str) -> None:
+    """The program does what it does in eager, whichever use of the method fails: the first, one between, the last."""
+    count = uses(program, owner, name)
+    for at in sorted({1, (count + 1) // 2, count} - {0}):
+        for after in (False, True):
+            assert differences(program, owner, name, at, after) == [], (at, count, after)
+
+
 @functools.cache
 def _eager(program: str) -> Any:
     return harness.run_in(harness.load_file(EVERYDAY), program, None)
