@@ -133,7 +133,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="few programs, in small: times say little")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)
-    rounds, limit = (4, 120.0) if options.quick else (options.rounds, options.limit)
+    rounds, limit = (4, 120.0) if options.quick else (options.iterations, options.limit)
     console = Console(width=None if sys.stdout.isatty() else 200)
     speculated = tuple(kind for kind, stage in STAGES.items() if stage.executor is not None)
     file = RESULTS / ("ablation_quick.json" if options.quick else "ablation.json")

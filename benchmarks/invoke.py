@@ -103,8 +103,8 @@ def measure(name: str, width: int, rounds: int) -> dict[str, tuple[float, float]
     replayed, compiled = Invocation(model.recursion), Invocation(model.recursion)
     kept = run_by_replay(replayed)
     run(replayed)
-    calls = compile_calls(compiled.halves(shared, []), compile_part)
-    register(calls.halves.key, calls)
+    calls = compile_calls(compiled.partition(shared, []), compile_part)
+    register(calls.partition.key, calls)
     only, operations = products(model, forest)
     large = torch.randn(PRODUCT, PRODUCT)
     contenders: dict[str, Callable[[], object]] = {
@@ -136,7 +136,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    rounds = parser.parse_args().iterations
     torch.set_num_threads(1)
     table = Table(title="Forward and backward of 25 trees, ms: median (best)")
     for column in ("model", "width", "recursion", "level by level", "replay", "compiled", "products", "floor"):

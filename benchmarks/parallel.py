@@ -157,7 +157,7 @@ def main(given: list[str] | None = None) -> int:
     parser.add_argument("--small", action="store_true", help="the programs in small: times say nothing")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results/parallel.json")
     options = parser.parse_args(given)
-    found = [parallel(name, options.rounds, options.small) for name in options.only]
+    found = [parallel(name, options.iterations, options.small) for name in options.only]
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table(found))
     if options.record:

@@ -97,7 +97,7 @@ def faults(entry: Part) -> list[Fault]:
 
 
 def _sort(entry: Part, assumption: Assumption) -> str:
-    last = next((f" {origin.step.value}" for origin in assumption.origins()), "")
+    last = next((f" {access_path.step.value}" for access_path in assumption.access_paths()), "")
     waiting = " of an extern call" if waits_for(assumption) else ""
     owner = next(entry.entries()) if isinstance(entry, Fork) else entry
     relaxable = ", relaxable" if owner.relaxable(assumption) else ""
@@ -189,7 +189,7 @@ def _failing_beginning(fork: Fork, sound: Beginning, injection: Injection) -> Be
 
 
 def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """What runs the part, and finds that none of the known ways is to be taken."""
+    """What runs the part, and finds that none of the known variants is to be taken."""
     executor = _AtOnce(lowered)
     compute = executor.generated()
     assert not executor.overwrites  # what comes before a decision commits nothing

@@ -1,4 +1,4 @@
-"""Origins are keys, read themselves again without writing, and print as the user would write them."""
+"""Access paths are keys, read themselves again without writing, and print as the user would write them."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from torchjanus.core.access_path import Floats, Ints, Origin, Step, numbers_of, token_of
+from torchjanus.core.access_path import AccessPath, Floats, Ints, Step, numbers_of, token_of
 from torchjanus.trace.values import Apply, Read
 
-ARG = Origin.arg(0, "batch")
+ARG = AccessPath.arg(0, "batch")
 
 
 def cell_of(value: Any) -> Any:
@@ -67,18 +67,18 @@ def test_tokens_are_hashable_and_repeat(value: Any) -> None:
 # -- keys ---------------------------------------------------------------------------------------------------------
 
 
-def test_origins_are_equal_where_their_paths_are() -> None:
-    assert ARG == Origin.arg(0)  # whatever it is called
-    assert ARG != Origin.arg(1)
+def test_access_paths_are_equal_where_their_paths_are() -> None:
+    assert ARG == AccessPath.arg(0)  # whatever it is called
+    assert ARG != AccessPath.arg(1)
     assert ARG.item(1) != ARG.item(True)
     assert ARG.item(0.0) != ARG.item(-0.0)
     assert ARG.attribute("x") == ARG.then(Step.DICT).item("x")
     assert ARG.then(Step.FIELD, "x") != ARG.attribute("x")
-    assert ARG.item("x") != Origin.kwarg("x")
-    assert len({ARG, Origin.arg(0), Origin.arg(0).item(1), ARG.item(1)}) == 2
+    assert ARG.item("x") != AccessPath.kwarg("x")
+    assert len({ARG, AccessPath.arg(0), AccessPath.arg(0).item(1), ARG.item(1)}) == 2
     assert ARG != "batch"
     one: list[int] = []
-    assert Origin.const(one) == Origin.const(one) != Origin.const([])
+    assert AccessPath.const(one) == AccessPath.const(one) != AccessPath.const([])
 
 
 # -- reading ------------------------------------------------------------------------------------------------------
@@ -95,81 +95,81 @@ class Slotted:
 
 NAMESPACE = SimpleNamespace(a=[10, {"k": 11}])
 CELL = cell_of(NAMESPACE)
-READ: list[tuple[Origin, Any]] = [
-    (Origin.arg(1), "second"),
-    (Origin.kwarg("named"), "word"),
-    (Origin.const(NAMESPACE), NAMESPACE),
-    (Origin.cell(CELL, "n"), NAMESPACE),
-    (Origin.arg(0).attribute("a").item(0), 10),
-    (Origin.arg(0).attribute("a").item(1).item("k"), 11),
-    (Origin.arg(0).attribute("a").item(-1).item("k"), 11),
-    (Origin.arg(0).attribute("a").then(Step.LEN), 2),
-    (Origin.const(Slotted(7)).then(Step.FIELD, "x"), 7),
-    (Origin.const(VARIABLE).then(Step.CONTEXT), None),
-    (Origin.arg(0).then(Step.DICT), vars(NAMESPACE)),
+READ: list[tuple[AccessPath, Any]] = [
+    (AccessPath.arg(1), "second"),
+    (AccessPath.kwarg("named"), "word"),
+    (AccessPath.const(NAMESPACE), NAMESPACE),
+    (AccessPath.cell(CELL, "n"), NAMESPACE),
+    (AccessPath.arg(0).attribute("a").item(0), 10),
+    (AccessPath.arg(0).attribute("a").item(1).item("k"), 11),
+    (AccessPath.arg(0).attribute("a").item(-1).item("k"), 11),
+    (AccessPath.arg(0).attribute("a").then(Step.LEN), 2),
+    (AccessPath.const(Slotted(7)).then(Step.FIELD, "x"), 7),
+    (AccessPath.const(VARIABLE).then(Step.CONTEXT), None),
+    (AccessPath.arg(0).then(Step.DICT), vars(NAMESPACE)),
 ]
 
 
-@pytest.mark.parametrize(("origin", "value"), READ, ids=[str(o) for o, _ in READ])
-def test_read(origin: Origin, value: Any) -> None:
-    found = origin.read((NAMESPACE, "second"), {"named": "word"})
+@pytest.mark.parametrize(("access_path", "value"), READ, ids=[str(o) for o, _ in READ])
+def test_read(access_path: AccessPath, value: Any) -> None:
+    found = access_path.read((NAMESPACE, "second"), {"named": "word"})
     assert found is value or found == value
 
 
 BROKEN = [
-    (Origin.arg(5), IndexError),
-    (Origin.kwarg("none"), KeyError),
-    (Origin.arg(0).attribute("none"), KeyError),
-    (Origin.arg(0).attribute("a").item(9), IndexError),
-    (Origin.arg(0).attribute("a").item(0).item(0), TypeError),
-    (Origin.arg(0).then(Step.FIELD, "none"), AttributeError),
-    (Origin.arg(1).attribute("x"), AttributeError),
+    (AccessPath.arg(5), IndexError),
+    (AccessPath.kwarg("none"), KeyError),
+    (AccessPath.arg(0).attribute("none"), KeyError),
+    (AccessPath.arg(0).attribute("a").item(9), IndexError),
+    (AccessPath.arg(0).attribute("a").item(0).item(0), TypeError),
+    (AccessPath.arg(0).then(Step.FIELD, "none"), AttributeError),
+    (AccessPath.arg(1).attribute("x"), AttributeError),
 ]
 
 
-@pytest.mark.parametrize(("origin", "error"), BROKEN, ids=[str(o) for o, _ in BROKEN])
-def test_a_path_that_has_broken_off_raises_what_python_raises(origin: Origin, error: type[Exception]) -> None:
+@pytest.mark.parametrize(("access_path", "error"), BROKEN, ids=[str(o) for o, _ in BROKEN])
+def test_a_path_that_has_broken_off_raises_what_python_raises(access_path: AccessPath, error: type[Exception]) -> None:
     with pytest.raises(error):
-        origin.read((NAMESPACE, "second"), {})
+        access_path.read((NAMESPACE, "second"), {})
 
 
 @pytest.mark.parametrize("cls", [lambda: collections.defaultdict(list), collections.Counter])
 def test_reading_makes_no_default(cls: Any) -> None:
     held = cls()
     with pytest.raises(KeyError):
-        Origin.arg(0).item("missing").read((held,), {})
+        AccessPath.arg(0).item("missing").read((held,), {})
     assert len(held) == 0
 
 
 # -- printing -----------------------------------------------------------------------------------------------------
 
-NET = Origin.arg(0, "net")
+NET = AccessPath.arg(0, "net")
 TEXTS = [
-    (Origin.arg(2), "args[2]"),
-    (Origin.kwarg("lr"), "lr"),
-    (Origin.cell(CELL, "model"), "model"),
+    (AccessPath.arg(2), "args[2]"),
+    (AccessPath.kwarg("lr"), "lr"),
+    (AccessPath.cell(CELL, "model"), "model"),
     (NET.attribute("x"), "net.x"),
     (NET.then(Step.DICT), "net.__dict__"),
     (NET.then(Step.FIELD, "grad"), "net.grad"),
     (NET.item("k").then(Step.LEN), "len(net['k'])"),
     (NET.item(3), "net[3]"),
-    (NET.item(ARG), "net[<Origin>]"),
+    (NET.item(ARG), "net[<AccessPath>]"),
     (NET.then(Step.CONTEXT), "net.get()"),
     (NET.attribute("_parameters").item("weight"), "net.weight"),
     (NET.attribute("_modules").item("0").attribute("_buffers").item("mean"), "net[0].mean"),
     (NET.attribute("_modules").item("head"), "net.head"),
     (NET.item("_parameters").item("weight"), "net['_parameters']['weight']"),
-    (Origin.const({}, "globals").item("LIMIT"), "LIMIT"),
-    (Origin.const({}).item("LIMIT"), "<dict>['LIMIT']"),
-    (Origin.const(cell_of), "cell_of"),
-    (Origin.const(nn.Linear).then(Step.DICT).item("in_features"), "Linear.in_features"),
-    (Origin.const(object(), "self").attribute("count"), "self.count"),
+    (AccessPath.const({}, "globals").item("LIMIT"), "LIMIT"),
+    (AccessPath.const({}).item("LIMIT"), "<dict>['LIMIT']"),
+    (AccessPath.const(cell_of), "cell_of"),
+    (AccessPath.const(nn.Linear).then(Step.DICT).item("in_features"), "Linear.in_features"),
+    (AccessPath.const(object(), "self").attribute("count"), "self.count"),
 ]
 
 
-@pytest.mark.parametrize(("origin", "text"), TEXTS, ids=[t for _, t in TEXTS])
-def test_text(origin: Origin, text: str) -> None:
-    assert str(origin) == text
+@pytest.mark.parametrize(("access_path", "text"), TEXTS, ids=[t for _, t in TEXTS])
+def test_text(access_path: AccessPath, text: str) -> None:
+    assert str(access_path) == text
 
 
 # -- items by expression, and all of a sequence ---------------------------------------------------------------------
@@ -177,22 +177,22 @@ def test_text(origin: Origin, text: str) -> None:
 
 def test_an_item_by_an_expression_follows_it() -> None:
     table = {"a": 1.0, "b": 2.0}
-    origin = Origin.const(table, "table").at(Read(Origin.arg(0, "name")))
-    assert [origin.read((name,), {}) for name in "aba"] == [1.0, 2.0, 1.0]
-    assert str(origin) == "table[name]"
-    half = Origin.const([10, 20, 30], "row").at(Apply(int.__floordiv__, (Read(Origin.arg(0, "k")), 2)))
-    assert [half.read((k,), {}) for k in (0, 1, 2, 5, -1)] == [10, 10, 20, 30, 30]
-    assert half != origin
-    assert half == Origin.const(half.base.key).at(Apply(int.__floordiv__, (Read(Origin.arg(0)), 2)))  # type: ignore[union-attr]
+    access_path = AccessPath.const(table, "table").at(Read(AccessPath.arg(0, "name")))
+    assert [access_path.read((name,), {}) for name in "aba"] == [1.0, 2.0, 1.0]
+    assert str(access_path) == "table[name]"
+    direction = AccessPath.const([10, 20, 30], "row").at(Apply(int.__floordiv__, (Read(AccessPath.arg(0, "k")), 2)))
+    assert [direction.read((k,), {}) for k in (0, 1, 2, 5, -1)] == [10, 10, 20, 30, 30]
+    assert direction != access_path
+    assert direction == AccessPath.const(direction.base.key).at(Apply(int.__floordiv__, (Read(AccessPath.arg(0)), 2)))  # type: ignore[union-attr]
     for broken, error in ((("c",), KeyError), ((), IndexError)):
         with pytest.raises(error):
-            origin.read(broken, {})
+            access_path.read(broken, {})
 
 
 def test_an_item_by_an_expression_makes_no_default() -> None:
     table: Any = collections.defaultdict(list)
     with pytest.raises(KeyError):
-        Origin.const(table).at(Read(Origin.arg(0))).read(("a",), {})
+        AccessPath.const(table).at(Read(AccessPath.arg(0))).read(("a",), {})
     assert not table
 
 
@@ -204,6 +204,6 @@ def test_numbers_of_one_type() -> None:
     for row in mixed:
         with pytest.raises(TypeError):
             numbers_of(row)
-    origin = Origin.arg(0, "losses").then(Step.NUMBERS)
-    assert origin.read(([1.0, 2.0],), {}) == (1.0, 2.0)
-    assert str(origin) == "losses[:]"
+    access_path = AccessPath.arg(0, "losses").then(Step.NUMBERS)
+    assert access_path.read(([1.0, 2.0],), {}) == (1.0, 2.0)
+    assert str(access_path) == "losses[:]"

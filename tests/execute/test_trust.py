@@ -61,7 +61,7 @@ def no_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor])
     inputs[index].copy_(seen.old[index])
 
 
-def half_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
+def part_update(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> None:
     index = seen.lowered.mutated[0]
     inputs[index].copy_((inputs[index] + seen.old[index]) / 2)
 
@@ -108,7 +108,7 @@ def explosion(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor])
 
 FAULTS: list[tuple[Callable[..., Any], str]] = [
     (no_update, "the update of input"),
-    (half_update, "the update of input"),
+    (part_update, "the update of input"),
     (stray_write, "which must stay as it is"),
     (off_loss, "value 0 by"),
     (not_a_number, "the update of input"),
@@ -328,7 +328,7 @@ def test_a_call_runs_replay_once_and_asks_it_one_question_at_most() -> None:
 
     def trial_of(lowered: Lowered) -> Trial:
         made.append(Counting(lowered))
-        return Trial(Wrong(lowered, half_update), made[0])
+        return Trial(Wrong(lowered, part_update), made[0])
 
     run = Lockstep(make_state("mlp", "adam"), step, data_of("mlp"), trial_of)
     trial: Any = run.executable
@@ -344,7 +344,7 @@ def test_a_call_runs_replay_once_and_asks_it_one_question_at_most() -> None:
 def test_a_thorough_trial_can_be_decided_in_one_call() -> None:
     run = Lockstep(
         make_state("mlp", "adam"), step, data_of("mlp"),
-        lambda lowered: Trial(Wrong(lowered, half_update), needed=1, thorough=True),
+        lambda lowered: Trial(Wrong(lowered, part_update), needed=1, thorough=True),
     )  # fmt: skip
     trial: Any = run.executable
     run.advance()
@@ -354,7 +354,7 @@ def test_a_thorough_trial_can_be_decided_in_one_call() -> None:
 
 
 def test_a_call_that_proves_nothing_costs_one_more() -> None:
-    faults = [half_update, *[lambda seen, inputs, values: None] * 9]
+    faults = [part_update, *[lambda seen, inputs, values: None] * 9]
     calls: list[int] = []
 
     def once(seen: Any, inputs: list[torch.Tensor], values: list[torch.Tensor]) -> Any:

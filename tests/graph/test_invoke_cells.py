@@ -27,7 +27,7 @@ def parts_of(function: Function, *, takes: int = 1, columns: Sequence[Column] = 
     cell = Cell("walk", function, (0,) * takes, tuple(columns), (1,))
     recursion = Recursion((cell,), (ROW, buffer), (WEIGHT, TABLE), (0,), (1,))
     seed = torch.randn(3, 4, requires_grad=True)
-    return Invocation(recursion).halves([WEIGHT, TABLE], [seed]).cells[0]
+    return Invocation(recursion).partition([WEIGHT, TABLE], [seed]).cells[0]
 
 
 def targets(part: Part | None) -> list[str]:
@@ -174,8 +174,8 @@ def test_rows_made_from_nothing_have_a_symbolic_number() -> None:
         return [torch.where(state > 0, state, given[0].new_full((4,), 2.0))]
 
     recursion = Recursion((Cell("walk", starts, (0,), (), (1,)),), (ROW, ROW), (WEIGHT, TABLE), (0,), (1,))
-    halves = Invocation(recursion).halves([WEIGHT, TABLE], [torch.randn(3, 4, requires_grad=True)])
-    made = {name: writing_of(halves.cells[0], recursion, name) for name in PARTS}
+    partition = Invocation(recursion).partition([WEIGHT, TABLE], [torch.randn(3, 4, requires_grad=True)])
+    made = {name: writing_of(partition.cells[0], recursion, name) for name in PARTS}
     for writing in made.values():
         assert writing is not None
         assert str(_COUNTS[0]) not in writing.prepared.graph.code

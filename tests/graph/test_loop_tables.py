@@ -1,4 +1,4 @@
-"""Words looked up in the rounds of a loop are looked up before the loop, where their table is large."""
+"""Words looked up in the iterations of a loop are looked up before the loop, where their table is large."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ NAMES = [name for category, name in harness.programs() if category == CATEGORY]
 def test_gradients_are_eagers_up_to_rounding(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputs, "LARGE_TABLE", 1)
     hoisted = []
-    looks_up = inputs.RoundInputs._looks_up
+    looks_up = inputs.IterationInputs._looks_up
 
-    def watched(self: inputs.RoundInputs, *given: object) -> bool:
+    def watched(self: inputs.IterationInputs, *given: object) -> bool:
         hoisted.append(looks_up(self, *given))  # type: ignore[arg-type]
         return hoisted[-1]
 
-    monkeypatch.setattr(inputs.RoundInputs, "_looks_up", watched)
+    monkeypatch.setattr(inputs.IterationInputs, "_looks_up", watched)
     eager, other = (harness.run(CATEGORY, name, executor) for executor in (None, "replay"))
     assert harness.compare(eager, other, 1e-5) == []
     expected = (

@@ -78,7 +78,7 @@ def test_patterns_have_the_meaning_that_the_hooks_give_them() -> None:
 def test_hooks_are_asked_in_cpythons_order() -> None:
     asked: list[Any] = []
 
-    class Told(Semantics):
+    class Merged(Semantics):
         def attr(self, at: Any, obj: Any, name: str) -> Any:
             asked.append(name)
             return super().attr(at, obj, name)
@@ -91,7 +91,7 @@ def test_hooks_are_asked_in_cpythons_order() -> None:
             asked.append((op, a, b))
             return super().compare(at, op, a, b)
 
-    assert virtualize(told, Told())(Point(1, (5, 6))) == (5, [6])
+    assert virtualize(told, Merged())(Point(1, (5, 6))) == (5, [6])
     own = [one for one in asked if one != "low"]
     values = [one for one in own if one in ("x", "y", 0, 1, ("==", 1, 1))]
     assert values == ["x", "y", ("==", 1, 1), 0, 1]
@@ -102,7 +102,7 @@ def test_bound_names_of_the_module_and_of_closures_are_told() -> None:
     stored: list[Any] = []
     last: Any = None
 
-    class Told(Semantics):
+    class Merged(Semantics):
         def set_cell(self, at: Any, cell: Any, name: str, value: Any) -> Any:
             stored.append((name, value))
             return super().set_cell(at, cell, name, value)
@@ -113,7 +113,7 @@ def test_bound_names_of_the_module_and_of_closures_are_told() -> None:
             case [last, _]:
                 pass
 
-    virtualize(keep, Told())([4, 5])
+    virtualize(keep, Merged())([4, 5])
     assert (last, stored) == (4, [("last", 4)])
     keep([6, 7])
     assert last == 6

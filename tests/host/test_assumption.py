@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import NOWHERE
 from torchjanus.host.assumption import (
     AmbientState,
@@ -35,7 +35,7 @@ from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.semantics.watch.watch import ambient_state
 from torchjanus.trace.values import Apply, Fetch, Read
 
-X = Origin.arg(0, "x")
+X = AccessPath.arg(0, "x")
 K = X.item("k")
 THING = [1]
 

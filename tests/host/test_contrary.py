@@ -6,7 +6,7 @@ import collections
 
 import pytest
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE
 from torchjanus.host.assumption import Identity
 from torchjanus.host.contrary import contrary
@@ -60,7 +60,7 @@ class Mortal:
 
 
 def another(value):
-    return contrary(Identity(NOWHERE, Origin.arg(0), value)).value
+    return contrary(Identity(NOWHERE, AccessPath.arg(0), value)).value
 
 
 @pytest.mark.parametrize("value", [Stack(1, 2), Table(a=1), Plain(), [1], {"a": 1}], ids=lambda v: type(v).__name__)

@@ -69,11 +69,11 @@ WRITES: dict[str, Callable[[list[dict[Any, Any]]], object]] = {
 
 
 @given(st.lists(st.lists(st.sampled_from(sorted(WRITES)), max_size=3), min_size=1, max_size=24))
-def test_the_answer_is_that_of_asking_each_time(rounds: list[list[str]]) -> None:
+def test_the_answer_is_that_of_asking_each_time(iterations: list[list[str]]) -> None:
     held = heap()
     dictionaries = Dictionaries(asked_of(held))
     assert dictionaries.unbroken()
-    for writes in rounds:
+    for writes in iterations:
         for write in writes:
             WRITES[write](held)
         expected = all(questions.answered() for questions in asked_of(held))
@@ -85,9 +85,9 @@ def test_the_answer_is_that_of_asking_each_time(rounds: list[list[str]]) -> None
 def test_one_that_is_written_at_each_call_is_asked_at_each(written: str) -> None:
     held = heap()
     dictionaries = Dictionaries(asked_of(held))
-    for turn in range(10):
-        held[0][written] = 0.5 if turn < 9 else 0.25
-        assert dictionaries.unbroken() is (written != "rate" or turn < 9)
+    for iteration in range(10):
+        held[0][written] = 0.5 if iteration < 9 else 0.25
+        assert dictionaries.unbroken() is (written != "rate" or iteration < 9)
     held[0]["rate"] = 0.5
     assert dictionaries.unbroken()
     held[2]["a"] = 1  # the others are still watched

@@ -25,7 +25,7 @@ def test_the_very_object_is_embedded() -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 29, 30, 31, 32, 300, 3000])
 def test_many_arguments(count: int) -> None:
-    """Long displays are compiled in other ways than short ones."""
+    """Long displays are compiled in other variants than short ones."""
     objects = [object() for _ in range(count)]
     names = {f"C{i}": value for i, value in enumerate(objects)}
     texts = ", ".join(names)

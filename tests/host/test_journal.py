@@ -313,15 +313,15 @@ def test_memory_that_the_program_does_not_come_to_change_stays_as_it_was() -> No
 
 
 def test_memory_is_put_back_where_the_call_raised() -> None:
-    def half_done(memory: bytearray) -> None:
+    def part_done(memory: bytearray) -> None:
         memory[0] = 7
         raise ValueError("no")
 
     journal, memory = Journal(), bytearray(1)
     with pytest.raises(ExternRaised):
-        journal.overwrite(Bytes, 0, WORLD, False, half_done, memory)
+        journal.overwrite(Bytes, 0, WORLD, False, part_done, memory)
     journal.begin()
     assert memory[0] == 0
     with pytest.raises(ValueError, match="no"):
-        journal.commit(0, WORLD, half_done, memory)
+        journal.commit(0, WORLD, part_done, memory)
     assert memory[0] == 7

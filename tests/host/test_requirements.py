@@ -13,7 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchjanus.core.access_path import Origin, Step, read_item
+from torchjanus.core.access_path import AccessPath, Step, read_item
 from torchjanus.core.errors import NOWHERE
 from torchjanus.host.assumption import (
     Arguments,
@@ -67,14 +67,14 @@ def agree(assumptions: list[Assumption], args: tuple[Any, ...], kwargs: dict[str
     return expected
 
 
-X = Origin.arg(0, "x")
+X = AccessPath.arg(0, "x")
 MODEL = SimpleNamespace(rate=0.5, on=True, n=1, parts=[1, 2.0, "three"], table={"a": 1, 2: None}, none=None)
 INNER = {"lr": 0.0, "name": "sgd"}
 
 
 def about(value: Any) -> list[Assumption]:
     """Assumptions on x, such that each holds for ``value`` or not."""
-    k, pinned = X.item("k"), Origin.const(MODEL).attribute("rate")
+    k, pinned = X.item("k"), AccessPath.const(MODEL).attribute("rate")
     return [
         ValueOf(NOWHERE, k, value),
         TypeOf(NOWHERE, k, type(value)),
@@ -109,8 +109,8 @@ heaps = st.recursive(
     ),
     max_leaves=6,
 )
-origins = st.recursive(
-    st.sampled_from([X, Origin.arg(1), Origin.kwarg("w")]),
+access_paths = st.recursive(
+    st.sampled_from([X, AccessPath.arg(1), AccessPath.kwarg("w")]),
     lambda inner: st.one_of(
         st.builds(lambda o, key: o.item(key), inner, keys),
         st.builds(lambda o: o.attribute("k"), inner),
@@ -119,12 +119,14 @@ origins = st.recursive(
     max_leaves=3,
 )
 assumptions = st.one_of(
-    st.builds(lambda o, v: ValueOf(NOWHERE, o, v), origins.filter(lambda o: o.step is not Step.LEN), values),
-    st.builds(lambda o, v: TypeOf(NOWHERE, o, type(v)), origins, values),
-    st.builds(lambda o, key, p: KeyPresence(NOWHERE, o, key, p), origins, st.sampled_from(["k", "a"]), st.booleans()),
-    st.builds(lambda a, b, s: SameObject(NOWHERE, a, b, s), origins, origins, st.booleans()),
+    st.builds(lambda o, v: ValueOf(NOWHERE, o, v), access_paths.filter(lambda o: o.step is not Step.LEN), values),
+    st.builds(lambda o, v: TypeOf(NOWHERE, o, type(v)), access_paths, values),
+    st.builds(
+        lambda o, key, p: KeyPresence(NOWHERE, o, key, p), access_paths, st.sampled_from(["k", "a"]), st.booleans()
+    ),
+    st.builds(lambda a, b, s: SameObject(NOWHERE, a, b, s), access_paths, access_paths, st.booleans()),
     st.builds(lambda n, w: Arguments(NOWHERE, n, w), st.integers(1, 2), st.sampled_from([(), ("w",)])),
-    st.builds(lambda o, t: Condition(NOWHERE, Apply(operator.lt, (Read(o), 1)), t), origins, st.booleans()),
+    st.builds(lambda o, t: Condition(NOWHERE, Apply(operator.lt, (Read(o), 1)), t), access_paths, st.booleans()),
 )
 
 
@@ -148,7 +150,7 @@ def watched_heap() -> SimpleNamespace:
 
 
 def assumptions_on(heap: SimpleNamespace) -> list[Assumption]:
-    root = Origin.const(heap)
+    root = AccessPath.const(heap)
     groups, state = root.attribute("groups"), root.attribute("state")
     made: list[Assumption] = [
         Arguments(NOWHERE, 1, ()),
@@ -165,16 +167,16 @@ def assumptions_on(heap: SimpleNamespace) -> list[Assumption]:
         ValueOf(NOWHERE, root.attribute("names").item(1), 1),
     ]
     for index, group in enumerate(heap.groups):
-        origin = groups.item(index)
+        access_path = groups.item(index)
         made += [
-            Identity(NOWHERE, origin, group),
-            ValueOf(NOWHERE, origin.item("lr"), 0.1),
-            ValueOf(NOWHERE, origin.item("on"), True),
-            ValueOf(NOWHERE, origin.item("off"), None),
-            ValueOf(NOWHERE, origin.item("name"), f"g{index}"),
-            KeyPresence(NOWHERE, origin, "extra", False),
-            Identity(NOWHERE, origin.item("hooks"), group["hooks"]),
-            Emptiness(NOWHERE, origin.item("hooks"), False),
+            Identity(NOWHERE, access_path, group),
+            ValueOf(NOWHERE, access_path.item("lr"), 0.1),
+            ValueOf(NOWHERE, access_path.item("on"), True),
+            ValueOf(NOWHERE, access_path.item("off"), None),
+            ValueOf(NOWHERE, access_path.item("name"), f"g{index}"),
+            KeyPresence(NOWHERE, access_path, "extra", False),
+            Identity(NOWHERE, access_path.item("hooks"), group["hooks"]),
+            Emptiness(NOWHERE, access_path.item("hooks"), False),
         ]
     return made
 
@@ -221,7 +223,7 @@ def test_a_pinned_heap(expected: bool, change: Any) -> None:
 def test_a_guard_never_calls_a_default_factory(pinned: bool) -> None:
     held: Any = collections.defaultdict(list)
     held["k"] = 1
-    base = Origin.const(held) if pinned else X
+    base = AccessPath.const(held) if pinned else X
     asked = [ValueOf(NOWHERE, base.item("k"), 1), TypeOf(NOWHERE, base.item("j"), list)]
     assert not guard(asked)((held,), {})
     del held["k"]
@@ -241,7 +243,7 @@ def test_a_relaxed_sequence_is_subscripted_once_its_class_is_known() -> None:
 def test_a_counter_answers_for_missing_keys_to_no_guard() -> None:
     held: Any = collections.Counter()
     assert not guard([ValueOf(NOWHERE, X.item("k"), 0)])((held,), {})
-    assert not guard([ValueOf(NOWHERE, Origin.const(held).item("k"), 0)])((held,), {})
+    assert not guard([ValueOf(NOWHERE, AccessPath.const(held).item("k"), 0)])((held,), {})
 
 
 def test_guards_go_below_methods_written_in_python() -> None:
@@ -252,7 +254,7 @@ def test_guards_go_below_methods_written_in_python() -> None:
         __getitem__ = __contains__ = __len__ = __iter__ = get = answer
 
     held = Loud(k=1)
-    for base in (X, Origin.const(held)):
+    for base in (X, AccessPath.const(held)):
         asked = [
             ValueOf(NOWHERE, base.item("k"), 1),
             KeyPresence(NOWHERE, base, "z", False),
@@ -309,8 +311,8 @@ def test_same_keys_does_not_take_true_for_one() -> None:
 
 def test_many_states_that_must_not_be_empty_are_asked_at_once():
     states = [{"step": 1}, {"step": 2}, {}]
-    origins = [Origin.const(state) for state in states]
-    lengths = [Apply(operator.eq, (Read(origin.then(Step.LEN)), 0)) for origin in origins]
+    access_paths = [AccessPath.const(state) for state in states]
+    lengths = [Apply(operator.eq, (Read(access_path.then(Step.LEN)), 0)) for access_path in access_paths]
     check = guard([Condition(NOWHERE, length, number == 2) for number, length in enumerate(lengths)])
     assert check((), {})
     states[2]["step"] = 3
@@ -323,9 +325,9 @@ def test_many_states_that_must_not_be_empty_are_asked_at_once():
 def test_the_items_of_a_sequence_are_compared_by_identity():
     items = [torch.ones(1), torch.ones(1), object()]
     held = list(items)
-    origin = Origin.const(held)
-    whole = guard([Identity(NOWHERE, origin.item(at), item) for at, item in enumerate(items)])
-    part = guard([Identity(NOWHERE, origin.item(at), items[at]) for at in (0, 2)])
+    access_path = AccessPath.const(held)
+    whole = guard([Identity(NOWHERE, access_path.item(at), item) for at, item in enumerate(items)])
+    part = guard([Identity(NOWHERE, access_path.item(at), items[at]) for at in (0, 2)])
     assert whole((), {}) and part((), {})
     held[1] = torch.ones(1)
     assert not whole((), {}) and part((), {})

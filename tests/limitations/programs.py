@@ -294,13 +294,13 @@ def argument_that_shares_memory():
 @program(refused="a tensor passed in shares memory with one that the step changes in place")
 def argument_beside_what_changes():
     w = torch.zeros(10)
-    half = w[:5]
+    direction = w[:5]
 
     def step(x):
-        half.add_(1)
+        direction.add_(1)
         return x * 2
 
-    return Program(step, [(w[5:],) for _ in range(CALLS)], state=half)
+    return Program(step, [(w[5:],) for _ in range(CALLS)], state=direction)
 
 
 @program(refused="holds a tensor made in this very call")
@@ -756,7 +756,7 @@ class Cache:
     cached = functools.lru_cache(torch.ones)  # not the program's own function
 
 
-@program(refused="uses a tensor of unknown origin")
+@program(refused="uses a tensor of unknown access path")
 def tensor_out_of_a_cache():
     def step(x):
         return x * Cache.cached(5)
@@ -905,7 +905,7 @@ def tensor_that_changes_after_native_code_got_it():
     return Program(step, inputs())
 
 
-@program(refused="a Function returns a tensor of unknown origin")
+@program(refused="a Function returns a tensor of unknown access path")
 def function_that_returns_a_tensor_out_of_a_cache():
     class Cached(torch.autograd.Function):
         @staticmethod
@@ -1084,12 +1084,12 @@ def size_that_torch_holds():
     return Program(step, [(torch.ones(size),) for size in (3, 4, 5, 3, 4, 3, 4, 5)])
 
 
-@program(speculated=0, told="its assertions keep failing: a tensor decides which way the program goes")
+@program(speculated=0, told="its assertions keep failing: a tensor decides which path is taken")
 def tensor_that_decides():
     def step(x):
         if x.sum() > 0:
             return x * 2
-        return torch.ones(2).set_(x * 3)  # this way is refused
+        return torch.ones(2).set_(x * 3)  # this variant is refused
 
     calls = [(torch.full((2,), 1.0 if k < 4 or k % 2 else -1.0),) for k in range(24)]
     return Program(step, calls)

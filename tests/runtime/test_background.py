@@ -142,7 +142,7 @@ def test_calls_go_on_while_a_child_works_and_the_report_says_so(child: Callable[
     assert made.engine.notes == []
 
 
-def test_others_wait_for_their_turn(child: Callable[[str], None], folder: Path) -> None:
+def test_others_wait_for_their_iteration(child: Callable[[str], None], folder: Path) -> None:
     child(SLEEPING)
     first, second = Step(), Step()
     first.calls(3)

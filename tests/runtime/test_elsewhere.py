@@ -248,11 +248,11 @@ def test_nothing_is_given_up_while_the_other_way_is_awaited(other: Other) -> Non
         return (h * 3).sum() if x.sum() > 0 else (h + 1).mean()
 
     ours = torchjanus.speculate(step, executor="auto")
-    ways = [torch.full((2, 2), value) for value in (1.0, -1.0)]
+    variants = [torch.full((2, 2), value) for value in (1.0, -1.0)]
 
     def calls(*picks: int) -> None:
         for pick in picks:
-            assert torch.equal(ours(ways[pick]), step(ways[pick]))
+            assert torch.equal(ours(variants[pick]), step(variants[pick]))
 
     calls(0, 0, 0)
     other.go.set()
@@ -329,7 +329,7 @@ def always_twenty(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("program", [over_time, with_attention, until_small, always_twenty], ids=lambda p: p.__name__)
-def test_loops_come_with_their_rounds(other: Other, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_come_with_their_iterations(other: Other, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "lower_rolled", None)  # not here
     monkeypatch.setattr(kept, "MANY", 1000)  # loops go there whatever their size
     if program is always_twenty:
@@ -449,7 +449,7 @@ def test_the_graph_of_another_way_is_taken_when_calls_go_that_way(other: Other) 
     calls(1, 1)
     assert step.statistics().speculated == 2
     other.go.clear()
-    calls(-1, -1, -1)  # watched, and the graph of this way is asked for
+    calls(-1, -1, -1)  # watched, and the graph of this variant is asked for
     asked = other.asked
     assert asked >= 2
     tried = step.statistics().violated
@@ -495,7 +495,7 @@ def test_how_many_calls_may_be_made_twice_goes_by_what_graphs_save(share: float,
     assert awaiting.begin(making) is None
     awaiting.elsewhere = SimpleNamespace(over=False)  # type: ignore[assignment]
     for _ in range(6):
-        awaiting.in_vain()
+        awaiting.wasted()
     story.counts.speculated += 4
     assert awaiting.hinders
     assert awaiting.prevails(share) is prevails
@@ -519,12 +519,12 @@ def test_graphs_whose_calls_have_to_be_repeated_rest_while_another_is_made(other
     seeds = [next(n for n in range(100) if (random.Random(n).random() < 0.5) is low) for low in (True, False)]
     ours = torchjanus.speculate(step, executor="auto")
 
-    def calls(*ways: int) -> None:
-        for way in ways:
+    def calls(*variants: int) -> None:
+        for variant in variants:
             x = torch.rand(3, 4)
-            random.seed(seeds[way])
+            random.seed(seeds[variant])
             expected, after = step(x), random.random()
-            random.seed(seeds[way])
+            random.seed(seeds[variant])
             assert torch.equal(ours(x), expected)
             assert random.random() == after
 
@@ -561,7 +561,7 @@ def in_step(made: Any, calls: int, settle: Callable[[], None] = lambda: None) ->
 
 
 @pytest.mark.parametrize("made", [Trees, Choosing])
-def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_elsewhere(
+def test_recursion_and_iterations_in_which_tensors_decide_are_lowered_elsewhere(
     made: Any, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "lower_rolled", None)  # not here
@@ -572,7 +572,7 @@ def test_recursion_and_rounds_in_which_tensors_decide_are_lowered_elsewhere(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("made", [Trees, Choosing])
-def test_another_process_lowers_recursion_and_rounds_in_which_tensors_decide(
+def test_another_process_lowers_recursion_and_iterations_in_which_tensors_decide(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kept, "lower_rolled", None)

@@ -17,7 +17,7 @@ from torchjanus.graph.lowering.program_bytes import pack_program, unpack_program
 from torchjanus.graph.operators.loop_op import own_keys
 from torchjanus.runtime.runs import kept
 
-# Those with recursive calls, and with rounds in which tensors decide.
+# Those with recursive calls, and with iterations in which tensors decide.
 OWN = frozenset(
     """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers decided_nodes generic_walks
     deciding_loops effects_of_ways lists_of_ways rounds_by_number counting_loops rows_before""".split()

@@ -143,7 +143,7 @@ def _statement(source: str) -> Use:
     return used
 
 
-class Told(Exception):
+class Merged(Exception):
     pass
 
 
@@ -262,7 +262,7 @@ METHODS: list[tuple[str, Callable[..., Any], str]] = [
     ("__complex__", _complex, "return complex(o).real"),
     ("__index__", _number, "return [5] * 20 and list(range(20))[o]"),
     ("__index__", _number, "return len(hex(o)) + operator.index(o)"),
-    ("__round__", _number, "return round(o)"),
+    ("__iteration__", _number, "return round(o)"),
     ("__trunc__", _number, "return math.trunc(o)"),
     ("__floor__", _number, "return math.floor(o)"),
     ("__ceil__", _number, "return math.ceil(o)"),
@@ -304,7 +304,7 @@ def build(name: str, answer: Callable[..., Any], kind: str, use: str) -> tuple[C
     elif name == "__enter__":
         space["__exit__"] = lambda self, *args: None
     made = type("Odd", (base,), space)
-    # A new object is made by what is assigned to __new__ or __init__, unless that is gone round.
+    # A new object is made by what is assigned to __new__ or __init__, unless that is gone iteration.
     obj = base.__new__(made)
     if name in ("__get__", "__set__", "__delete__"):
         holder = type("Holder", (), {"d": obj})()

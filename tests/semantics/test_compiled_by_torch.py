@@ -131,10 +131,10 @@ def compare(make: Callable[[Any], Made], backend: Any, around: Callable[[Any], A
     handler.emit = lambda record: seen.append(record.getMessage())  # type: ignore[method-assign]
     log.addHandler(handler)
     try:
-        for way in ("eager", "speculated"):
+        for variant in ("eager", "speculated"):
             torch._dynamo.reset()
             step, state = make(backend)
-            fast = step if way == "eager" else torchjanus.speculate(step, executor="replay")
+            fast = step if variant == "eager" else torchjanus.speculate(step, executor="replay")
             call, generator = around(fast), torch.Generator().manual_seed(1)
             results = [call(torch.randn(3, 4, generator=generator)) for _ in range(CALLS)]
             sides.append((results, state()))

@@ -188,7 +188,7 @@ def test_the_call_of_a_number_on_another_way_is_another_call():
 
 def test_a_generator_made_in_the_step_is_put_back_itself():
     def step(x, t):
-        return x * random.Random(0).choices(range(t.item() + 1), k=2)[0]
+        return x * random.Random(0).switches(range(t.item() + 1), k=2)[0]
 
     assert asked_in_turns(torchjanus.speculate(step, executor="replay"), FEW) == asked_in_turns(step, FEW)
 
@@ -235,7 +235,7 @@ def truths(x):
     return x * 2 if k else x + float(m)
 
 
-def handed_on(x):
+def loop_carried(x):
     return x * (1 + int(max(*np.random.randint(0, 3, 2))))
 
 
@@ -250,7 +250,7 @@ def in_a_list(x):
     return x * (1 + int(drawn[0])) + len(drawn)
 
 
-@pytest.mark.parametrize("step", [first_of_two, first_and_others, truths, handed_on, in_a_loop, in_a_list])
+@pytest.mark.parametrize("step", [first_of_two, first_and_others, truths, loop_carried, in_a_loop, in_a_list])
 def test_arrays_that_are_unpacked_give_other_numbers_at_each_call(step):
     speculated = torchjanus.speculate(step, executor="replay")
     assert answers(speculated) == answers(step)

@@ -275,19 +275,19 @@ def run(rank: int, store: str, names: list[str], results: str) -> None:
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     rows: list[tuple[str, str, Any, int, str]] = []
     for name in names:
-        for way in ("eager", "speculated"):
+        for variant in ("eager", "speculated"):
             before = dist.distributed_c10d._get_default_store()
             with contextlib.suppress(RuntimeError):
                 before.delete_key(f"count {rank}")
             dist.barrier()
-            rows.append((name, way, *_run(name, way, rank)))
+            rows.append((name, variant, *_run(name, variant, rank)))
     torch.save(rows, f"{results}.{rank}")
     dist.destroy_process_group()
 
 
-def _run(name: str, way: str, rank: int) -> tuple[Any, int, str]:
+def _run(name: str, variant: str, rank: int) -> tuple[Any, int, str]:
     step, state = STEPS[name]()
-    fast = torchjanus.speculate(step, executor="replay") if way == "speculated" else step
+    fast = torchjanus.speculate(step, executor="replay") if variant == "speculated" else step
     generator = torch.Generator().manual_seed(1 + rank)
     results: list[Any] = []
     for _ in range(CALLS):
@@ -296,7 +296,7 @@ def _run(name: str, way: str, rank: int) -> tuple[Any, int, str]:
         except Exception as error:
             results.append(f"{type(error).__name__}: {error}")
     kept: Any = [r.detach().clone() if isinstance(r, torch.Tensor) else r for r in results]
-    if way == "eager":
+    if variant == "eager":
         return (kept, state()), 0, ""
     return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast))  # type: ignore[attr-defined]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Extern, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
@@ -17,7 +17,7 @@ from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Te
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Fetch, Read
 
-NET, COUNT = Origin.arg(0, "net"), Origin.arg(1, "count")
+NET, COUNT = AccessPath.arg(0, "net"), AccessPath.arg(1, "count")
 F32 = ("Tensor", "float32", (3,), (1,), "cpu", False, True)
 ONE, TWO = TensorRef(1), TensorRef(2)
 HERE = Place("train.py", 12, 4, "step")
@@ -88,7 +88,7 @@ def test_another_path(one: Any, other: Any) -> None:
 
 def test_symbols_are_compared_by_parts() -> None:
     deep = {"a": [ONE, (Read(COUNT), slice(1, Fetch(1, 2, int)))], "b": None}
-    again = {"a": [TensorRef(1), (Read(Origin.arg(1)), slice(1, Fetch(1, 2, int)))], "b": None}
+    again = {"a": [TensorRef(1), (Read(AccessPath.arg(1)), slice(1, Fetch(1, 2, int)))], "b": None}
     assert symbol_token(deep) == symbol_token(again)
     assert hash(symbol_token(deep)) == hash(symbol_token(again))
     again["a"] = [ONE, (Read(COUNT), slice(2, Fetch(1, 2, int)))]
@@ -116,7 +116,7 @@ TEXTS = [
     (Mutation(NET.attribute("losses"), "append", (0.5,)), "write  net.losses.append(0.5)"),
     (Extern(print, ("loss", 1), {}), "extern print('loss', 1)"),
     (Decision(True), "branch True"),
-    (Trips(4), "loop   4 rounds"),
+    (Trips(4), "loop   4 iterations"),
     (Entered("Net.forward"), "call   Net.forward"),
     (Left("Net.forward"), "return Net.forward"),
 ]
@@ -132,7 +132,7 @@ def test_a_trace_is_indented_by_call_with_places() -> None:
     trace = Trace([Entered("f", HERE), Decision(True, inner), Left("f", inner), Trips(2, HERE)])
     lines = str(trace).splitlines()
     assert [line.split()[0] for line in lines] == ["train.py:12", "model.py:7", "model.py:7", "train.py:12"]
-    assert [line[41:] for line in lines] == ["call   f", "  branch True", "return f", "loop   2 rounds"]
+    assert [line[41:] for line in lines] == ["call   f", "  branch True", "return f", "loop   2 iterations"]
 
 
 def test_a_traces_tokens_speak_of_events_results_and_what_was_stored() -> None:

@@ -1,12 +1,12 @@
-"""What rounds compare with a fixed number sets a limit to how many of them are alike."""
+"""What iterations compare with a fixed number sets a limit to how many of them are alike."""
 
 from __future__ import annotations
 
 import pytest
 
 from torchjanus.hooks import COMPARE
+from torchjanus.trace.loop_records import Plain
 from torchjanus.trace.plains import limited
-from torchjanus.trace.rounds import Plain
 
 
 def compared(first: int, sign: str, second: int) -> Plain:
@@ -21,22 +21,22 @@ def counting(first: int, step: int) -> Plain:
 @pytest.mark.parametrize("step", [1, 2, 3, -1, -2])
 @pytest.mark.parametrize("bound", range(-9, 10))
 def test_a_comparison_sets_the_limit_at_which_it_turns(sign: str, step: int, bound: int) -> None:
-    numbers = [step * turn for turn in range(40)]
+    numbers = [step * iteration for iteration in range(40)]
     answers = [COMPARE[sign](number, bound) for number in numbers]
-    turns = answers.index(not answers[0]) if not all(one == answers[0] for one in answers) else None
-    if turns is None or turns >= 2:
+    loop_record = answers.index(not answers[0]) if not all(one == answers[0] for one in answers) else None
+    if loop_record is None or loop_record >= 2:
         rows = [[compared(number, sign, bound)] for number in numbers[:2]]
-        assert limited(rows) == ([[], []], turns)
+        assert limited(rows) == ([[], []], loop_record)
         assert limited([[compared(bound, sign, number)] for number in numbers[:1]])[1] is None
 
 
-def test_one_round_tells_by_what_it_adds() -> None:
+def test_one_iteration_tells_by_what_it_adds() -> None:
     added = counting(0, 1)
     assert limited([[compared(0, "<", 12), added]]) == ([[added]], 12)
     assert limited([[added, compared(1, "<", 12)]]) == ([[added]], 11)
 
 
-def test_other_answers_in_some_rounds_are_no_limit() -> None:
+def test_other_answers_in_some_iterations_are_no_limit() -> None:
     rows = [[compared(number, "<", 1)] for number in range(3)]
     assert limited(rows) == (rows, None)
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.trace.values import (
     Apply,
     Fetch,
@@ -27,7 +27,7 @@ from torchjanus.trace.values import (
     trace_value,
 )
 
-COUNT = Read(Origin.arg(0, "count"))
+COUNT = Read(AccessPath.arg(0, "count"))
 LOSS = Fetch(4, 2, float)
 
 
@@ -131,7 +131,7 @@ def test_text(expr: Any, text: str) -> None:
 def test_tokens_tell_expressions_apart() -> None:
     different = [
         COUNT,
-        Read(Origin.arg(1)),
+        Read(AccessPath.arg(1)),
         LOSS,
         Fetch(4, 3, float),
         Fetch(4, 2, int),
@@ -147,4 +147,4 @@ def test_tokens_tell_expressions_apart() -> None:
     ]
     assert len({expr.token for expr in different}) == len(different)
     assert len(set(different)) == len(different)
-    assert Apply(operator.add, (COUNT, 1)) == Apply(operator.add, (Read(Origin.arg(0)), 1))
+    assert Apply(operator.add, (COUNT, 1)) == Apply(operator.add, (Read(AccessPath.arg(0)), 1))

@@ -2,8 +2,8 @@
 
 Knows nothing of torch.
 
-An Origin prints itself as the user would write it, reads itself again from a later call's arguments, and serves as a
-key: two origins are equal when they are the same path, whatever lies at its end.
+An AccessPath prints itself as the user would write it, reads itself again from a later call's arguments, and serves as
+a key: two access paths are equal when they are the same path, whatever lies at its end.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 
-__all__ = ["RESULTS", "Floats", "Ints", "Origin", "Step", "native_class", "numbers_of", "read_item", "token_of"]
+__all__ = ["RESULTS", "AccessPath", "Floats", "Ints", "Step", "native_class", "numbers_of", "read_item", "token_of"]
 
-# Where ``Origin.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
+# Where ``AccessPath.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
 RESULTS: Any = ("results of extern calls",)
 
 _TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
@@ -117,11 +117,11 @@ def token_of(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Origin:
+class AccessPath:
     """One step of a path. Compare and hash by ``token``."""
 
     step: Step
-    base: Origin | None
+    base: AccessPath | None
     key: Any
     token: tuple[Any, ...]
     label: str = ""
@@ -130,40 +130,40 @@ class Origin:
         return hash(self.token)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Origin) and self.token == other.token
+        return isinstance(other, AccessPath) and self.token == other.token
 
     @staticmethod
-    def arg(index: int, name: str = "") -> Origin:
-        return Origin(Step.ARG, None, index, ("arg", index), name or f"args[{index}]")
+    def arg(index: int, name: str = "") -> AccessPath:
+        return AccessPath(Step.ARG, None, index, ("arg", index), name or f"args[{index}]")
 
     @staticmethod
-    def kwarg(name: str) -> Origin:
-        return Origin(Step.KWARG, None, name, ("kwarg", name), name)
+    def kwarg(name: str) -> AccessPath:
+        return AccessPath(Step.KWARG, None, name, ("kwarg", name), name)
 
     @staticmethod
-    def parameter(name: str) -> Origin:
-        return Origin(Step.PARAMETER, None, name, ("parameter", name), name)
+    def parameter(name: str) -> AccessPath:
+        return AccessPath(Step.PARAMETER, None, name, ("parameter", name), name)
 
     @staticmethod
-    def const(value: Any, label: str = "") -> Origin:
-        return Origin(Step.CONST, None, value, ("const", id(value)), label)
+    def const(value: Any, label: str = "") -> AccessPath:
+        return AccessPath(Step.CONST, None, value, ("const", id(value)), label)
 
     @staticmethod
-    def cell(cell: Any, name: str) -> Origin:
-        return Origin(Step.CELL, None, cell, ("cell", id(cell)), name)
+    def cell(cell: Any, name: str) -> AccessPath:
+        return AccessPath(Step.CELL, None, cell, ("cell", id(cell)), name)
 
     @staticmethod
-    def extern(number: int, label: str) -> Origin:
-        return Origin(Step.EXTERN, None, number, ("extern", number), label)
+    def extern(number: int, label: str) -> AccessPath:
+        return AccessPath(Step.EXTERN, None, number, ("extern", number), label)
 
     @staticmethod
-    def grown(number: Any) -> Origin:
+    def grown(number: Any) -> AccessPath:
         what = f"list {number}" if type(number) is int else "what a number"
-        return Origin(Step.GROWN, None, number, ("grown", number), f"<{what} of recursive calls>")
+        return AccessPath(Step.GROWN, None, number, ("grown", number), f"<{what} of recursive calls>")
 
     @staticmethod
-    def own(name: str) -> Origin:
-        return Origin(Step.OWN, None, name, ("own", name), name.removeprefix("^"))
+    def own(name: str) -> AccessPath:
+        return AccessPath(Step.OWN, None, name, ("own", name), name.removeprefix("^"))
 
     @property
     def is_grown(self) -> bool:
@@ -183,18 +183,18 @@ class Origin:
             at = at.base
         return max(calls, at.key + 1 if at.step is Step.EXTERN else 0)
 
-    def then(self, step: Step, key: Any = None) -> Origin:
+    def then(self, step: Step, key: Any = None) -> AccessPath:
         """The path one step longer."""
-        return Origin(step, self, key, (step.value, self.token, token_of(key)))
+        return AccessPath(step, self, key, (step.value, self.token, token_of(key)))
 
-    def item(self, key: Any) -> Origin:
+    def item(self, key: Any) -> AccessPath:
         return self.then(Step.ITEM, key)
 
-    def at(self, key: Any) -> Origin:
+    def at(self, key: Any) -> AccessPath:
         """The item whose key or index is the value of an expression, which may be another at each call."""
-        return Origin(Step.AT, self, key, ("at", self.token, key.token))
+        return AccessPath(Step.AT, self, key, ("at", self.token, key.token))
 
-    def attribute(self, name: str) -> Origin:
+    def attribute(self, name: str) -> AccessPath:
         """The instance attribute ``name``, read from the object's ``__dict__``."""
         return self.then(Step.DICT).then(Step.ITEM, name)
 
@@ -285,9 +285,9 @@ class Origin:
 
 def _calls_before(expr: Any) -> int:
     """How many extern calls must have been made before the value of an expression is known."""
-    origin = getattr(expr, "origin", None)
-    if isinstance(origin, Origin):
-        return origin.waits_for
+    access_path = getattr(expr, "access_path", None)
+    if isinstance(access_path, AccessPath):
+        return access_path.waits_for
     return max(map(_calls_before, getattr(expr, "args", ())), default=0)
 
 

@@ -104,12 +104,12 @@ def is_one_of(fn: Any, known: Collection[Any], /) -> bool:
     return False
 
 
-def _looked_up(value: Any, name: str, untold: Any = MISSING) -> Any:
-    """An attribute, MISSING where there is none, and ``untold`` where only code of the program's would tell."""
+def _looked_up(value: Any, name: str, unmerged: Any = MISSING) -> Any:
+    """An attribute, MISSING where there is none, and ``unmerged`` where only code of the program's would tell."""
     cls = type(value)
     is_class = issubclass(cls, type)
     if _is_told(on_type(cls, name)) or (is_class and _is_told(on_type(value, name))):
-        return untold
+        return unmerged
     own = type(on_type(cls, "__getattribute__")) is not WrapperDescriptorType
     if own or on_type(cls, "__getattr__") is not MISSING:
         try:

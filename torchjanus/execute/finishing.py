@@ -28,8 +28,9 @@ def failed_in(error: BaseException, code: CodeType) -> tuple[FrameType, int] | N
 
 
 def rest_of(lines: Sequence[str], number: int) -> list[str]:
-    """The lines from line ``number`` on (counted from 0), as they go on: of a loop first the rest of the round, then
-    the other rounds. (What it goes through must be an iterator that a variable holds.) Knows ``for`` and ``if``."""
+    """The lines from line ``number`` on (counted from 0), as they go on: of a loop first the rest of the iteration,
+    then the other iterations. (What it goes through must be an iterator that a variable holds.) Knows ``for`` and
+    ``if``."""
     found: list[str] = []
     position, depth = number, _depth(lines[number])
     while True:

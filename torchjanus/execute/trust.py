@@ -154,7 +154,7 @@ class Trial:
         give_back()
 
     def _compared(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """Make one call both ways."""
+        """Make one call both variants."""
         given, generators = [*inputs], self._generators
         before = generators.save()
         attempt = self._attempt(given, slots)

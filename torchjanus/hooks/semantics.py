@@ -207,7 +207,7 @@ class Semantics:
     # ---- truth and operators ----
 
     def branch(self, at: Site, value: Any) -> bool:
-        """The truth of a value that decides which way the program goes; ``at.kind`` says in which construct."""
+        """The truth of a value that decides which variant the program goes; ``at.kind`` says in which construct."""
         return bool(value)
 
     def not_(self, at: Site, value: Any) -> bool:
@@ -269,7 +269,7 @@ class Semantics:
         return result
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
-        """Entered before an ``if`` statement asks for anything, and left where both of its ways have met again."""
+        """Entered before an ``if`` statement asks for anything, and left where both of its variants have met again."""
         return NOTHING
 
     def raised(self, at: Site, exception: Any) -> Any:

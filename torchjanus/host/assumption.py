@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import RESULTS, Origin, Step, native_class, token_of
+from torchjanus.core.access_path import RESULTS, AccessPath, Step, native_class, token_of
 from torchjanus.core.default_device import default_device, foreign_modes
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.host.checks import autocast_regions
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
 __all__ = [
     "AmbientState",
@@ -48,13 +48,13 @@ _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, Referenc
 
 
 def waits_for(assumption: Assumption) -> int:
-    """How many extern calls must have been made before it can be checked. See ``Origin.waits_for``."""
-    return max((origin.waits_for for origin in assumption.origins()), default=0)
+    """How many extern calls must have been made before it can be checked. See ``AccessPath.waits_for``."""
+    return max((access_path.waits_for for access_path in assumption.access_paths()), default=0)
 
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
     """The value of an expression now. Only for expressions without fetches."""
-    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | Turn | Apply) else expr
+    return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | InductionVariable | Apply) else expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,24 +73,24 @@ class Assumption:
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         raise NotImplementedError
 
-    def origins(self) -> Iterable[Origin]:
+    def access_paths(self) -> Iterable[AccessPath]:
         """The reads that it depends on."""
         return ()
 
     def is_reached(self, args: Args, kwargs: Kwargs) -> bool:
         """Whether all that it speaks of is there, whatever it may be now."""
         try:
-            for origin in self.origins():
-                origin.read(args, kwargs)
+            for access_path in self.access_paths():
+                access_path.read(args, kwargs)
         except _BROKEN:
             return False
         return True
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
         """What is there now, for the report of a miss."""
-        for origin in self.origins():
+        for access_path in self.access_paths():
             try:
-                return _brief(origin.read(args, kwargs))
+                return _brief(access_path.read(args, kwargs))
             except _BROKEN as error:
                 return f"nothing ({type(error).__name__}: {error})"
         return "otherwise"
@@ -159,10 +159,10 @@ class AmbientState(Assumption):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _AtOrigin(Assumption):
-    origin: Origin
+    access_path: AccessPath
 
-    def origins(self) -> Iterable[Origin]:
-        return (self.origin,)
+    def access_paths(self) -> Iterable[AccessPath]:
+        return (self.access_path,)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -172,10 +172,10 @@ class Identity(_AtOrigin):
     value: Any
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return self.origin.read(args, kwargs) is self.value
+        return self.access_path.read(args, kwargs) is self.value
 
     def __str__(self) -> str:
-        return f"{self.origin} is the same {type(self.value).__qualname__}"
+        return f"{self.access_path} is the same {type(self.value).__qualname__}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,11 +193,11 @@ class ValueOf(_AtOrigin):
     value: Any
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        now = self.origin.read(args, kwargs)
+        now = self.access_path.read(args, kwargs)
         return (type(now) is type(self.value) and token_of(now) == token_of(self.value)) or now is self.value
 
     def __str__(self) -> str:
-        return f"{self.origin} == {self.value!r}"
+        return f"{self.access_path} == {self.value!r}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,10 +207,10 @@ class TypeOf(_AtOrigin):
     cls: type
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return type(self.origin.read(args, kwargs)) is self.cls
+        return type(self.access_path.read(args, kwargs)) is self.cls
 
     def __str__(self) -> str:
-        return f"{self.origin} is of type {self.cls.__qualname__}"
+        return f"{self.access_path} is of type {self.cls.__qualname__}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,12 +221,12 @@ class InstanceOf(_AtOrigin):
     outcome: bool
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        return isinstance(self.origin.read(args, kwargs), self.classes) is self.outcome
+        return isinstance(self.access_path.read(args, kwargs), self.classes) is self.outcome
 
     def __str__(self) -> str:
         classes = self.classes if isinstance(self.classes, tuple) else (self.classes,)
         names = " or ".join(cls.__qualname__ for cls in classes)
-        return f"{self.origin} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
+        return f"{self.access_path} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
 
 
 # What ``TensorKind.describe`` tells, but for what the short form of a tensor shows.
@@ -252,7 +252,7 @@ class TensorKind(_AtOrigin):
         return (*self.detail[:2], sizes, *self.detail[4:])
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        now = self.origin.read(args, kwargs)
+        now = self.access_path.read(args, kwargs)
         if not isinstance(now, torch.Tensor):
             return False
         if not self.free:
@@ -268,7 +268,7 @@ class TensorKind(_AtOrigin):
         """What is there now, and in what it differs beside what its short form shows."""
         text = super(TensorKind, self).observed(args, kwargs)
         try:
-            now = self.origin.read(args, kwargs)
+            now = self.access_path.read(args, kwargs)
         except _BROKEN:
             return text
         if not isinstance(now, torch.Tensor):
@@ -288,7 +288,7 @@ class TensorKind(_AtOrigin):
         where = "" if device == "cpu" else f" on {device}"
         free = self.free or (False,) * len(shape)
         sizes = ", ".join("?" if any_size else str(size) for any_size, size in zip(free, shape, strict=True))
-        return f"{self.origin} is a {dtype}[{sizes}]{where}"
+        return f"{self.access_path} is a {dtype}[{sizes}]{where}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,21 +298,21 @@ class KeyPresence(_AtOrigin):
     key: Any
     present: bool
 
-    def origins(self) -> Iterable[Origin]:
+    def access_paths(self) -> Iterable[AccessPath]:
         read = leaves(self.key) if isinstance(self.key, Read | Apply) else ()
-        return (self.origin, *(leaf.origin for leaf in read if isinstance(leaf, Read)))
+        return (self.access_path, *(leaf.access_path for leaf in read if isinstance(leaf, Read)))
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        now = self.origin.read(args, kwargs)
+        now = self.access_path.read(args, kwargs)
         native = native_class(type(now))
         key = evaluate(self.key, args, kwargs)
         return (key in now if native is None else native.__contains__(now, key)) is self.present
 
     def __str__(self) -> str:
         if isinstance(self.key, Read | Apply):
-            return f"{self.key} {'in' if self.present else 'not in'} {self.origin}"
+            return f"{self.key} {'in' if self.present else 'not in'} {self.access_path}"
         key = self.key if isinstance(self.key, str) else f"<{type(self.key).__name__}>"
-        return f"{key!r} {'in' if self.present else 'not in'} {self.origin}"
+        return f"{key!r} {'in' if self.present else 'not in'} {self.access_path}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -322,12 +322,12 @@ class Emptiness(_AtOrigin):
     filled: bool
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        now = self.origin.read(args, kwargs)
+        now = self.access_path.read(args, kwargs)
         native = native_class(type(now))
         return bool(now if native is None else native.__len__(now)) is self.filled
 
     def __str__(self) -> str:
-        return f"{self.origin} is {'not ' if self.filled else ''}empty"
+        return f"{self.access_path} is {'not ' if self.filled else ''}empty"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -337,7 +337,7 @@ class ContainerKeys(_AtOrigin):
     keys: tuple[Any, ...]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
-        container = self.origin.read(args, kwargs)
+        container = self.access_path.read(args, kwargs)
         native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
         now = tuple(native.__iter__(container))
         return len(now) == len(self.keys) and all(
@@ -346,18 +346,18 @@ class ContainerKeys(_AtOrigin):
 
     def __str__(self) -> str:
         shown = ", ".join(repr(k) if isinstance(k, str | int) else f"<{type(k).__name__}>" for k in self.keys[:6])
-        return f"keys of {self.origin}: {shown}{', ...' if len(self.keys) > 6 else ''}"
+        return f"keys of {self.access_path}: {shown}{', ...' if len(self.keys) > 6 else ''}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SameObject(Assumption):
     """Two paths lead to one object, or to two."""
 
-    first: Origin
-    second: Origin
+    first: AccessPath
+    second: AccessPath
     same: bool
 
-    def origins(self) -> Iterable[Origin]:
+    def access_paths(self) -> Iterable[AccessPath]:
         return (self.first, self.second)
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
@@ -371,13 +371,13 @@ class SameObject(Assumption):
 class Distinct(Assumption):
     """Tensors that are found anew at each call share no memory with each other or with a pinned input."""
 
-    fresh: tuple[Origin, ...]
+    fresh: tuple[AccessPath, ...]
     pinned: tuple[torch.Tensor, ...]
     mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
     moving: tuple[torch.Tensor, ...] = ()  # pinned inputs, too, which lie elsewhere at each call
     of: str = "the graph changes"  # what the pinned ones are, in words
 
-    def origins(self) -> Iterable[Origin]:
+    def access_paths(self) -> Iterable[AccessPath]:
         return self.fresh
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
@@ -390,11 +390,11 @@ class Distinct(Assumption):
         return f"no memory shared with what {self.of}: {', '.join(map(str, self.fresh))}"
 
 
-def _read_of(origin: Origin, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
+def _read_of(access_path: AccessPath, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
     """What is found there; of a copy the tensors that it is made of."""
-    if origin.step is Step.OF and origin.base is not None:
-        return [part for part in origin.base.read(args, kwargs) if isinstance(part, torch.Tensor)]
-    return [origin.read(args, kwargs)]
+    if access_path.step is Step.OF and access_path.base is not None:
+        return [part for part in access_path.base.read(args, kwargs) if isinstance(part, torch.Tensor)]
+    return [access_path.read(args, kwargs)]
 
 
 class Memory:
@@ -431,8 +431,8 @@ class Condition(Assumption):
     expr: Expr
     outcome: Any
 
-    def origins(self) -> Iterable[Origin]:
-        return [leaf.origin for leaf in leaves(self.expr) if isinstance(leaf, Read)]
+    def access_paths(self) -> Iterable[AccessPath]:
+        return [leaf.access_path for leaf in leaves(self.expr) if isinstance(leaf, Read)]
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         return bool(evaluate(self.expr, args, kwargs) == self.outcome)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import isinstance
 from torchjanus.hooks.lookup import is_python_class
 from torchjanus.host.assumption import (
@@ -63,9 +63,9 @@ def contrary(assumption: Assumption) -> Assumption | None:
             return replace(assumption, value=_another(assumption.value))
         case ValueOf():
             # A length is compared as it is; everything else by type and value.
-            return replace(assumption, value=-1 if assumption.origin.step is Step.LEN else _Nowhere())
-        case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
-            return ValueOf(assumption.place, origin, None)  # of a gradient it is only asked whether there is one
+            return replace(assumption, value=-1 if assumption.access_path.step is Step.LEN else _Nowhere())
+        case TypeOf(access_path=AccessPath(step=Step.FIELD, key="grad") as access_path):
+            return ValueOf(assumption.place, access_path, None)  # of a gradient it is only asked whether there is one
         case TypeOf():
             return replace(assumption, cls=_Nowhere)
         case InstanceOf():

@@ -14,10 +14,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Protocol
 
-from torchjanus.core.access_path import Origin, native_class
+from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
-from torchjanus.host.source import TURN, Source
+from torchjanus.host.source import ITERATION, Source
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.recipes import (
     Again,
@@ -37,13 +37,13 @@ from torchjanus.trace.values import Fetch, Read, Traced, leaves
 
 __all__ = [
     "Commit",
+    "access_paths_of",
     "delete_item",
     "make_exception",
     "make_function",
     "make_partial",
     "make_value",
     "numbers_in",
-    "origins_of",
     "set_item",
     "write_all",
 ]
@@ -101,18 +101,20 @@ def numbers_in(recipe: Recipe) -> Iterator[Any]:
             yield part.count
 
 
-def origins_of(recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern | Each]) -> Iterator[Origin]:
+def access_paths_of(
+    recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern | Each]
+) -> Iterator[AccessPath]:
     """Everything that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
-        yield from (part.origin for part in parts_of(recipe) if isinstance(part, FoundAt))
+        yield from (part.access_path for part in parts_of(recipe) if isinstance(part, FoundAt))
         for expr in numbers_in(recipe):
             for leaf in leaves(expr):
                 if isinstance(leaf, Read):
-                    yield leaf.origin
+                    yield leaf.access_path
     for event in events:
         if isinstance(event, Each):
-            yield from (leaf.origin for leaf in leaves(event.count) if isinstance(leaf, Read))
-            yield from origins_of((), event.events)
+            yield from (leaf.access_path for leaf in leaves(event.count) if isinstance(leaf, Read))
+            yield from access_paths_of((), event.events)
         elif not isinstance(event, Extern):
             yield event.base
 
@@ -127,7 +129,7 @@ class Given(Protocol):
         """What a tensor held after so many operations."""
 
     def fetch(self, fetch: Fetch) -> str:
-        """A number, a tensor that is shown, or a list of these for all rounds of a loop."""
+        """A number, a tensor that is shown, or a list of these for all iterations of a loop."""
 
     def rows(self, number: int, alone: bool) -> str:
         """A list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
@@ -161,14 +163,14 @@ class Commit:
                 return self.source.constant(value)
             case TensorOf(ref=ref):
                 return self._given.tensor(ref.number)
-            case FoundAt(origin=origin):
-                return self.source.value(origin)
+            case FoundAt(access_path=access_path):
+                return self.source.value(access_path)
             case Number(expr=expr):
                 return self.number(expr)
             case TensorAt(ref=ref, after=after):
                 return self._given.tensor_at(ref.number, after)
             case RowOf(ref=ref, last=last, alone=alone):
-                return f"{self._given.rows(ref.number, alone)}[{-1 if last else TURN}]"
+                return f"{self._given.rows(ref.number, alone)}[{-1 if last else ITERATION}]"
             case Repeat(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
             case Perhaps(item=item, when=when):
@@ -178,20 +180,20 @@ class Commit:
                 return self._built.get(number) or self._build(self._shared[number])
 
     def repeated(self, count: Any, recipes: Iterable[Recipe], element: Callable[[list[str]], str]) -> str:
-        """The name of a list with an element for each round of a loop. ``element``: its text, of the texts of the
+        """The name of a list with an element for each iteration of a loop. ``element``: its text, of the texts of the
         recipes' values."""
         source, recipes = self.source, list(recipes)
-        for recipe in recipes:  # what is the same for all rounds, or of all of them, is made before
+        for recipe in recipes:  # what is the same for all iterations, or of all of them, is made before
             for part in parts_of(recipe):
                 if isinstance(part, RowOf):
                     self._given.rows(part.ref.number, part.alone)
                 elif isinstance(part, Number):
                     self._know(part.expr)
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
-        each = source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the rounds
+        each = source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the iterations
         source.line(f"{name} = []")
         source.line(f"{each} = iter(range({times}))")
-        with source.block(f"for {TURN} in {each}:"):
+        with source.block(f"for {ITERATION} in {each}:"):
             made = element([self.value(recipe) for recipe in recipes])
             source.line(f"{name}.extend(({made[1:]}))" if made[:1] == "*" else f"{name}.append({made})")
         self._built = built

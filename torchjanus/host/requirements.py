@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.errors import NOWHERE
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.host.assumption import (
@@ -64,54 +64,62 @@ class Requirements:
                     source.fail_if(f"tuple(kwargs) != {source.constant(names)}")
                 else:
                     source.fail_if("kwargs")
-            case Kept(origin=origin, value=value):
-                source.give(origin, source.constant(value))
-            case Identity(origin=origin, value=value) if self._among_its_like(origin):
-                base = origin.base
+            case Kept(access_path=access_path, value=value):
+                source.give(access_path, source.constant(value))
+            case Identity(access_path=access_path, value=value) if self._among_its_like(access_path):
+                base = access_path.base
                 assert base is not None
                 keys, values = self._same_items.setdefault(source.value(base), ([], []))
-                keys.append(origin.key)
+                keys.append(access_path.key)
                 values.append(value)
-                source.give(origin, source.constant(value))
-            case Identity(origin=origin, value=value) if (asked := self._asked_for_item(origin)) is not None:
-                place = asked.items if isinstance(origin.key, torch.Tensor) else asked.identical
-                place.append((origin.key, value))
-                source.give(origin, source.constant(value))
-            case Identity(origin=origin, value=value):
+                source.give(access_path, source.constant(value))
+            case Identity(access_path=access_path, value=value) if (
+                asked := self._asked_for_item(access_path)
+            ) is not None:
+                place = asked.items if isinstance(access_path.key, torch.Tensor) else asked.identical
+                place.append((access_path.key, value))
+                source.give(access_path, source.constant(value))
+            case Identity(access_path=access_path, value=value):
                 name = source.object(value) if isinstance(value, int | float | str) else source.constant(value)
-                if origin.step is not Step.CONST:
-                    source.fail_if(f"{source.access(origin)} is not {name}")
-                source.give(origin, name)
-            case ValueOf(origin=origin, value=value):
-                self._require_value(origin, value)
-            case TypeOf(origin=Origin(step=Step.FIELD, key="grad") as origin):
-                source.fail_if(f"{source.access(origin)} is None")  # a gradient is a tensor or None
-            case TypeOf(origin=origin, cls=cls):
-                source.fail_if(f"type({source.value(origin)}) is not {source.constant(cls)}")
-                source.give_class(origin, cls)
-            case InstanceOf(origin=origin, classes=classes, outcome=outcome):
-                test = f"{source.constant(builtins.isinstance)}({source.value(origin)}, {source.constant(classes)})"
+                if access_path.step is not Step.CONST:
+                    source.fail_if(f"{source.access(access_path)} is not {name}")
+                source.give(access_path, name)
+            case ValueOf(access_path=access_path, value=value):
+                self._require_value(access_path, value)
+            case TypeOf(access_path=AccessPath(step=Step.FIELD, key="grad") as access_path):
+                source.fail_if(f"{source.access(access_path)} is None")  # a gradient is a tensor or None
+            case TypeOf(access_path=access_path, cls=cls):
+                source.fail_if(f"type({source.value(access_path)}) is not {source.constant(cls)}")
+                source.give_class(access_path, cls)
+            case InstanceOf(access_path=access_path, classes=classes, outcome=outcome):
+                test = (
+                    f"{source.constant(builtins.isinstance)}({source.value(access_path)}, {source.constant(classes)})"
+                )
                 source.fail_if(f"not {test}" if outcome else test)
-            case KeyPresence(origin=origin, key=str() as key, present=present) if asked := self._asked(origin):
+            case KeyPresence(access_path=access_path, key=str() as key, present=present) if asked := self._asked(
+                access_path
+            ):
                 (asked.present if present else asked.absent).append(key)
-            case KeyPresence(origin=origin, key=key, present=present):
-                self._require_key(origin, key, present)
-            case Emptiness(origin=origin, filled=False) if _is_hooks(origin) and self._plainly_held(origin):
-                source.access(origin)
-                self._hooks.append(self._known(origin))
-            case Emptiness(origin=origin, filled=filled) if asked := self._asked(origin):
+            case KeyPresence(access_path=access_path, key=key, present=present):
+                self._require_key(access_path, key, present)
+            case Emptiness(access_path=access_path, filled=False) if _is_hooks(access_path) and self._plainly_held(
+                access_path
+            ):
+                source.access(access_path)
+                self._hooks.append(self._known(access_path))
+            case Emptiness(access_path=access_path, filled=filled) if asked := self._asked(access_path):
                 asked.filled.append(filled)
-            case Emptiness(origin=origin, filled=True) if self._plainly_held(origin):
-                self._filled.append(self._known(origin))
-            case Emptiness(origin=origin, filled=filled):
-                source.fail_if(f"{'not ' if filled else ''}{source.length(origin)}")
-            case ContainerKeys(origin=origin, keys=keys):
-                if (asked := self._asked(origin)) and asked.ordered:
+            case Emptiness(access_path=access_path, filled=True) if self._plainly_held(access_path):
+                self._filled.append(self._known(access_path))
+            case Emptiness(access_path=access_path, filled=filled):
+                source.fail_if(f"{'not ' if filled else ''}{source.length(access_path)}")
+            case ContainerKeys(access_path=access_path, keys=keys):
+                if (asked := self._asked(access_path)) and asked.ordered:
                     asked.keys.append(keys)
                 elif keys:
-                    source.fail_if(f"not same_keys({source.value(origin)}, {source.constant(keys)})")
+                    source.fail_if(f"not same_keys({source.value(access_path)}, {source.constant(keys)})")
                 else:
-                    source.fail_if(source.length(origin))
+                    source.fail_if(source.length(access_path))
             case SameObject(first=first, second=second, same=same):
                 known, other = source.pinned(first), source.pinned(second)
                 if known and other and (known[0] is other[0]) == same:
@@ -124,31 +132,31 @@ class Requirements:
             case _:
                 raise AssertionError(f"no code for {type(assumption).__name__}")
 
-    def _require_value(self, origin: Origin, value: Any) -> None:
+    def _require_value(self, access_path: AccessPath, value: Any) -> None:
         source = self.source
-        if (asked := self._asked_for_item(origin)) is not None and type(origin.key) is str:
-            (asked.identical if is_one_of(type(value), _SINGLETONS) else asked.equal).append((origin.key, value))
+        if (asked := self._asked_for_item(access_path)) is not None and type(access_path.key) is str:
+            (asked.identical if is_one_of(type(value), _SINGLETONS) else asked.equal).append((access_path.key, value))
         elif is_one_of(type(value), _SINGLETONS):
-            source.fail_if(f"{source.access(origin)} is not {source.constant(value)}")
-        elif origin.step is Step.LEN:
-            source.fail_if(f"{source.access(origin)} != {value}")
-        elif self._reading_is_cheap(origin):
+            source.fail_if(f"{source.access(access_path)} is not {source.constant(value)}")
+        elif access_path.step is Step.LEN:
+            source.fail_if(f"{source.access(access_path)} != {value}")
+        elif self._reading_is_cheap(access_path):
             # Nearly always the same object is still there; only another one is looked at.
             held = source.object(value)
-            access = source.access(origin)
+            access = source.access(access_path)
             source.fail_if(f"{access} is not {held} and not same_value({access}, {held})")
         else:
-            name, held = source.value(origin), source.object(value)
+            name, held = source.value(access_path), source.object(value)
             source.fail_if(f"{name} is not {held} and not same_value({name}, {held})")
 
-    def _require_key(self, origin: Origin, key: Any, present: bool) -> None:
+    def _require_key(self, access_path: AccessPath, key: Any, present: bool) -> None:
         source = self.source
-        container, found = source.class_at(origin), source.number(key)
+        container, found = source.class_at(access_path), source.number(key)
         if container is not None and answers(container, "__contains__"):
-            test = f"{source.constant(native_class(container).__contains__)}({source.value(origin)}, {found})"
+            test = f"{source.constant(native_class(container).__contains__)}({source.value(access_path)}, {found})"
             source.fail_if(f"not {test}" if present else test)
         else:
-            source.fail_if(f"{found} {'not in' if present else 'in'} {source.value(origin)}")
+            source.fail_if(f"{found} {'not in' if present else 'in'} {source.value(access_path)}")
 
     def _require_condition(self, expr: Any, outcome: Any) -> None:
         source = self.source
@@ -163,30 +171,32 @@ class Requirements:
             text = source.number(expr)
             source.fail_if(f"not ({text} == {source.constant(outcome)})")
 
-    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> Origin | None:
+    def _asked_to_be_filled(self, expr: Any, outcome: Any) -> AccessPath | None:
         """Where the known container is of which ``len(container) == 0`` has to be false (an optimizer's state)."""
         match expr:
-            case Apply(func=operator.eq, args=[Read(origin=Origin(step=Step.LEN, base=Origin() as held)), 0]):
+            case Apply(
+                func=operator.eq, args=[Read(access_path=AccessPath(step=Step.LEN, base=AccessPath() as held)), 0]
+            ):
                 if outcome is False and self._plainly_held(held):
                     return held
         return None
 
-    def _plainly_held(self, origin: Origin) -> bool:
+    def _plainly_held(self, access_path: AccessPath) -> bool:
         """Whether a known object is there whose length and membership no Python code answers."""
-        held = self.source.pinned(origin)
+        held = self.source.pinned(access_path)
         return held is not None and not answers(type(held[0]), "__contains__", "__len__", "__bool__")
 
-    def _reading_is_cheap(self, origin: Origin) -> bool:
+    def _reading_is_cheap(self, access_path: AccessPath) -> bool:
         """Whether the path's last step may as well be read twice: one subscript of an object that is known."""
         return (
-            not self.source.has(origin)
-            and origin.step is Step.ITEM
-            and origin.base is not None
-            and (held := self.source.pinned(origin.base)) is not None
+            not self.source.has(access_path)
+            and access_path.step is Step.ITEM
+            and access_path.base is not None
+            and (held := self.source.pinned(access_path.base)) is not None
             and is_one_of(type(held[0]), (dict, list, tuple, collections.OrderedDict))
         )
 
-    def _known(self, base: Origin) -> Any:
+    def _known(self, base: AccessPath) -> Any:
         held = self.source.pinned(base)
         assert held is not None
         return held[0]
@@ -215,29 +225,33 @@ class Requirements:
             source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
         self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
 
-    def _asked(self, origin: Origin) -> Questions | None:
+    def _asked(self, access_path: AccessPath) -> Questions | None:
         """What is asked of the dictionary that is known to be there; None if none is."""
-        held = self.source.pinned(origin)
+        held = self.source.pinned(access_path)
         if held is None or not isinstance(held[0], dict):
             return None
-        self.source.value(origin)  # its own path is read and checked before
+        self.source.value(access_path)  # its own path is read and checked before
         return self._dictionaries.setdefault(id(held[0]), Questions(held[0]))
 
-    def _asked_for_item(self, origin: Origin) -> Questions | None:
+    def _asked_for_item(self, access_path: AccessPath) -> Questions | None:
         """What is asked of a known dictionary of which this is an item that has not been read."""
-        if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
+        if access_path.step is not Step.ITEM or access_path.base is None or self.source.has(access_path):
             return None
-        return self._asked(origin.base) if type(origin.key) is str or isinstance(origin.key, torch.Tensor) else None
+        return (
+            self._asked(access_path.base)
+            if type(access_path.key) is str or isinstance(access_path.key, torch.Tensor)
+            else None
+        )
 
-    def _among_its_like(self, origin: Origin) -> bool:
+    def _among_its_like(self, access_path: AccessPath) -> bool:
         """Whether this is an item of a known sequence."""
-        if origin.step is not Step.ITEM or origin.base is None or self.source.has(origin):
+        if access_path.step is not Step.ITEM or access_path.base is None or self.source.has(access_path):
             return False
-        below = self.source.pinned(origin.base)
+        below = self.source.pinned(access_path.base)
         return (
             below is not None
-            and type(origin.key) is int
-            and origin.key >= 0
+            and type(access_path.key) is int
+            and access_path.key >= 0
             and is_one_of(type(below[0]), (list, tuple))
         )
 
@@ -254,5 +268,5 @@ class Requirements:
         self._same_items.clear()
 
 
-def _is_hooks(origin: Origin) -> bool:
-    return origin.step is Step.ITEM and isinstance(origin.key, str) and origin.key.endswith("_hooks")
+def _is_hooks(access_path: AccessPath) -> bool:
+    return access_path.step is Step.ITEM and isinstance(access_path.key, str) and access_path.key.endswith("_hooks")

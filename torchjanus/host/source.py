@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, native_class, numbers_of
+from torchjanus.core.access_path import AccessPath, Step, native_class, numbers_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
-from torchjanus.trace.values import INFIX, Apply, Fetch, Read, Size, Turn
+from torchjanus.trace.values import INFIX, Apply, Fetch, InductionVariable, Read, Size
 
-__all__ = ["TURN", "Source", "answers"]
+__all__ = ["ITERATION", "Source", "answers"]
 
-TURN = "turn"  # which round of a loop is made, in generated code
+ITERATION = "turn"  # which iteration of a loop is made, in generated code
 
 _EXACT = (dict, list, tuple)  # subscripting one of these calls no code of anyone's
 
@@ -35,12 +35,12 @@ class Source:
         self.names: dict[str, Any] = {}
         self.indent = indent
         self._constants: dict[Any, str] = {}
-        self._values: dict[Origin, str] = {}
+        self._values: dict[AccessPath, str] = {}
         self._fetches: dict[Any, str] = {}
         self._expressions: dict[Any, str] = {}
         self.sizes: dict[Any, Any] = {}  # of what the program makes: numbers, or expressions of those of inputs
         self._failing: list[str] = []
-        self._types: dict[Origin, type] = {}  # classes that have been checked
+        self._types: dict[AccessPath, type] = {}  # classes that have been checked
         self._count = 0
 
     # -- text -----------------------------------------------------------------------------------------------------
@@ -97,29 +97,29 @@ class Source:
 
     # -- paths ----------------------------------------------------------------------------------------------------
 
-    def access(self, origin: Origin) -> str:
+    def access(self, access_path: AccessPath) -> str:
         """An expression that reads the path's last step."""
-        known = self._values.get(origin)
+        known = self._values.get(access_path)
         if known is not None:
             return known
-        match origin.step:
+        match access_path.step:
             case Step.ARG:
-                return f"args[{origin.key}]"
+                return f"args[{access_path.key}]"
             case Step.KWARG:
-                return f"kwargs[{origin.key!r}]"
+                return f"kwargs[{access_path.key!r}]"
             case Step.CONST:
-                return self.constant(origin.key)
+                return self.constant(access_path.key)
             case Step.CELL:
-                return f"{self.constant(origin.key)}.cell_contents"
+                return f"{self.constant(access_path.key)}.cell_contents"
             case Step.EXTERN | Step.PARAMETER:
-                raise AssertionError(f"{origin} is not known yet")
-        base = origin.base
+                raise AssertionError(f"{access_path} is not known yet")
+        base = access_path.base
         assert base is not None
         pinned = self.pinned(base)
-        if origin.step is Step.ITEM and (found := self.class_attribute(base, origin.key)) is not None:
+        if access_path.step is Step.ITEM and (found := self.class_attribute(base, access_path.key)) is not None:
             return found
         below = self.value(base)
-        match origin.step:
+        match access_path.step:
             case Step.DICT:
                 if pinned is not None and _has_own_dict(pinned[0]):
                     held = self.constant(own_dict(pinned[0]), "D")
@@ -128,7 +128,7 @@ class Source:
                     return held
                 return self._own_dict(below, pinned)
             case Step.ITEM:
-                key = self.constant(origin.key)
+                key = self.constant(access_path.key)
                 if pinned is not None and answers(type(pinned[0]), "__getitem__", "get"):
                     return f"item({below}, {key})"
                 if pinned is None or hasattr(type(pinned[0]), "__missing__"):
@@ -138,52 +138,52 @@ class Source:
                     return f"{below}[{key}]" if self._types.get(base) in _EXACT else f"item({below}, {key})"
                 return f"{below}[{key}]"
             case Step.AT:
-                return f"item({below}, {self.number(origin.key)})"
+                return f"item({below}, {self.number(access_path.key)})"
             case Step.FIELD:
-                return f"{below}.{origin.key}"
+                return f"{below}.{access_path.key}"
             case Step.LEN:
                 return self.length(base)
             case Step.NUMBERS:
                 return f"{self.constant(numbers_of)}({below})"
             case Step.SIZE:
-                return f"{below}.size({origin.key})"
-            case Step.OF if origin.key is id and pinned is not None:
+                return f"{below}.size({access_path.key})"
+            case Step.OF if access_path.key is id and pinned is not None:
                 return repr(id(pinned[0]))
             case Step.OF:
-                return f"{self.constant(origin.key)}({below})"
+                return f"{self.constant(access_path.key)}({below})"
             case Step.CONTEXT:
                 return f"{below}.get(None)"
-        raise AssertionError(origin.step)
+        raise AssertionError(access_path.step)
 
-    def class_attribute(self, base: Origin, key: Any) -> str | None:
+    def class_attribute(self, base: AccessPath, key: Any) -> str | None:
         """An expression that reads the attribute of a class which its namespace, ``base``, has as an item; None if that
         might give something else."""
         cls = _class_of(base)
         return f"{self.constant(cls)}.{key}" if cls is not None and _found_as_it_is(cls, key) else None
 
-    def class_at(self, origin: Origin) -> type | None:
+    def class_at(self, access_path: AccessPath) -> type | None:
         """The class of what is found there, where it is known."""
-        held = self.pinned(origin)
-        return type(held[0]) if held is not None else self._types.get(origin)
+        held = self.pinned(access_path)
+        return type(held[0]) if held is not None else self._types.get(access_path)
 
-    def length(self, origin: Origin) -> str:
+    def length(self, access_path: AccessPath) -> str:
         """An expression for how many elements there are."""
-        cls = self.class_at(origin)
+        cls = self.class_at(access_path)
         if cls is not None and answers(cls, "__len__", "__bool__"):
-            return f"{self.constant(native_class(cls).__len__)}({self.value(origin)})"
-        return f"len({self.value(origin)})"
+            return f"{self.constant(native_class(cls).__len__)}({self.value(access_path)})"
+        return f"len({self.value(access_path)})"
 
-    def value(self, origin: Origin) -> str:
+    def value(self, access_path: AccessPath) -> str:
         """A name that holds the path's value, read at most once."""
-        known = self._values.get(origin)
+        known = self._values.get(access_path)
         if known is None:
-            text = self.access(origin)
+            text = self.access(access_path)
             if text.isidentifier() or text.isdecimal():
                 known = text
             else:
                 known = self.fresh()
                 self.line(f"{known} = {text}")
-            self._values[origin] = known
+            self._values[access_path] = known
         return known
 
     def _own_dict(self, text: str, pinned: tuple[Any] | None) -> str:
@@ -192,28 +192,28 @@ class Source:
             return f"{self.constant(own_dict, 'F')}({text})"
         return f"{text}.__dict__"
 
-    def pinned(self, origin: Origin) -> tuple[Any] | None:
+    def pinned(self, access_path: AccessPath) -> tuple[Any] | None:
         """The object that is known to be there, in a tuple, or None."""
-        if origin.step is Step.CONST:
-            return (origin.key,)
-        if origin.step is Step.DICT and origin.base is not None:
-            below = self.pinned(origin.base)
+        if access_path.step is Step.CONST:
+            return (access_path.key,)
+        if access_path.step is Step.DICT and access_path.base is not None:
+            below = self.pinned(access_path.base)
             if below is not None and _has_own_dict(below[0]):
                 return (own_dict(below[0]),)
-        name = self._values.get(origin)
+        name = self._values.get(access_path)
         return (self.names[name],) if name in self.names else None
 
-    def give(self, origin: Origin, name: str) -> None:
-        """From here on, the value at ``origin`` has this name."""
-        self._values[origin] = name
+    def give(self, access_path: AccessPath, name: str) -> None:
+        """From here on, the value at ``access_path`` has this name."""
+        self._values[access_path] = name
 
-    def give_class(self, origin: Origin, cls: type) -> None:
-        """From here on, what is found at ``origin`` is known to be of this very class."""
-        self._types[origin] = cls
+    def give_class(self, access_path: AccessPath, cls: type) -> None:
+        """From here on, what is found at ``access_path`` is known to be of this very class."""
+        self._types[access_path] = cls
 
-    def has(self, origin: Origin) -> bool:
+    def has(self, access_path: AccessPath) -> bool:
         """Whether the path has been read."""
-        return origin in self._values
+        return access_path in self._values
 
     # -- numbers --------------------------------------------------------------------------------------------------
 
@@ -224,9 +224,9 @@ class Source:
     def knows(self, fetch: Fetch) -> bool:
         return fetch.token in self._fetches
 
-    def give_number(self, origin: Origin, value: Any) -> None:
-        """From here on, the number at ``origin`` is known to be this constant."""
-        self._expressions[Read(origin).token] = self.constant(value)
+    def give_number(self, access_path: AccessPath, value: Any) -> None:
+        """From here on, the number at ``access_path`` is known to be this constant."""
+        self._expressions[Read(access_path).token] = self.constant(value)
 
     def give_expression(self, expr: Apply, text: str) -> None:
         """From here on, this expression is the value of ``text``."""
@@ -236,15 +236,15 @@ class Source:
         """The text of an expression; each application is computed once."""
         if isinstance(expr, Read):
             known = self._expressions.get(expr.token)
-            return known if known is not None else self.value(expr.origin)
+            return known if known is not None else self.value(expr.access_path)
         if isinstance(expr, Fetch):
             return self._fetches[expr.token]
         if isinstance(expr, Size):
             return self.number(self.sizes[expr.token])
-        if isinstance(expr, Turn):
+        if isinstance(expr, InductionVariable):
             if not expr.step:
                 return repr(expr.first)
-            return TURN if (expr.first, expr.step) == (0, 1) else f"({expr.first} + {expr.step} * {TURN})"
+            return ITERATION if (expr.first, expr.step) == (0, 1) else f"({expr.first} + {expr.step} * {ITERATION})"
         if not isinstance(expr, Apply):
             return self.constant(expr)
         known = self._expressions.get(expr.token)
@@ -286,10 +286,10 @@ def _is_native(found: Any, name: str) -> bool:
     return isinstance(found, types.WrapperDescriptorType | types.MethodDescriptorType) and found.__name__ == name
 
 
-def _class_of(origin: Origin) -> type | None:
+def _class_of(access_path: AccessPath) -> type | None:
     """The class whose namespace the path is, or None."""
-    if origin.step is Step.DICT and origin.base is not None and origin.base.step is Step.CONST:
-        key = origin.base.key
+    if access_path.step is Step.DICT and access_path.base is not None and access_path.base.step is Step.CONST:
+        key = access_path.base.key
         return key if isinstance(key, type) else None
     return None
 

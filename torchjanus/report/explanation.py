@@ -90,32 +90,32 @@ def explain(step: Any) -> Explanation:
         step.given_up,
         step.being_made,
         step.overhead,
-        tuple(_story(number, entry, step.way_to(entry)) for number, entry in enumerate(step.entries, 1)),
+        tuple(_story(number, entry, step.path_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
         tuple(step.events),
     )
 
 
-def _story(number: int, entry: Entry, way: list[Assertion]) -> EntryStory:
+def _story(number: int, entry: Entry, decisions: list[Assertion]) -> EntryStory:
     plan, lowered = entry.plan, entry.lowered
     return EntryStory(
         number,
         lowered.nodes,
-        len(plan.origins),
+        len(plan.access_paths),
         len(lowered.mutated),
         entry.engine.current,
         entry.runs,
         entry.violations,
         entry.assumptions,
-        tuple(str(origin) for origin in plan.varying),
-        tuple(str(plan.origins[index]) for batch in plan.batches for index in batch.inputs),
+        tuple(str(access_path) for access_path in plan.varying),
+        tuple(str(plan.access_paths[index]) for batch in plan.batches for index in batch.inputs),
         tuple(_externs(entry)),
-        tuple(f"{_where(a.place)}  is {a.expected}  ({_source(a.place)})" for a in way),
+        tuple(f"{_where(a.place)}  is {a.expected}  ({_source(a.place)})" for a in decisions),
         tuple(f"{_where(a.place)}  stays {a.expected}" for a in lowered.assertions),
         tuple(
             f"{plan.slots[slot]} == {value!r}: {lowered.pin_reasons[slot]}" for slot, value in lowered.pinned.items()
         ),
-        tuple(map(str, plan.groves)),
+        tuple(map(str, plan.call_groups)),
         tuple(dict.fromkeys(_where(node.place) for node in plan.program.nodes if node.func is found)),
         tuple(entry.engine.notes),
     )
@@ -145,7 +145,11 @@ def _where(place: Place) -> str:
 
 def _is_of_code(assumption: Assumption) -> TypeGuard[Identity]:
     """Whether this is about a function of the user's itself: there is one of these for each that is called."""
-    return isinstance(assumption, Identity) and assumption.origin.key in ("__code__", "__defaults__", "__kwdefaults__")
+    return isinstance(assumption, Identity) and assumption.access_path.key in (
+        "__code__",
+        "__defaults__",
+        "__kwdefaults__",
+    )
 
 
 def _is_library(place: Place) -> bool:
@@ -228,7 +232,7 @@ def _entry_lines(entry: EntryStory) -> list[str]:
         if len(texts) > _SHOWN:
             lines.append(f"        and {len(texts) - _SHOWN} more")
     if code:
-        lines.append(f"      the code and defaults of {len({a.origin.base for a in code})} functions are the same")
+        lines.append(f"      the code and defaults of {len({a.access_path.base for a in code})} functions are the same")
     if library:
         kinds = Counter(type(a).__name__ for a in library)
         tensors = sum(isinstance(a, TensorKind) for a in library)

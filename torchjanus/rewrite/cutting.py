@@ -59,7 +59,7 @@ def cut(
     node = found.node
     if not isinstance(node, ast.FunctionDef) or code.co_flags & _SUSPENDED or not 0 < count < len(node.body):
         return None
-    names = _handed_on(node, count, code)
+    names = _live_out(node, count, code)
     if names is None or (found.private is not None and any(name.startswith("__") for name in names)):
         return None
     fixed = code.co_varnames[:leading]
@@ -109,7 +109,7 @@ def _like(fn: FunctionType, code: CodeType) -> FunctionType:
     return made
 
 
-def _handed_on(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] | None:
+def _live_out(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] | None:
     """The variables that the rest of the body takes: all that are certain to be there. None where it cannot be cut."""
     first, rest = node.body[:count], node.body[count:]
     inside = [part for statement in node.body for part in ast.walk(statement)]
@@ -223,14 +223,14 @@ def _certain(statements: Sequence[ast.stmt]) -> set[str]:
                 if all(_lets_errors_out(item.context_expr) for item in node.items):
                     names |= _certain(node.body)
             case ast.If():
-                ways = [_certain(body) for body in (node.body, node.orelse) if not _ends(body)]
-                names |= set.intersection(*ways) if ways else set()
+                paths = [_certain(body) for body in (node.body, node.orelse) if not _ends(body)]
+                names |= set.intersection(*paths) if paths else set()
             case ast.Try(handlers=[]):
                 names |= _certain(node.body) | _certain(node.finalbody)
             case ast.Try():
-                ways = [_certain([*node.body, *node.orelse])]
-                ways += [_certain(handler.body) for handler in node.handlers]
-                names |= set.intersection(*ways) | _certain(node.finalbody)
+                paths = [_certain([*node.body, *node.orelse])]
+                paths += [_certain(handler.body) for handler in node.handlers]
+                names |= set.intersection(*paths) | _certain(node.finalbody)
                 names -= {handler.name for handler in node.handlers if handler.name}
     return names
 

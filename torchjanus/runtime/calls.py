@@ -216,7 +216,7 @@ class Calls:
                 self.counts.missed += 1
             if self.awaiting.waits:
                 if journal is not None and journal.records:
-                    self.awaiting.in_vain()
+                    self.awaiting.wasted()
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
             if not self.patience.has_time():

@@ -44,7 +44,7 @@ class Cut:
     begin: int
     end: int
     times: int
-    told: str
+    description: str
     place: Place
 
     @staticmethod

@@ -98,7 +98,7 @@ class Speculated(Generic[P, R]):
         if cut is None:
             return False
         before = self._learning
-        before.story.say("cut", cut.told, cut.place)
+        before.story.say("cut", cut.description, cut.place)
         story = before.story
         after = Learning(
             story.name, story.home, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before
@@ -126,9 +126,9 @@ class Speculated(Generic[P, R]):
         """The graphs in use, the latest first."""
         return self._learning.routes.entries
 
-    def way_to(self, entry: Entry) -> list[Assertion]:
+    def path_to(self, entry: Entry) -> list[Assertion]:
         """The decisions of tensors that lead to one of the graphs, where several are one tree."""
-        return next((r.way_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
+        return next((r.path_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -221,7 +221,8 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, ve
     lambda, an ``nn.Module`` or any callable written in Python; it should be a whole training step, with
     ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measure),
     "replay" (ATen calls, bitwise eager) or "inductor". ``verify=N``: every Nth call that a graph could make is made
-    both ways, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any more.
+    both variants, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any
+    more.
 
     Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1, ``verify`` is negative or there is no such
     executor.

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.trace.effects import WORLD, Effects
@@ -68,7 +68,7 @@ class Invoked(Op):
     call: Any = None  # a Trace
     grown: tuple[tuple[int, tuple[TensorRef, ...]], ...] = ()
     counted: tuple[tuple[int, Any], ...] = ()
-    own: tuple[Origin, ...] = ()
+    own: tuple[AccessPath, ...] = ()
 
     @property
     def token(self) -> Any:
@@ -86,11 +86,11 @@ class Invoked(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InvokedEach(Invoked):
-    """A call for each element of lists: those that are given for the parameters ``over``. ``rounds``: the calls;
+    """A call for each element of lists: those that are given for the parameters ``over``. ``iterations``: the calls;
     ``call`` is the trace of the first; ``even``: the lists have to be of one length."""
 
     over: tuple[str, ...] = ()
-    rounds: tuple[Invoked, ...] = ()
+    iterations: tuple[Invoked, ...] = ()
     even: bool = False
 
     @property
@@ -105,7 +105,7 @@ class Stored:
     ``chosen``, of writes and calls: the last of its recipes says whether it is made at all."""
 
     how: str  # item, field, cell, delete-item, delete-field
-    base: Origin
+    base: AccessPath
     key: Any
     value: Any  # the live value, with its expression if it has one
     place: Place = NOWHERE
@@ -133,7 +133,7 @@ class Stored:
 class Mutation:
     """A mutating method of an existing container, e.g. ``losses.append(x)``."""
 
-    base: Origin
+    base: AccessPath
     method: str
     args: tuple[Any, ...]
     owner: type = list  # the class written in C whose method it is
@@ -153,7 +153,7 @@ class Mutation:
 class Extern:
     """A call that only the host can make, exactly once: print, random, NumPy, files, unknown native code.
 
-    ``number``: the how-manieth of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
+    ``number``: the index of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
     before the commit, if so. ``draws``: it depends on torch's generator, or changes it. ``late``: it may change memory
     that the framework calls before it read, and must not be made before those; ``overwrites``: memory that anything of
     the run has looked at before, which another attempt has to find as it was. ``changes``: what the program has read
@@ -209,8 +209,8 @@ def name_of(func: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Each:
-    """What each of ``count`` rounds of a loop writes and calls, in order, as the first one does it. Numbers of extern
-    calls are those of the first round."""
+    """What each of ``count`` iterations of a loop writes and calls, in order, as the first one does it. Numbers of
+    extern calls are those of the first iteration."""
 
     count: Expr
     events: tuple[Stored | Mutation | Extern, ...]
@@ -222,7 +222,7 @@ class Each:
 
     @property
     def externs(self) -> int:
-        """How many extern calls one round makes."""
+        """How many extern calls one iteration makes."""
         return sum(isinstance(event, Extern) for event in self.events)
 
     def __str__(self) -> str:

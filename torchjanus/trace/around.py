@@ -1,7 +1,7 @@
 """What recursive calls rely on around themselves (a flag, a mode, a function): as long as it says the same, a way that
 a call was seen to take is one that calls may take.
 
-The step checks it, for all calls alike; so ways seen under other circumstances are not its ways. Plain data.
+The step checks it, for all calls alike; so ways seen under other circumstances are not its variants. Plain data.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import Absent, Filled, Found, Keys
@@ -28,30 +28,30 @@ def around(events: Iterable[Event], numbers: bool = True) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for event in events:
         match event:
-            case Found(origin=origin, value=value, kind=kind) if _is_around(origin):
-                if (numbers or kind != "number") and not _is_grad(origin):
-                    place, what = said_of_value(origin, value)
+            case Found(access_path=access_path, value=value, kind=kind) if _is_around(access_path):
+                if (numbers or kind != "number") and not _is_grad(access_path):
+                    place, what = said_of_value(access_path, value)
                     found[place] = what
             case Absent(base=base, key=key, present=present) if _is_around(base) and not isinstance(key, Traced):
                 found["absent", base.token, token_of(key)] = present
-            case Filled(origin=origin, filled=filled) if _is_around(origin):
-                found["filled", origin.token] = filled
-            case Keys(origin=origin, keys=keys) if _is_around(origin):
-                found["keys", origin.token] = tuple(map(token_of, keys))
+            case Filled(access_path=access_path, filled=filled) if _is_around(access_path):
+                found["filled", access_path.token] = filled
+            case Keys(access_path=access_path, keys=keys) if _is_around(access_path):
+                found["keys", access_path.token] = tuple(map(token_of, keys))
     return found
 
 
-def said_of_value(origin: Origin, value: Any) -> tuple[Any, Any]:
+def said_of_value(access_path: AccessPath, value: Any) -> tuple[Any, Any]:
     """What is found at a place, as far as it may decide what a call does: of an object that is its class, for its
     attributes are found at places of their own."""
     value = plain(value)
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():  # nobody is to see that it is asked
-            return ("found", origin.token), ("tensor", str(value.dtype), value.requires_grad)
+            return ("found", access_path.token), ("tensor", str(value.dtype), value.requires_grad)
     if isinstance(value, _OBJECTS):
-        return ("found", origin.token), ("id", id(value))
+        return ("found", access_path.token), ("id", id(value))
     token = token_of(value)
-    return ("found", origin.token), ("class", id(type(value))) if token[0] == "id" else token
+    return ("found", access_path.token), ("class", id(type(value))) if token[0] == "id" else token
 
 
 def holds(relied: Mapping[Any, Any], world: Mapping[Any, Any]) -> bool:
@@ -65,7 +65,7 @@ def disagree(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
     return any(other.get(place, what) != what for place, what in one.items())
 
 
-def _is_around(at: Origin | None) -> bool:
+def _is_around(at: AccessPath | None) -> bool:
     """Whether the path leads to the same place for all calls."""
     while at is not None:
         if isinstance(at.key, Expr) or is_local(at) or at.step is Step.OWN:
@@ -74,5 +74,5 @@ def _is_around(at: Origin | None) -> bool:
     return True
 
 
-def _is_grad(origin: Origin) -> bool:
-    return origin.step is Step.FIELD and origin.key == "grad"
+def _is_grad(access_path: AccessPath) -> bool:
+    return access_path.step is Step.FIELD and access_path.key == "grad"

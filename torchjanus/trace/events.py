@@ -1,4 +1,4 @@
-"""What a watched run did, in order: what it relied on, what it did, and which way it took. Plain data.
+"""What a watched run did, in order: what it relied on, what it did, and which variant it took. Plain data.
 
 Every event has a ``token``: two runs took the same path when their tokens agree.
 """
@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.rounds import Frames, Loop, Plain, Rounds, Turns
+from torchjanus.trace.loop_records import Frames, Loop, LoopInstance, LoopRecord, Plain
 
 __all__ = ["ALL", "ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
 
@@ -25,7 +25,7 @@ ANYTHING = ("anything",)  # among what a program has looked at
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """A branch went one way."""
+    """A branch went one variant."""
 
     outcome: bool
     place: Place = NOWHERE
@@ -40,7 +40,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trips:
-    """A loop came to its end after ``count`` rounds."""
+    """A loop came to its end after ``count`` iterations."""
 
     count: int
     place: Place = NOWHERE
@@ -50,7 +50,7 @@ class Trips:
         return ("trips", self.place.line, self.count)
 
     def __str__(self) -> str:
-        return f"loop   {self.count} rounds"
+        return f"loop   {self.count} iterations"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -95,26 +95,30 @@ class Trace:
 
     events: list[Event] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)  # by number; only inputs stay after the run
-    origins: dict[int, Origin] = field(default_factory=dict)  # tensor number -> where it was found
-    owners: dict[int, Origin] = field(default_factory=dict)  # id(object) -> where it was found
+    access_paths: dict[int, AccessPath] = field(default_factory=dict)  # tensor number -> where it was found
+    owners: dict[int, AccessPath] = field(default_factory=dict)  # id(object) -> where it was found
     result: Any = None
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)  # what each fetch gave, by its token
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began
-    rounds: list[Rounds] = field(default_factory=list)  # of loops that could be run for another number of rounds
+    iterations: list[LoopInstance] = field(
+        default_factory=list
+    )  # of loops that could be run for another number of iterations
     recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
     # of its parameters were the same object in all calls
     loops: list[Loop] = field(default_factory=list)
-    way: Any = None  # of a recursive call: which of the known ways it took: its number if that was recognised
+    variant: Any = None  # of a recursive call: which of the known variants it took: its number if that was recognised
     flows: Any = None  # of one: to which tensors gradients flow from its results (see graph.way_gradients)
     around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
-    ways: frozenset[int] | None = None  # of one that was recognised, and not watched: those that it and its calls took
-    turns: list[Turns] = field(default_factory=list)  # of all loops over something
+    variants: frozenset[int] | None = (
+        None  # of one that was recognised, and not watched: those that it and its calls took
+    )
+    loop_records: list[LoopRecord] = field(default_factory=list)  # of all loops over something
     changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
     plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
-    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest rounds of loops that tensors end
+    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest iterations of loops that tensors end
     measured: int = -1  # how many events there were when it last asked how much a container of its own holds
     counted: list[tuple[int, Place, int]] = field(default_factory=list)  # by how many events, and where, something was
     # made of how much a container of its own holds, and how much that was

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef, key_token, text_of
@@ -32,7 +32,7 @@ class Found:
     only foreign code understands.
     """
 
-    origin: Origin
+    access_path: AccessPath
     value: Any
     kind: str
     detail: Any = None  # tensors: their metadata; objects: their type
@@ -50,18 +50,18 @@ class Found:
                 what = _without_sizes(self.detail)
             case _:
                 what = self.detail
-        return ("found", self.origin.token, self.kind, what)
+        return ("found", self.access_path.token, self.kind, what)
 
     def __str__(self) -> str:
         shown = self.detail if self.kind == "tensor" else text_of(self.value)
-        return f"read   {self.origin} -> {shown}"
+        return f"read   {self.access_path} -> {shown}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Absent:
     """``key`` was not (``present`` False) or was in the container at ``base`` before the call."""
 
-    base: Origin
+    base: AccessPath
     key: Any
     present: bool = False
     place: Place = NOWHERE
@@ -77,42 +77,42 @@ class Absent:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Filled:
-    """Whether the container at ``origin`` had any elements."""
+    """Whether the container at ``access_path`` had any elements."""
 
-    origin: Origin
+    access_path: AccessPath
     filled: bool
     place: Place = NOWHERE
 
     @property
     def token(self) -> Any:
-        return ("filled", self.origin.token, self.filled)
+        return ("filled", self.access_path.token, self.filled)
 
     def __str__(self) -> str:
-        return f"read   {self.origin} is {'not ' if self.filled else ''}empty"
+        return f"read   {self.access_path} is {'not ' if self.filled else ''}empty"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keys:
     """The keys of a dictionary (or the elements of a set), in iteration order."""
 
-    origin: Origin
+    access_path: AccessPath
     keys: tuple[Any, ...]
     place: Place = NOWHERE
 
     @property
     def token(self) -> Any:
-        return ("keys", self.origin.token, *(token_of(k) for k in self.keys))
+        return ("keys", self.access_path.token, *(token_of(k) for k in self.keys))
 
     def __str__(self) -> str:
-        return f"read   keys of {self.origin}: {text_of(self.keys)}"
+        return f"read   keys of {self.access_path}: {text_of(self.keys)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Same:
     """Whether two paths led to one object."""
 
-    first: Origin
-    second: Origin
+    first: AccessPath
+    second: AccessPath
     same: bool
     place: Place = NOWHERE
 
@@ -128,17 +128,17 @@ class Same:
 class Instance:
     """A recursive call asked whether what it found is of one of these classes, or of one derived from them."""
 
-    origin: Origin
+    access_path: AccessPath
     classes: type | tuple[type, ...]
     outcome: bool
     place: Place = NOWHERE
 
     @property
     def token(self) -> Any:
-        return ("instance", self.origin.token, token_of(self.classes), self.outcome)
+        return ("instance", self.access_path.token, token_of(self.classes), self.outcome)
 
     def __str__(self) -> str:
-        return f"assume {self.origin} is {'' if self.outcome else 'not '}of {text_of(self.classes)}"
+        return f"assume {self.access_path} is {'' if self.outcome else 'not '}of {text_of(self.classes)}"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,5 +207,5 @@ class Asserted:
 
 
 def _in_brackets(*remarks: str) -> str:
-    told = "; ".join(filter(None, remarks))
-    return f" ({told})" if told else ""
+    structure = "; ".join(filter(None, remarks))
+    return f" ({structure})" if structure else ""

@@ -1,6 +1,7 @@
-"""What rounds of a loop computed with plain numbers, texts and other values: whether all rounds computed the same.
+"""What iterations of a loop computed with plain numbers, texts and other values: whether all iterations computed the
+same.
 
-Where all did, with nothing but values, and what variables hold has settled, so will rounds that nobody has seen: a
+Where all did, with nothing but values, and what variables hold has settled, so will iterations that nobody has seen: a
 flag, a mode, the name of a kind of layer decides in each of them as it did in those.
 """
 
@@ -10,30 +11,31 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from torchjanus.hooks import COMPARE
-from torchjanus.trace.rounds import Plain
+from torchjanus.trace.loop_records import Plain
 
-__all__ = ["are_same", "by_round", "counted", "limited", "sums"]
+__all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]
 
 
-def by_round(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
-    """What each round computed. ``limits``: before which events rounds begin, and the last one ends."""
+def by_iteration(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
+    """What each iteration computed. ``limits``: before which events iterations begin, and the last one ends."""
     plains = list(plains)
     return [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
 
 
-def are_same(rounds: Sequence[Sequence[Plain]]) -> bool:
+def are_same(iterations: Sequence[Sequence[Plain]]) -> bool:
     """Whether all of them computed the same, as far as that can be told."""
-    columns = [[plain.told for plain in row] for row in rounds]
+    columns = [[plain.structure for plain in row] for row in iterations]
     return all(None not in column and column == columns[0] for column in columns)
 
 
-def counted(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
-    """Where all of them computed the same, but for sums that go up by the same from round to round: what those are, by
-    the first round's and the step. Nothing else may be made of them. None where they computed something else."""
-    if len({len(row) for row in rounds}) > 1:
+def counted(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
+    """Where all of them computed the same, but for sums that go up by the same from iteration to iteration: what those
+    are, by the first iteration's and the step. Nothing else may be made of them. None where they computed something
+    else."""
+    if len({len(row) for row in iterations}) > 1:
         return None
     found: list[tuple[int, int]] = []
-    for row in zip(*rounds, strict=True):
+    for row in zip(*iterations, strict=True):
         if are_same([[plain] for plain in row]):
             continue
         totals = [plain.total for plain in row]
@@ -45,29 +47,32 @@ def counted(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
     return found
 
 
-def sums(rounds: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
-    """The sums that go up by the same from round to round, whatever else the rounds computed."""
-    columns = [[[plain] for plain in row] for row in zip(*rounds, strict=True)]
+def sums(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
+    """The sums that go up by the same from iteration to iteration, whatever else the iterations computed."""
+    columns = [[[plain] for plain in row] for row in zip(*iterations, strict=True)]
     return [sum_ for column in columns for sum_ in counted(column) or ()]
 
 
-def limited(rounds: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], int | None]:
-    """The rounds without what they compared with a fixed number, of a number of theirs that changes by the same from
-    round to round; and for how many rounds all of that comes out as it did in these (None: for any number)."""
-    rows = [list(row) for row in rounds]
+def limited(iterations: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], int | None]:
+    """The iterations without what they compared with a fixed number, of a number of theirs that changes by the same
+    from iteration to iteration; and for how many iterations all of that comes out as it did in these (None: for any
+    number)."""
+    rows = [list(row) for row in iterations]
     if len({len(row) for row in rows}) > 1:
         return rows, None
     steps = [_step_of(column, rows[0]) for column in zip(*rows, strict=True)]
     limits = [
-        _turn(column[0], len(rows), *step) for column, step in zip(zip(*rows, strict=True), steps, strict=True) if step
+        _iteration(column[0], len(rows), *step)
+        for column, step in zip(zip(*rows, strict=True), steps, strict=True)
+        if step
     ]
     left = [[plain for plain, step in zip(row, steps, strict=True) if step is None] for row in rows]
     return left, min((limit for limit in limits if limit), default=None)
 
 
 def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] | None:
-    """By how much the two numbers change that are compared in each round; None where that cannot be said, or neither
-    does. ``row``: what else the first round has computed."""
+    """By how much the two numbers change that are compared in each iteration; None where that cannot be said, or
+    neither does. ``row``: what else the first iteration has computed."""
     first = column[0]
     if not first.compared or len({(one.compared, one.where) for one in column}) > 1:
         return None
@@ -77,7 +82,7 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
     if len({holds(*pair) for pair in pairs}) > 1:
         return None
     found = {(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(pairs)}
-    if len(column) == 1:  # what the only round has added to the number, or got by adding
+    if len(column) == 1:  # what the only iteration has added to the number, or got by adding
         sums_ = [(one.operands[0], one.total, one.total - one.operands[0]) for one in row if one.total is not None]
         found = {(step if a in known else 0, step if b in known else 0) for *known, step in sums_ for a, b in pairs}
         found.discard((0, 0))
@@ -85,11 +90,11 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
     return (by, other) if bool(by) != bool(other) else None
 
 
-def _turn(one: Plain, rounds: int, by: int, other: int) -> int:
-    """For how many rounds a comparison comes out as in these; 0 for any number."""
+def _iteration(one: Plain, iterations: int, by: int, other: int) -> int:
+    """For how many iterations a comparison comes out as in these; 0 for any number."""
     holds, (a, b) = COMPARE[one.compared], one.operands
     gap, step = b - a, by - other
-    about = gap // step  # the round in which the one meets the other
+    about = gap // step  # the iteration in which the one meets the other
     return min(
-        (n for n in range(about - 1, about + 3) if n >= rounds and holds(n * step, gap) != holds(a, b)), default=0
+        (n for n in range(about - 1, about + 3) if n >= iterations and holds(n * step, gap) != holds(a, b)), default=0
     )

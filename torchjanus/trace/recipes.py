@@ -1,7 +1,7 @@
 """How a value that leaves the call is made again by a later one. Plain data; knows nothing of executors.
 
 What is returned, stored or handed to an extern call is described by a Recipe: tensors by number, numbers by expression,
-objects from before the call by their origin, and objects made in the call by their parts. ``Build.number`` carries
+objects from before the call by their access path, and objects made in the call by their parts. ``Build.number`` carries
 sharing and cycles: the same number is the same object.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr
@@ -68,8 +68,8 @@ class TensorAt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOf:
-    """A tensor of its own with the row of ``ref`` for this round of a loop; ``last``: for the last one; ``alone``: one
-    that was computed without the others, and has a history of its own."""
+    """A tensor of its own with the row of ``ref`` for this iteration of a loop; ``last``: for the last one; ``alone``:
+    one that was computed without the others, and has a history of its own."""
 
     ref: TensorRef
     last: bool = False
@@ -95,11 +95,11 @@ class Number:
 class FoundAt:
     """An object that was there before the call."""
 
-    origin: Origin
+    access_path: AccessPath
 
     @property
     def token(self) -> Any:
-        return ("found", self.origin.token)
+        return ("found", self.access_path.token)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +134,8 @@ class Build:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """Among the items of a list or tuple: one for each of ``count`` rounds of a loop, which may speak of its Turn."""
+    """Among the items of a list or tuple: one for each of ``count`` iterations of a loop, which may speak of its
+    InductionVariable."""
 
     item: Any
     count: Expr

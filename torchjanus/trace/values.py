@@ -13,7 +13,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import getattr, isinstance
 
@@ -25,13 +25,13 @@ __all__ = [
     "Described",
     "Expr",
     "Fetch",
+    "InductionVariable",
     "Read",
     "Size",
     "Traced",
     "TracedFloat",
     "TracedInt",
     "TracedStr",
-    "Turn",
     "is_local",
     "known_by_host",
     "leaves",
@@ -44,20 +44,20 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A number found at ``origin`` when the call began."""
+    """A number found at ``access_path`` when the call began."""
 
-    origin: Origin
+    access_path: AccessPath
 
     @property
     def token(self) -> Any:
-        return ("read", self.origin.token)
+        return ("read", self.access_path.token)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value now."""
-        return self.origin.read(args, kwargs)
+        return self.access_path.read(args, kwargs)
 
     def __str__(self) -> str:
-        return str(self.origin)
+        return str(self.access_path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +107,9 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """A plain integer that says which round of a loop this is: ``first`` in the first one, and ``step`` more in each
-    (0: of one round it is spoken)."""
+class InductionVariable:
+    """A plain integer that says which iteration of a loop this is: ``first`` in the first one, and ``step`` more in
+    each (0: of one iteration it is spoken)."""
 
     first: int
     step: int = 0
@@ -119,7 +119,7 @@ class Turn:
         return ("turn", self.first, self.step)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """What it is in the first round."""
+        """What it is in the first iteration."""
         return self.first
 
     def __str__(self) -> str:
@@ -165,7 +165,7 @@ class Apply:
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The value now. Raises ValueError if it depends on a fetch."""
-        read = (Read, Fetch, Turn, Apply)
+        read = (Read, Fetch, InductionVariable, Apply)
         return self.func(*(a.read(args, kwargs) if isinstance(a, read) else a for a in self.args))
 
     def __hash__(self) -> int:
@@ -183,7 +183,7 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-Expr = Read | Fetch | Size | Turn | Stand | Apply
+Expr = Read | Fetch | Size | InductionVariable | Stand | Apply
 
 INFIX: dict[Callable[..., Any], str] = {
     operator.add: "+",
@@ -219,9 +219,9 @@ DEEP = 200
 
 
 def _hashed(value: Any) -> None:
-    told = ON_HASH.get()
-    if told is not None:
-        told(value)
+    structure = ON_HASH.get()
+    if structure is not None:
+        structure(value)
 
 
 class TracedInt(int):
@@ -296,8 +296,8 @@ def trace_value(value: Any, expr: Expr) -> Any:
     cls = _SUBCLASS.get(id(type(value)))
     if cls is None:
         return value
-    if isinstance(expr, Apply) and expr.depth > DEEP and (told := ON_DEPTH.get()) is not None:
-        told()
+    if isinstance(expr, Apply) and expr.depth > DEEP and (structure := ON_DEPTH.get()) is not None:
+        structure()
         return value
     traced = cls(value)
     traced.expr = expr
@@ -317,7 +317,7 @@ def symbol(value: Any) -> Any:
     return value.expr if isinstance(value, Traced) else value
 
 
-def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | Turn | Stand]:
+def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Stand]:
     """The reads, fetches, sizes and turns that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:
@@ -333,8 +333,8 @@ def where_made(expr: Expr, used: Place) -> str:
     lines = {f"fetched in {_line(leaf.place, used)}": leaf.place for leaf in leaves(expr) if isinstance(leaf, Fetch)}
     if lines and isinstance(expr, Apply):
         lines[f"computed in {_line(expr.place, used)}"] = expr.place
-    told = [text for text, place in lines.items() if place != NOWHERE and _line(place, used) != _line(used, used)]
-    return ", ".join(told)
+    structure = [text for text, place in lines.items() if place != NOWHERE and _line(place, used) != _line(used, used)]
+    return ", ".join(structure)
 
 
 def _line(place: Place, used: Place) -> str:
@@ -346,13 +346,13 @@ def known_by_host(expr: Any) -> bool:
     return not isinstance(expr, Read | Fetch | Apply) or all(isinstance(leaf, Read) for leaf in leaves(expr))
 
 
-def is_local(origin: Origin) -> bool:
+def is_local(access_path: AccessPath) -> bool:
     """Whether the path begins at a parameter of a recursive call, or leads through an item chosen by one."""
-    at: Origin | None = origin
+    at: AccessPath | None = access_path
     while at is not None:
         if at.step is Step.PARAMETER:
             return True
-        if at.step is Step.AT and any(isinstance(leaf, Read) and is_local(leaf.origin) for leaf in leaves(at.key)):
+        if at.step is Step.AT and any(isinstance(leaf, Read) and is_local(leaf.access_path) for leaf in leaves(at.key)):
             return True
         at = at.base
     return False

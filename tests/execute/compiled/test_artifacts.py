@@ -18,7 +18,7 @@ from torchjanus.graph.recursion.cells.invoke import Invocation
 
 def part_of(name: str) -> Any:
     recursion = MODELS["TreeRNN"](6, torch.float32).recursion
-    inner = Invocation(recursion).halves(recursion.shared, []).cells[1]
+    inner = Invocation(recursion).partition(recursion.shared, []).cells[1]
     writing = writing_of(inner, recursion, name)
     assert writing is not None
     return writing, compile_part(writing).call

@@ -22,7 +22,7 @@ from torchjanus.graph.recursion.cells.invoke_op import register
 def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> tuple[Invocation, CompiledCalls, int]:
     """The model's recursion, run by compiled code; and how many parts were compiled."""
     invocation = Invocation(model.recursion)
-    halves = invocation.halves(model.recursion.shared, seeds_of(model, 1))
+    partition = invocation.partition(model.recursion.shared, seeds_of(model, 1))
     count = 0
 
     def one(writing: Writing) -> Any:
@@ -31,8 +31,8 @@ def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> 
         part = compile_part(writing)
         return replace(part, call=change(part.call))
 
-    calls = compile_calls(halves, one)
-    register(halves.key, calls)
+    calls = compile_calls(partition, one)
+    register(partition.key, calls)
     return invocation, calls, count
 
 

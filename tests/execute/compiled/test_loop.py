@@ -1,4 +1,4 @@
-"""Rounds of loops compiled by Inductor, where the number of rounds changes."""
+"""Iterations of loops compiled by Inductor, where the number of iterations changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def data() -> list[torch.Tensor]:
 
 
 @pytest.mark.slow
-def test_rounds_of_any_number_are_compiled_once() -> None:
+def test_iterations_of_any_number_are_compiled_once() -> None:
     eager, wanted, expected = training(None)
     step, cell, history = training("inductor")
     for xs in data():
@@ -54,7 +54,7 @@ def test_rounds_of_any_number_are_compiled_once() -> None:
 
 
 def reading(executor: str | None, deep: bool) -> tuple[Callable[[torch.Tensor], float], nn.Module]:
-    """A step over a text of any length; ``deep``: words are looked up by what is computed in each round."""
+    """A step over a text of any length; ``deep``: words are looked up by what is computed in each iteration."""
     torch.manual_seed(0)
     table, cell = nn.Embedding(11, 4), nn.GRUCell(4, 4)
     opt = torch.optim.SGD([*table.parameters(), *cell.parameters()], lr=0.05)
@@ -75,7 +75,7 @@ def reading(executor: str | None, deep: bool) -> tuple[Callable[[torch.Tensor], 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("deep", [False, True])
-def test_an_index_out_of_range_in_a_round_is_eagers_error(deep: bool) -> None:
+def test_an_index_out_of_range_in_a_iteration_is_eagers_error(deep: bool) -> None:
     eager, wanted = reading(None, deep)
     step, model = reading("inductor", deep)
     torch.manual_seed(1)
@@ -95,8 +95,8 @@ def test_an_index_out_of_range_in_a_round_is_eagers_error(deep: bool) -> None:
 
 
 @pytest.mark.slow
-def test_rounds_on_tensors_of_changing_sizes_run_within_a_compiled_step() -> None:
-    eager, other = (harness.run("sizes_in_loops", "batch_and_time_change", way) for way in (None, "inductor"))
+def test_iterations_on_tensors_of_changing_sizes_run_within_a_compiled_step() -> None:
+    eager, other = (harness.run("sizes_in_loops", "batch_and_time_change", variant) for variant in (None, "inductor"))
     assert harness.compare(eager, other, 1e-3) == []
     (step,) = other.steps
     assert step.statistics().compiles == 1
@@ -126,14 +126,14 @@ def leaving(executor: str | None) -> tuple[Any, nn.Module]:
 
 
 @pytest.mark.slow
-def test_rounds_that_take_rows_until_a_tensor_ends_them_stand_in_compiled_graphs() -> None:
+def test_iterations_that_take_rows_until_a_tensor_ends_them_stand_in_compiled_graphs() -> None:
     eager, wanted = leaving(None)
     step, model = leaving("inductor")
     torch.manual_seed(1)
     for number in range(14):
         x = torch.randn(2, 7 + number % 4, 3)
-        (loss, turn), (expected, number_of_round) = step(x), eager(x)
-        assert turn == number_of_round
+        (loss, iteration), (expected, number_of_iteration) = step(x), eager(x)
+        assert iteration == number_of_iteration
         assert abs(loss - expected) < 1e-5
     for one, other in zip(model.parameters(), wanted.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

@@ -14,7 +14,7 @@ def test_equal_parts_are_compiled_once() -> None:
     made = []
     for _ in range(2):
         recursion = MODELS["TreeRNN"](6, torch.float32).recursion
-        inner = Invocation(recursion).halves(recursion.shared, []).cells[1]
+        inner = Invocation(recursion).partition(recursion.shared, []).cells[1]
         made.append([writing_of(inner, recursion, name) for name in PARTS])
     texts = set()
     for first, second in zip(*made, strict=True):

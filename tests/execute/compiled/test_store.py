@@ -104,7 +104,7 @@ def test_without_a_folder_that_can_be_used_there_is_no_store_and_it_is_said(
     assert caplog.text.count("compiled artifacts are not kept") == 1 and VARIABLE in caplog.text
 
 
-def test_the_folder_is_the_users_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_folder_is_the_users_switch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(VARIABLE, "")
     assert folder_in_use() is None and store_in_use() is None
     monkeypatch.setenv(VARIABLE, str(tmp_path))

@@ -139,7 +139,7 @@ def test_without_gradients_nothing_is_kept() -> None:
     kept = run_by_replay(invocation)
     with torch.no_grad(), invocation.use(model.layout(model.recursion, given)):
         stacks = invocation(3, model.recursion.shared, [])
-    assert all(not cell.saved and cell.rows is None and cell.sums is None for cell in kept[0].halves.cells)
+    assert all(not cell.saved and cell.rows is None and cell.sums is None for cell in kept[0].partition.cells)
     for one, other in zip(plainly(model, given)[0], stacks, strict=True):
         assert not other.requires_grad
         torch.testing.assert_close(other, one, rtol=1e-12, atol=1e-12)
@@ -156,7 +156,7 @@ def test_some_shared_tensors_are_frozen() -> None:
         found = torch.autograd.grad(loss_of([invocation(3, shared, [])[0]]), shared[4])
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
     # Leaves have no gradients at all, so none flow to them.
-    assert [cell.wanted for cell in kept[0].halves.cells] == [(), (4,)]
+    assert [cell.wanted for cell in kept[0].partition.cells] == [(), (4,)]
 
 
 def test_one_trace_serves_all_forests() -> None:
@@ -177,7 +177,7 @@ def test_two_threads_have_their_own_forests() -> None:
     model = MODELS["TreeRNN"](5, torch.float64)
     invocation = Invocation(model.recursion)
     kept = run_by_replay(invocation)
-    invocation.halves(model.recursion.shared, [])
+    invocation.partition(model.recursion.shared, [])
     barrier = threading.Barrier(2)
 
     def work(seed: int) -> tuple[Any, Any]:

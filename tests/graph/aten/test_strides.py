@@ -73,10 +73,10 @@ def test_large_operands_are_not_made_to_measure_them() -> None:
 def test_what_lies_otherwise_than_it_was_watched_is_copied() -> None:
     with FakeTensorMode():
         x = torch.empty(2, 3, 1, 4)
-        turned = torch.empty(4, 1, 3, 2).permute(3, 2, 1, 0)
+        reversed_loops = torch.empty(4, 1, 3, 2).permute(3, 2, 1, 0)
         assert laid_as(x, lying_of(x)) is x
-        assert laid_as(turned, lying_of(turned)) is turned
+        assert laid_as(reversed_loops, lying_of(reversed_loops)) is reversed_loops
         assert laid_as(x, None) is x
-        assert laid_as(x, lying_of(turned)).stride() == (1, 2, 24, 6)
-        assert laid_as(turned, True).stride() == x.stride()
+        assert laid_as(x, lying_of(reversed_loops)).stride() == (1, 2, 24, 6)
+        assert laid_as(reversed_loops, True).stride() == x.stride()
         assert laid_as(x[:, :2], True).stride() == x.stride()  # it has gaps

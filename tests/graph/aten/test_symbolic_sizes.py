@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.graph.generalize.test_generalize import plan_of
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.execute.replay import Replay
 from torchjanus.graph.aten.symbolic_sizes import Fixed, Symbolic, geometry, hint, key, value_of_formula
 from torchjanus.graph.ir.lowered import Lowered, ViewOf
@@ -18,7 +18,7 @@ from torchjanus.graph.lowering.lower import lower
 from torchjanus.host.assumption import evaluate
 from torchjanus.trace.values import Read
 
-X = Origin.arg(0, "x")
+X = AccessPath.arg(0, "x")
 
 
 def symbolic(*hints: int) -> Symbolic:

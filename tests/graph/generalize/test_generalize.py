@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refused
 from torchjanus.graph.generalize.generalize import Generalised, generalise
 from torchjanus.graph.ir.program import Slot
@@ -61,7 +61,7 @@ def test_nan_stays_equal() -> None:
 
 
 def test_what_is_relaxed_is_a_slot_though_it_was_equal() -> None:
-    plan = plan_of(scaled, [(x(), 2.0)] * 3, frozenset({Origin.arg(1).token}))
+    plan = plan_of(scaled, [(x(), 2.0)] * 3, frozenset({AccessPath.arg(1).token}))
     assert [str(s) for s in plan.slots] == ["n"]
 
 
@@ -85,7 +85,7 @@ def test_a_condition_on_a_changing_number_is_guarded() -> None:
 def test_tensors_that_are_new_at_each_call_are_inputs_and_others_pinned() -> None:
     weight = torch.ones(3)
     plan = plan_of(lambda t: t * weight, [(x(),), (x(),)])
-    pinned = {str(o): t for o, t in zip(plan.origins, plan.pinned, strict=True)}
+    pinned = {str(o): t for o, t in zip(plan.access_paths, plan.pinned, strict=True)}
     assert pinned == {"t": None, "weight": weight}
     assert "weight is the same Tensor" in texts(plan, Identity)
 
@@ -117,7 +117,7 @@ def test_live_gradients_are_bound_to_their_leaves() -> None:
     plan = plan_of(accumulate, [(x(),)] * 2)
     inputs = plan.program.inputs
     (bound,) = (i.grad for i in inputs if i.grad is not None)
-    assert str(plan.origins[bound.index]) == "weight.grad"
+    assert str(plan.access_paths[bound.index]) == "weight.grad"
     assert inputs[bound.index].example is weight.grad
 
 

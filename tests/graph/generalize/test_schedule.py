@@ -26,7 +26,7 @@ def _drawn(x: torch.Tensor) -> torch.Tensor:
     return x * random.random()
 
 
-def _told(x: torch.Tensor) -> torch.Tensor:
+def _merged(x: torch.Tensor) -> torch.Tensor:
     print(x.shape[0])
     return x * 2
 
@@ -34,7 +34,7 @@ def _told(x: torch.Tensor) -> torch.Tensor:
 CASES: dict[str, tuple[Callable[..., Any], int, int]] = {  # calls before the graph, and cuts
     "a clock around work": (_timed, 1, 1),
     "a random number after work that cannot fail": (_drawn, 1, 0),
-    "what nobody waits for": (_told, 0, 0),
+    "what nobody waits for": (_merged, 0, 0),
 }
 
 

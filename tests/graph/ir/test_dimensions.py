@@ -28,7 +28,7 @@ def symbols(shapes: Sequence[Any], seen: Sequence[Any] = ()) -> list[list[str]]:
     runs = traces(shapes)
     before = [geometries(trace) for trace in traces(seen)]
     made = dimensions_of(runs, [*before, *map(geometries, runs)], frozenset())
-    return [[f"{origin}.shape[{dim}]" for origin, dim in members] for members in made.symbols]
+    return [[f"{access_path}.shape[{dim}]" for access_path, dim in members] for members in made.symbols]
 
 
 def test_figure_4_of_the_paper() -> None:

@@ -120,7 +120,7 @@ def made_inside(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
     return picked
 
 
-def half_precision(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
+def part_precision(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         hidden = F.relu(s.linear(x))
         out = s.linear(hidden) @ s.w
@@ -171,7 +171,7 @@ def numbers_everywhere(s: Any, x: torch.Tensor, lr: float) -> torch.Tensor:
 
 PROGRAMS: list[Callable[..., Any]] = [
     views_in_place, data_in_place, written_by_hand, second_order, shared_graph, checkpointed, attention, recurrent,
-    made_inside, half_precision, without_gradients, frozen, channels_last_draws, out_of_place, numbers_everywhere,
+    made_inside, part_precision, without_gradients, frozen, channels_last_draws, out_of_place, numbers_everywhere,
 ]  # fmt: skip
 
 

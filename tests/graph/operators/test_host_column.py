@@ -1,4 +1,4 @@
-"""The numbers of all rounds as an operator: Python's own, fresh at each call."""
+"""The numbers of all iterations as an operator: Python's own, fresh at each call."""
 
 from __future__ import annotations
 

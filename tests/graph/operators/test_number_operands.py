@@ -22,13 +22,13 @@ def test_to_the_last_bit(name, key, dtype):
         for number in NUMBERS:
             held = torch.tensor(number, dtype=torch.float64)
             path, args, kwargs = ((0, 2), (number,), {}) if key == 2 else ((1, key), (), {key: number})
-            told = ((held,), {}) if key == 2 else ((), {key: held})
+            merged = ((held,), {}) if key == 2 else ((), {key: held})
             wanted = getattr(torch, name)(x, *others, *args, **kwargs)
-            made = taking(f"torch.{name}", path)(x, *others, *told[0], **told[1])
+            made = taking(f"torch.{name}", path)(x, *others, *merged[0], **merged[1])
             assert torch.equal(made.nan_to_num(7), wanted.nan_to_num(7))
             assert torch.equal(made.signbit(), wanted.signbit()) or made.isnan().any()
             there = x.clone()
-            assert taking(f"Tensor.{name}_", path)(there, *others, *told[0], **told[1]) is there
+            assert taking(f"Tensor.{name}_", path)(there, *others, *merged[0], **merged[1]) is there
             assert torch.equal(there.nan_to_num(7), wanted.nan_to_num(7))
 
 

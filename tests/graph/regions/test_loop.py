@@ -1,4 +1,4 @@
-"""The loop op: one round compiled once for all trip counts, equal to the unrolled loop."""
+"""The loop op: one iteration compiled once for all trip counts, equal to the unrolled loop."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.regions.loop import Loop
 
-Round = Callable[..., tuple[list[torch.Tensor], list[torch.Tensor]]]
+Iteration = Callable[..., tuple[list[torch.Tensor], list[torch.Tensor]]]
 
 
-def body_of(round_: Round, carried: list[torch.Tensor], rows: list[torch.Tensor], rest: list[torch.Tensor]) -> Loop:
-    """A loop whose body is what ``round_(carried, rows, rest)`` does."""
+def body_of(
+    iteration_: Iteration, carried: list[torch.Tensor], rows: list[torch.Tensor], rest: list[torch.Tensor]
+) -> Loop:
+    """A loop whose body is what ``iteration_(carried, rows, rest)`` does."""
     given = [*carried, *rows, *rest]
-    recording = record(lambda: round_(carried, rows, rest))
+    recording = record(lambda: iteration_(carried, rows, rest))
     program, _ = generalise([recording])
     places = [next(i for i, t in enumerate(given) if t is entry.example) for entry in program.inputs]
     unused = [i for i in range(len(given)) if i not in places]
@@ -53,10 +55,10 @@ def lstm(carried: Any, rows: Any, rest: Any) -> Any:
     return [h, c], [h]
 
 
-def unrolled(round_: Round, xs: Any, carried: Any, rest: Any) -> Any:
+def unrolled(iteration_: Iteration, xs: Any, carried: Any, rest: Any) -> Any:
     outs = []
     for t in range(len(xs[0])):
-        carried, made = round_(carried, [x[t] for x in xs], rest)
+        carried, made = iteration_(carried, [x[t] for x in xs], rest)
         outs.append(made)
     return list(carried), [torch.stack(column) for column in zip(*outs, strict=True)]
 
@@ -69,12 +71,12 @@ def lstm_inputs(steps: int, hidden: int = 8, batch: int = 4, start: bool = False
     return [xs], state, [*rest, torch.randn(4 * hidden, requires_grad=True)]
 
 
-def step_program(loop: Loop | None, round_: Round, xs: Any, state: Any, rest: Any) -> Program:
+def step_program(loop: Loop | None, iteration_: Iteration, xs: Any, state: Any, rest: Any) -> Program:
     """A whole step around the loop: the sum of squares of all it gives, backward."""
     if loop is None:
 
         def step() -> Any:
-            carried, outs = unrolled(round_, xs, state, rest)
+            carried, outs = unrolled(iteration_, xs, state, rest)
             loss = sum(t.pow(2).sum() for t in (*carried, *outs))
             loss.backward()
             return [loss, *carried, *outs]
@@ -130,7 +132,7 @@ def test_lstm_equals_the_unrolled_loop(steps: int) -> None:
 
 
 @pytest.mark.parametrize("steps", [2, 9])
-def test_compiled_rounds_equal_replay(steps: int) -> None:
+def test_compiled_iterations_equal_replay(steps: int) -> None:
     xs, state, rest = lstm_inputs(steps, start=True)
     loop = body_of(lstm, state, [x[0] for x in xs], rest)
     program = step_program(loop, lstm, xs, state, rest)
@@ -144,8 +146,8 @@ def test_compiled_rounds_equal_replay(steps: int) -> None:
         torch.testing.assert_close(one, other)
 
 
-def test_what_all_rounds_are_given_is_not_saved_by_each() -> None:
-    """Two matrices of one size would be handed on as one, copied in each round."""
+def test_what_all_iterations_are_given_is_not_saved_by_each() -> None:
+    """Two matrices of one size would be handed on as one, copied in each iteration."""
     torch.manual_seed(0)
     weights = [(torch.randn(8, 8) * 0.3).requires_grad_() for _ in range(2)]
     xs = torch.randn(5, 4, 8)
@@ -157,6 +159,6 @@ def test_what_all_rounds_are_given_is_not_saved_by_each() -> None:
 
     loop = body_of(two_layers, [torch.zeros(4, 8)], [xs[0]], weights)
     lower(step_program(loop, two_layers, [xs], [torch.zeros(4, 8)], weights))
-    (halves,) = loop.made.values()
-    assert {(source.kind, source.index) for source in halves.kept} >= {("invariant", 0), ("invariant", 1)}
-    assert all(one.size[-2:] != (8, 8) for one in halves.gives)
+    (partition,) = loop.made.values()
+    assert {(source.kind, source.index) for source in partition.kept} >= {("invariant", 0), ("invariant", 1)}
+    assert all(one.size[-2:] != (8, 8) for one in partition.gives)

@@ -12,13 +12,13 @@ from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.partition import kind_of
 from torchjanus.graph.regions.select import selecting
-from torchjanus.graph.regions.switch import Choice, run
-from torchjanus.graph.switches.rewrites.fold import Teller
+from torchjanus.graph.regions.switch import Switch, run
+from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 
-Round = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Iteration = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
 def rows(*signs: int) -> torch.Tensor:
@@ -26,24 +26,24 @@ def rows(*signs: int) -> torch.Tensor:
     return torch.stack([sign * (1.0 + torch.rand(2, 3) + 2 * (n // 2 % 2)) for n, sign in enumerate(signs)])
 
 
-def choice_of(turn: Round) -> Choice:
-    """A loop's round as a choice of two inputs: what is handed on, and the round's row."""
+def switch_of(iteration: Iteration) -> Switch:
+    """A loop's iteration as a choice of two inputs: what is handed on, and the iteration's row."""
 
     def step(xs: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(2, 3)
         for x in xs:
-            h = turn(h, x)
+            h = iteration(h, x)
         return h.sum()
 
-    teller = Teller()
+    merger = Merger()
     for signs in ((1, -1) * 4, (-1, 1) * 4, (1, -1) * 4):
-        told = teller.tell(watch_call(step, (), (rows(*signs),), {})[1])
-    return next(e.func for e in told.events if isinstance(e, Op) and isinstance(e.func, Choice))
+        merged = merger.merge(watch_call(step, (), (rows(*signs),), {})[1])
+    return next(e.func for e in merged.events if isinstance(e, Op) and isinstance(e.func, Switch))
 
 
-def joined(turn: Round, *given: torch.Tensor) -> Program | None:
-    choice = choice_of(turn)
-    return selecting(choice.ways, choice.results, tuple(map(kind_of, given)))
+def joined(iteration: Iteration, *given: torch.Tensor) -> Program | None:
+    switch = switch_of(iteration)
+    return selecting(switch.arms, switch.results, tuple(map(kind_of, given)))
 
 
 def doubled_or_less(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
@@ -69,19 +69,19 @@ def picked(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return torch.tanh(h + x) * best.float().unsqueeze(1)
 
 
-@pytest.mark.parametrize("turn", [doubled_or_less, at_the_top, nested, picked])
+@pytest.mark.parametrize("iteration", [doubled_or_less, at_the_top, nested, picked])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_results_and_gradients_are_those_of_the_way_taken(turn: Round, sign: int) -> None:
-    choice = choice_of(turn)
+def test_results_and_gradients_are_those_of_the_way_taken(iteration: Iteration, sign: int) -> None:
+    switch = switch_of(iteration)
     h = torch.randn(2, 3, requires_grad=True)
     x = (sign * (1.0 + torch.rand(2, 3))).requires_grad_()
-    out, way = choice(h, x)
-    (program,) = choice.joined.values()
+    out, arm = switch(h, x)
+    (program,) = switch.joined.values()
     assert program is not None
-    assert not choice.made
-    expected = turn(h, x)
+    assert not switch.made
+    expected = iteration(h, x)
     assert torch.equal(out, expected)
-    assert int(way) >= 0
+    assert int(arm) >= 0
     given = [g for g in torch.autograd.grad(expected.sum(), (h, x), allow_unused=True, materialize_grads=True)]
     found = torch.autograd.grad(out.sum(), (h, x), allow_unused=True, materialize_grads=True)
     assert all(torch.equal(a, b) for a, b in zip(given, found, strict=True))
@@ -121,23 +121,23 @@ def drawn(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     return h + torch.rand(2, 3) if x.sum() > 0 else h + x
 
 
-@pytest.mark.parametrize("turn", [multiplied, divided_by_nothing, squashed, looked_up, transposed, drawn])
-def test_what_must_not_be_computed_in_vain_is_not(turn: Round) -> None:
+@pytest.mark.parametrize("iteration", [multiplied, divided_by_nothing, squashed, looked_up, transposed, drawn])
+def test_what_must_not_be_computed_in_vain_is_not(iteration: Iteration) -> None:
     """Values that would meet a zero gradient, what may raise, other strides, random numbers."""
     h, x = torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
-    assert joined(turn, h, x) is None
+    assert joined(iteration, h, x) is None
 
 
-@pytest.mark.parametrize("turn", [multiplied, squashed])
-def test_it_may_be_where_nothing_is_differentiated(turn: Round) -> None:
-    assert joined(turn, torch.zeros(2, 3), torch.zeros(2, 3)) is not None
+@pytest.mark.parametrize("iteration", [multiplied, squashed])
+def test_it_may_be_where_nothing_is_differentiated(iteration: Iteration) -> None:
+    assert joined(iteration, torch.zeros(2, 3), torch.zeros(2, 3)) is not None
 
 
 def test_what_is_large_is_not_computed_in_vain() -> None:
-    def turn(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    def iteration(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return h + x.repeat(40000, 1).sum(0) if x.sum() > 0 else h + x
 
-    assert joined(turn, torch.zeros(2, 3), torch.zeros(2, 3)) is None
+    assert joined(iteration, torch.zeros(2, 3), torch.zeros(2, 3)) is None
 
 
 def test_a_way_that_nobody_has_seen_has_no_number() -> None:
@@ -147,8 +147,8 @@ def test_a_way_that_nobody_has_seen_has_no_number() -> None:
             return h - 1
         return h * 2 if x.sum() > 0 else -h
 
-    choice = choice_of(three)
-    program = selecting(choice.ways, choice.results, tuple(map(kind_of, (torch.zeros(2, 3), torch.zeros(2, 3)))))
+    switch = switch_of(three)
+    program = selecting(switch.arms, switch.results, tuple(map(kind_of, (torch.zeros(2, 3), torch.zeros(2, 3)))))
     assert program is not None
     numbers = []
     for value in (1.0, -1.0, 1000.0):

@@ -24,7 +24,7 @@ def test_the_place_that_tells_graphs_apart_is_looked_at_first() -> None:
         fast(torch.ones(3), mode)
     dispatch = fast._learning.routes.dispatch
     assert len(fast.entries) == 3
-    assert str(dispatch.origin) == "mode"
+    assert str(dispatch.access_path) == "mode"
     tried = [len(dispatch.candidates((torch.ones(3), mode), {})) for mode in calls]
     assert tried == [1, 1, 1, 0]
     before = fast.statistics().speculated

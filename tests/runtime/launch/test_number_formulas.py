@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.runtime.launch.number_formulas import formulas
 from torchjanus.trace.values import Apply, Expr, Fetch, Read
 
 FETCHES = tuple(Fetch(number, 0, float) for number in range(6))
-RATE = Read(Origin.arg(0, "rate"))
+RATE = Read(AccessPath.arg(0, "rate"))
 
 
 def corrections(step: Expr, beta: float = 0.9) -> list[Apply]:

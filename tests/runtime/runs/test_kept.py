@@ -74,7 +74,7 @@ def test_a_second_run_lowers_nothing(lowerings: list[object]) -> None:
     assert len(lowerings) == 2
 
 
-def rounds(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+def iterations(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     for row in x.unbind(0):
         w = torch.tanh(w @ row) + row
     return w
@@ -84,10 +84,10 @@ def test_loops_are_found_again_unless_their_keys_are_taken(
     lowerings: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> None:
-        step = torchjanus.speculate(rounds, executor="replay")
+        step = torchjanus.speculate(iterations, executor="replay")
         for length in (5, 7, 4, 6, 8):
             x = torch.randn(length, 3, 3)
-            assert torch.equal(step(x, torch.ones(3, 3)), rounds(x, torch.ones(3, 3)))
+            assert torch.equal(step(x, torch.ones(3, 3)), iterations(x, torch.ones(3, 3)))
         assert step.statistics().speculated >= 2
 
     monkeypatch.setattr(loop_op, "_next", 0)
@@ -130,7 +130,7 @@ class Trees:
 
 
 class Choosing:
-    """A loop in whose rounds a tensor decides."""
+    """A loop in whose iterations a tensor decides."""
 
     def __init__(self) -> None:
         torch.manual_seed(0)
@@ -173,7 +173,7 @@ class Ended:
 
 
 @pytest.mark.parametrize("made", [Trees, Choosing, Ended])
-def test_recursion_and_rounds_in_which_tensors_decide_are_found_again(
+def test_recursion_and_iterations_in_which_tensors_decide_are_found_again(
     made: Any, lowerings: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def run() -> None:

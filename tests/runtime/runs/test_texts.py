@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 import torchjanus
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.runtime.runs.texts import MANY, Texts
 from torchjanus.trace.events import Trace
@@ -15,7 +15,7 @@ from torchjanus.trace.facts import Found
 def run_with(**texts: str) -> Trace:
     trace = Trace()
     trace.events += [
-        Found(Origin.kwarg(name), text, "constant", place=Place("p.py", 1)) for name, text in texts.items()
+        Found(AccessPath.kwarg(name), text, "constant", place=Place("p.py", 1)) for name, text in texts.items()
     ]
     return trace
 
@@ -24,9 +24,9 @@ def test_the_third_value_relaxes() -> None:
     texts = Texts()
     assert texts.learn(run_with(mode="train", name="a")) == []
     assert texts.learn(run_with(mode="eval", name="b")) == []
-    assert texts.learn(run_with(mode="train", name="c")) == [(Origin.kwarg("name"), Place("p.py", 1))]
+    assert texts.learn(run_with(mode="train", name="c")) == [(AccessPath.kwarg("name"), Place("p.py", 1))]
     assert texts.learn(run_with(mode="eval", name="d")) == [], "a place is relaxed once"
-    assert texts.loose == {Origin.kwarg("name")}
+    assert texts.loose == {AccessPath.kwarg("name")}
     assert MANY == 3
 
 
@@ -34,7 +34,7 @@ def test_other_constants_are_left_alone() -> None:
     texts = Texts()
     for value in (b"a", True, None, 1j):
         trace = Trace()
-        trace.events.append(Found(Origin.kwarg("k"), value, "constant"))
+        trace.events.append(Found(AccessPath.kwarg("k"), value, "constant"))
         assert texts.learn(trace) == []
 
 

@@ -21,7 +21,7 @@ HANDLED = {
     "group": "try:\n  ask()\nexcept* ValueError:\n  pass",
     "inner": "try:\n  try:\n    pass\n  except KeyError:\n    pass\n  ask()\nexcept ValueError:\n  pass",
     "in another handler": "try:\n  try:\n    int('a')\n  except ValueError:\n    ask()\nexcept KeyError:\n  pass",
-    "in rounds": "for n in range(2):\n  try:\n    ask()\n  except ValueError:\n    continue",
+    "in iterations": "for n in range(2):\n  try:\n    ask()\n  except ValueError:\n    continue",
     "in a comprehension": "try:\n  [ask() for n in range(2)]\nexcept ValueError:\n  pass",
     "through a function": "def f():\n  ask()\ntry:\n  f()\nexcept ValueError:\n  pass",
     "in a with statement": "try:\n  with lock:\n    ask()\nexcept ValueError:\n  pass",

@@ -11,13 +11,13 @@ import pytest
 from torchjanus.semantics.protocols.heaps import HEAPS
 
 
-class Told:
+class Merged:
     """A number that notes with what it is compared."""
 
     def __init__(self, number: int, told: list[Any]) -> None:
         self.number, self.told = number, told
 
-    def __lt__(self, other: Told) -> bool:
+    def __lt__(self, other: Merged) -> bool:
         self.told.append((self.number, other.number))
         return self.number < other.number
 
@@ -31,19 +31,19 @@ def test_lists_and_comparisons_are_the_librarys(size: int) -> None:
         def call(fn: Any, *args: Any, known: Any = known) -> Any:
             return (known[fn] or fn)(*args)
 
-        heap = [Told(generator.randrange(9), told) for _ in range(size)]
+        heap = [Merged(generator.randrange(9), told) for _ in range(size)]
         call(heapq.heapify, heap)
         taken = []
         for _ in range(30):
-            item = Told(generator.randrange(9), told)
+            item = Merged(generator.randrange(9), told)
             taken.append(call(heapq.heappushpop, heap, item).number)
             call(heapq.heappush, heap, item)
             taken.append(call(heapq.heapreplace, heap, item).number)
         taken += [call(heapq.heappop, heap).number for _ in range(len(heap))]
-        heap = [Told(generator.randrange(9), told) for _ in range(size + 1)]
+        heap = [Merged(generator.randrange(9), told) for _ in range(size + 1)]
         call(heapq._heapify_max, heap)  # type: ignore[attr-defined]
         for _ in range(30):
-            item = Told(generator.randrange(9), told)
+            item = Merged(generator.randrange(9), told)
             taken.append(call(heapq._heapreplace_max, heap, item).number)  # type: ignore[attr-defined]
         seen.append((taken + [item.number for item in heap], told))
     assert seen[0] == seen[1]

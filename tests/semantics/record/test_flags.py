@@ -1,21 +1,21 @@
 """Flags that a step has set, as what tells recursive functions apart."""
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.semantics.record.flags import Flags
 
-MODEL, OTHER = Origin.parameter("model"), Origin.parameter("other")
+MODEL, OTHER = AccessPath.parameter("model"), AccessPath.parameter("other")
 
 
 def test_order_makes_no_difference_and_values_do() -> None:
     one, other, model = {}, {}, Flags()
     model.store(one, "training", False, MODEL)
     model.store(other, "training", False, OTHER)
-    turned = Flags()
-    turned.store(other, "training", False, OTHER)
-    turned.store(one, "training", False, MODEL)
-    assert model.token == turned.token != ()
-    turned.store(one, "training", True, MODEL)
-    assert model.token != turned.token
+    reversed_loops = Flags()
+    reversed_loops.store(other, "training", False, OTHER)
+    reversed_loops.store(one, "training", False, MODEL)
+    assert model.token == reversed_loops.token != ()
+    reversed_loops.store(one, "training", True, MODEL)
+    assert model.token != reversed_loops.token
 
 
 def test_numbers_are_no_flags() -> None:

@@ -13,7 +13,7 @@ def _at_loop(fn: Any) -> frozenset[str]:
     return live_after(fn.__code__, offset)
 
 
-def test_what_each_round_sets_first_is_left_over() -> None:
+def test_what_each_iteration_sets_first_is_left_over() -> None:
     def step(xs: Any, flags: Any) -> Any:
         h, before = 0, False
         for t in range(3):

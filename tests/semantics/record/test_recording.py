@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.trace.facts import Found, Pinned, Same
 from torchjanus.trace.values import Read, TracedFloat, TracedInt
 
-X, Y = Origin.arg(0, "x"), Origin.arg(1, "y")
+X, Y = AccessPath.arg(0, "x"), AccessPath.arg(1, "y")
 
 
 def found(recording: Recording) -> list[tuple[str, str]]:
-    return [(str(e.origin), e.kind) for e in recording.trace.events if isinstance(e, Found)]
+    return [(str(e.access_path), e.kind) for e in recording.trace.events if isinstance(e, Found)]
 
 
 def test_kinds_of_reads() -> None:

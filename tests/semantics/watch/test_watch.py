@@ -92,7 +92,7 @@ def test_a_read_after_a_write_of_the_same_run_is_not_a_read_of_the_heap() -> Non
 
     result, trace = watched(step)
     assert result == 10
-    assert [e for e in kinds(trace, Found) if str(e.origin) == "state.n"] == []
+    assert [e for e in kinds(trace, Found) if str(e.access_path) == "state.n"] == []
 
 
 def test_decisions_on_numbers_are_held() -> None:

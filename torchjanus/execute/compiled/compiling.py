@@ -17,7 +17,7 @@ from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.execute.compiled.after_mutation import options
 from torchjanus.execute.compiled.loop import Writing
 from torchjanus.execute.regions.loop import loops_of
-from torchjanus.execute.regions.switch import choices_of
+from torchjanus.execute.regions.switch import switches_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.for_inductor import Prepared, prepare
 from torchjanus.graph.lowering.lower import lower
@@ -57,7 +57,7 @@ def prepared_of(lowered: Lowered, *, rewrite_alpha: bool = True) -> Prepared:
 
 def risks_in(lowered: Lowered) -> Risks:
     """What may raise in the graph, its loops and its choices."""
-    return risks_of(lowered, loops_of(lowered.program), choices_of(lowered.program))
+    return risks_of(lowered, loops_of(lowered.program), switches_of(lowered.program))
 
 
 def _refuse_lost(lowered: Lowered) -> None:
@@ -139,7 +139,7 @@ def compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) 
 
 
 def compile_block(writing: Writing, patches: dict[str, Any]) -> CompiledArtifact:
-    """A block of a loop's rounds."""
+    """A block of a loop's iterations."""
     return _compile(writing.prepared, [*writing.examples, *writing.prepared.constants], patches)
 
 

@@ -19,7 +19,7 @@ from torchjanus.execute.compiled.compiling import (
     risks_in,
 )
 from torchjanus.execute.compiled.invoke import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
-from torchjanus.execute.compiled.loop import CompiledRounds, compiled_loops, loops_to_compile, writings
+from torchjanus.execute.compiled.loop import CompiledLoop, compiled_loops, loops_to_compile, writings
 from torchjanus.execute.compiled.shared_parts import compile_part
 from torchjanus.execute.compiled.store import Verdict
 from torchjanus.execute.replay import Replay
@@ -46,9 +46,9 @@ class Inductor:
         patches, loops, wanted = patches_for(lowered), [], loops_to_compile(lowered)
         with Ambience(lowered):
             step = compile_step(lowered, prepared, patches)
-            for halves, counts in wanted:
-                made = writings(halves, counts)
-                loops.append(CompiledRounds(halves, made, [compile_block(one, patches) for one in made]))
+            for partition, counts in wanted:
+                made = writings(partition, counts)
+                loops.append(CompiledLoop(partition, made, [compile_block(one, patches) for one in made]))
             recursions = [compile_calls(one, compile_part) for one in calls_to_compile(lowered)]
         self._fill(lowered, prepared, step, loops, recursions)
 
@@ -58,7 +58,7 @@ class Inductor:
         lowered: Lowered,
         prepared: Prepared,
         step: Compiled,
-        loops: Sequence[CompiledRounds],
+        loops: Sequence[CompiledLoop],
         recursions: Sequence[CompiledCalls],
         *,
         kept: bool,
@@ -76,7 +76,7 @@ class Inductor:
         lowered: Lowered,
         prepared: Prepared,
         step: Compiled,
-        loops: Sequence[CompiledRounds],
+        loops: Sequence[CompiledLoop],
         recursions: Sequence[CompiledCalls],
     ) -> None:
         self.lowered = lowered

@@ -20,7 +20,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.invoke_for_inductor import PARTS, Argument, Writing, adds_rows_up, work_of, writing_of
 from torchjanus.graph.operators.loop_op import compiled_key
 from torchjanus.graph.recursion.cells.invoke_op import Calls, is_invoke, known_calls, register
-from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts, Source
 from torchjanus.graph.recursion.variants.plan import Batch
 
@@ -66,50 +66,50 @@ class PartToCompile:
         return PartToCompile(self.cell, self.name, self.writing.bare())
 
 
-def calls_to_compile(lowered: Lowered) -> list[Halves]:
+def calls_to_compile(lowered: Lowered) -> list[Partition]:
     """The recursions that the graph runs."""
     keys = {node.args[0] for node in lowered.graph.graph.nodes if is_invoke(node.target)}
-    return [halves for halves in invocations_of(lowered.program) if halves.key in keys]
+    return [partition for partition in invocations_of(lowered.program) if partition.key in keys]
 
 
-def parts_to_compile(halves: Halves, most: int = MOST_PARTS) -> list[PartToCompile]:
+def parts_to_compile(partition: Partition, most: int = MOST_PARTS) -> list[PartToCompile]:
     """What pays, ``most`` at most: it takes seconds for each."""
     found = []
-    for number, name in _worth_it(halves)[:most]:
-        writing = writing_of(halves.cells[number], halves.recursion, name)
+    for number, name in _worth_it(partition)[:most]:
+        writing = writing_of(partition.cells[number], partition.recursion, name)
         if writing is not None:
             found.append(PartToCompile(number, name, writing))
     return found
 
 
-def compile_calls(halves: Halves, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
+def compile_calls(partition: Partition, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
     """Compile what pays. Raises Refused, as ``compile_one`` may."""
-    parts = parts_to_compile(halves, most)
-    return assembled(halves, parts, [compile_one(part.writing) for part in parts])
+    parts = parts_to_compile(partition, most)
+    return assembled(partition, parts, [compile_one(part.writing) for part in parts])
 
 
-def assembled(halves: Halves, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
+def assembled(partition: Partition, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
     """Who runs the recursion by what was compiled of its parts. Raises Refused where that disagrees with replay."""
-    made: list[dict[str, Writing]] = [{} for _ in halves.cells]
-    calls: list[dict[str, Part]] = [{} for _ in halves.cells]
+    made: list[dict[str, Writing]] = [{} for _ in partition.cells]
+    calls: list[dict[str, Part]] = [{} for _ in partition.cells]
     for part, one in zip(wanted, compiled, strict=True):
         made[part.cell][part.name], calls[part.cell][part.name] = part.writing, one
     cells: list[CellCalls] = []
-    for number, parts in enumerate(halves.cells):
+    for number, parts in enumerate(partition.cells):
         plain = CellCalls(number, parts)
-        cells.append(_compiled_cell(halves, plain, made[number], calls[number]) if calls[number] else plain)
-    return CompiledCalls(halves, cells)
+        cells.append(_compiled_cell(partition, plain, made[number], calls[number]) if calls[number] else plain)
+    return CompiledCalls(partition, cells)
 
 
 def _compiled_cell(
-    halves: Halves, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
+    partition: Partition, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
 ) -> CellCalls:
     """The cell by what was compiled of it, past torch's wrappers if that does the same. Raises Refused."""
     wrong = ""
     for past in (True, False):
         cell = _CompiledCell(plain.number, plain.parts, made, calls, past)
         try:
-            wrong = disagreement(halves, plain, cell)
+            wrong = disagreement(partition, plain, cell)
         except Exception as error:  # what the trial runs are compiled parts
             wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         if not wrong:
@@ -118,16 +118,16 @@ def _compiled_cell(
     raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
 
 
-def _worth_it(halves: Halves) -> list[tuple[int, str]]:
+def _worth_it(partition: Partition) -> list[tuple[int, str]]:
     """The parts that pay, those first that save most launches of kernels: large products take the same time anyhow."""
-    known = known_calls(halves.key)
+    known = known_calls(partition.key)
     # As long as nothing has run: nodes with many children are rare.
-    takes = (len(cell.takes) for cell in halves.recursion.cells)
+    takes = (len(cell.takes) for cell in partition.recursion.cells)
     batches: Sequence[float] = [8.0 / max(1, count - 3) if count else 1.0 for count in takes]
     if isinstance(known, ForestCalls) and known.runs:
         batches = [count / known.runs for count in known.batches]
     found = {}
-    for number, parts in enumerate(halves.cells):
+    for number, parts in enumerate(partition.cells):
         for name in PARTS:
             work = 0 if adds_rows_up(parts, name) else work_of(parts, name)
             often = bool(parts.cell.takes) and name != "sums"
@@ -139,8 +139,8 @@ def _worth_it(halves: Halves) -> list[tuple[int, str]]:
 def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:
     """Who runs the recursions of a compiled graph; whoever keeps them can run it."""
     for calls in made:
-        register(compiled_key(calls.halves.key), calls)
-    found = (known_calls(compiled_key(halves.key)) for halves in calls_to_compile(lowered))
+        register(compiled_key(calls.partition.key), calls)
+    found = (known_calls(compiled_key(partition.key)) for partition in calls_to_compile(lowered))
     return [calls for calls in found if calls is not None]
 
 

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.execute.regions.invoke import CellCalls, CellRun, Run, Tensors
 from torchjanus.graph.lowering.invoke_for_inductor import adds
-from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.variants.plan import Batch, Forest
 
 __all__ = ["disagreement"]
@@ -22,9 +22,9 @@ _WITHIN = {torch.float64: 1e-9, torch.float32: 1e-4}  # of the largest element
 _LOOSE = 2e-2
 
 
-def disagreement(halves: Halves, plain: CellCalls, compiled: CellCalls) -> str:
+def disagreement(partition: Partition, plain: CellCalls, compiled: CellCalls) -> str:
     """What differs on made-up rows, if anything does. Raises what the compiled code raises."""
-    trial = _Trial(halves, plain)
+    trial = _Trial(partition, plain)
     expected, found = trial.run(plain), trial.run(compiled)
     for name, value in expected.items():
         if not _close(value, found[name]):
@@ -44,10 +44,10 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 class _Trial:
     """Some calls of one cell, whose rows are taken from nowhere and given to nobody."""
 
-    def __init__(self, halves: Halves, cell: CellCalls) -> None:
-        self._halves = halves
+    def __init__(self, partition: Partition, cell: CellCalls) -> None:
+        self._partition = partition
         self._random = torch.Generator().manual_seed(0)  # not the user's
-        recursion, parts = halves.recursion, cell.parts.cell
+        recursion, parts = partition.recursion, cell.parts.cell
         total = sum(_COUNTS)
         sizes = [0] * len(recursion.buffers)
         taken: list[torch.Tensor] = []
@@ -79,7 +79,7 @@ class _Trial:
         ]
         self._gradients: list[Any] = [
             self._values(tuple(buffer.size()), buffer.dtype) if active else None
-            for buffer, active in zip(self._buffers, halves.active, strict=True)
+            for buffer, active in zip(self._buffers, partition.active, strict=True)
         ]
         for index, rows in zip(parts.takes, taken, strict=True):
             if self._gradients[index] is not None and recursion.buffers[index].once:
@@ -97,15 +97,15 @@ class _Trial:
 
     def run(self, cell: CellCalls) -> dict[str, torch.Tensor]:
         """All that it computes."""
-        forest, halves = self._forest, self._halves
+        forest, partition = self._forest, self._partition
         batches = self._batches
         rows: list[Tensors] = [taken.split_with_sizes(list(_COUNTS)) for taken in forest.taken[cell.number]]
         own = CellRun(cell, batches, list(_COUNTS), sum(_COUNTS), rows)
-        cells: list[CellRun | None] = [None] * len(halves.cells)
+        cells: list[CellRun | None] = [None] * len(partition.cells)
         cells[cell.number] = own
         buffers = [buffer.clone() for buffer in self._buffers]
         gradients = [None if one is None else one.clone() for one in self._gradients]
-        once = [buffer.once for buffer in halves.recursion.buffers]
+        once = [buffer.once for buffer in partition.recursion.buffers]
         run = Run(forest, once, self._shared, [], buffers, cells, gradients)
         with torch.no_grad():
             cell.begin(run, own)

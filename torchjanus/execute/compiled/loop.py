@@ -1,7 +1,8 @@
-"""Runs the rounds of loops by compiled code: blocks of rounds, each direction one artifact, which writes into buffers.
+"""Runs the iterations of loops by compiled code: blocks of iterations, each direction one artifact, which writes into
+buffers.
 
-What the rounds give lies stacked in memory that is made before the first of them; a block writes its rows. Nothing is
-stacked, and nothing allocated, in between. Knows nothing of how artifacts are made or loaded.
+What the iterations give lies stacked in memory that is made before the first of them; a block writes its rows. Nothing
+is stacked, and nothing allocated, in between. Knows nothing of how artifacts are made or loaded.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.regions.loop import Reading, ReplayRounds, first_rows, loops_of
+from torchjanus.execute.regions.loop import Reading, ReplayLoop, first_rows, loops_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Input, Program
 from torchjanus.graph.lowering.for_inductor import Prepared, prepare
-from torchjanus.graph.operators.loop_op import Rounds, compiled_key, is_loop, register, rounds_of
+from torchjanus.graph.operators.loop_op import LoopRunner, compiled_key, is_loop, register, runners_of
 from torchjanus.graph.regions.blocks import Block, backward_block, forward_block, width_for
-from torchjanus.graph.regions.partition import Halves, Source
+from torchjanus.graph.regions.partition import Partition, Source
 
 __all__ = [
-    "CompiledRounds",
+    "CompiledLoop",
     "Writing",
     "compiled_loops",
     "loops_to_compile",
@@ -48,51 +49,51 @@ class Writing:
         return Writing(prepared, replace(self.block, graph=prepared.graph), ())
 
 
-def writings(halves: Halves, counts: Iterable[int | None]) -> list[Writing]:
-    """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single rounds
-    if some are left over."""
+def writings(partition: Partition, counts: Iterable[int | None]) -> list[Writing]:
+    """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single
+    iterations if some are left over."""
     counts = list(counts)
-    width = width_for(halves, counts)
+    width = width_for(partition, counts)
     widths = [width] if all(count is not None and count % width == 0 for count in counts) else [width, 1]
     found = []
     for one in dict.fromkeys(widths):
-        found.append(_writing(forward_block(halves, one), frozenset()))
-        if halves.backward is not None:
-            block, first = backward_block(halves, one, width), halves.carried + halves.stacked
-            added = (number for number, position in enumerate(block.gives) if halves.wanted[position] >= first)
+        found.append(_writing(forward_block(partition, one), frozenset()))
+        if partition.backward is not None:
+            block, first = backward_block(partition, one, width), partition.carried + partition.stacked
+            added = (number for number, position in enumerate(block.gives) if partition.wanted[position] >= first)
             found.append(_writing(block, frozenset(added)))
     return found
 
 
-def loops_to_compile(lowered: Lowered) -> list[tuple[Halves, set[int | None]]]:
+def loops_to_compile(lowered: Lowered) -> list[tuple[Partition, set[int | None]]]:
     """The loops that the graph runs, and how often."""
-    halves_made = [half for halves in loops_of(lowered.program) for half in _both(halves)]
+    partition_made = [direction for partition in loops_of(lowered.program) for direction in _both(partition)]
     counts: dict[int, set[int | None]] = {}
-    graphs = [lowered.graph, *(half.graph for half in halves_made)]
+    graphs = [lowered.graph, *(direction.graph for direction in partition_made)]
     for graph in graphs:
         for node in graph.graph.nodes:
             if is_loop(node.target):
                 count = node.args[2]
                 counts.setdefault(node.args[0], set()).add(count if isinstance(count, int) else None)
-    known = (halves for halves in loops_of(lowered.program) if not halves.sizes and _on_processor(halves))
-    return [(halves, counts[halves.key]) for halves in known if halves.key in counts]
+    known = (partition for partition in loops_of(lowered.program) if not partition.sizes and _on_processor(partition))
+    return [(partition, counts[partition.key]) for partition in known if partition.key in counts]
 
 
-def _on_processor(halves: Halves) -> bool:
-    """Whether all is there: on other devices ATen runs the rounds."""
-    nodes = (node for half in _both(halves) for node in half.graph.graph.nodes if node.op == "placeholder")
+def _on_processor(partition: Partition) -> bool:
+    """Whether all is there: on other devices ATen runs the iterations."""
+    nodes = (node for direction in _both(partition) for node in direction.graph.graph.nodes if node.op == "placeholder")
     return all(node.meta["val"].device.type == "cpu" for node in nodes if "val" in node.meta)
 
 
-def _both(halves: Halves) -> list[Any]:
-    return [half for half in (halves.forward, halves.backward) if half is not None]
+def _both(partition: Partition) -> list[Any]:
+    return [direction for direction in (partition.forward, partition.backward) if direction is not None]
 
 
-def compiled_loops(lowered: Lowered, made: Sequence[CompiledRounds]) -> list[Rounds]:
+def compiled_loops(lowered: Lowered, made: Sequence[CompiledLoop]) -> list[LoopRunner]:
     """Who runs the loops of a compiled graph; whoever keeps them can run it."""
-    for rounds in made:
-        register(compiled_key(rounds.halves.key), rounds)
-    return [rounds_of(compiled_key(halves.key)) for halves, _ in loops_to_compile(lowered)]
+    for iterations in made:
+        register(compiled_key(iterations.partition.key), iterations)
+    return [runners_of(compiled_key(partition.key)) for partition, _ in loops_to_compile(lowered)]
 
 
 def _writing(block: Block, added: frozenset[int]) -> Writing:
@@ -136,20 +137,20 @@ def _writing(block: Block, added: frozenset[int]) -> Writing:
 Call = Callable[..., Any]
 
 
-class CompiledRounds:
-    """See graph.loop_op.Rounds."""
+class CompiledLoop:
+    """See graph.loop_op.Iterations."""
 
-    def __init__(self, halves: Halves, made: Sequence[Writing], calls: Sequence[Call]) -> None:
+    def __init__(self, partition: Partition, made: Sequence[Writing], calls: Sequence[Call]) -> None:
         """``calls``: what has been compiled of ``made``."""
-        self.halves = halves
+        self.partition = partition
         parts = [(writing.block, call, writing.prepared.constants) for writing, call in zip(made, calls, strict=True)]
-        step = 1 if halves.backward is None else 2
+        step = 1 if partition.backward is None else 2
         self._forward = parts[::step]
         self._backward = parts[1::step] if step == 2 else []
-        self._none = ReplayRounds(halves)
+        self._none = ReplayLoop(partition)
 
     def _phases(self, count: int) -> list[tuple[int, int]]:
-        """Where the rounds of blocks, and then the single ones, begin and end."""
+        """Where the iterations of blocks, and then the single ones, begin and end."""
         width = self._forward[0][0].width
         end = count // width * width
         return [(0, end), (end, count)]
@@ -164,14 +165,16 @@ class CompiledRounds:
     ) -> list[torch.Tensor]:
         if not count:
             return self._none.forward(count, carried, stacked, invariants)
-        halves = self.halves
-        first = halves.carried
-        stacks = [given.empty(count) for given in halves.gives[first:]]
+        partition = self.partition
+        first = partition.carried
+        stacks = [given.empty(count) for given in partition.gives[first:]]
         current = [tensor.contiguous() for tensor in carried]
         stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
-        stacked += [ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead]  # for single rounds, too
-        hidden = [index for index in range(first) if index not in halves.shown]
-        shown = {index: stacks[_place(halves, index)] for index in halves.shown}
+        stacked += [
+            ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead
+        ]  # for single iterations, too
+        hidden = [index for index in range(first) if index not in partition.shown]
+        shown = {index: stacks[_place(partition, index)] for index in partition.shown}
         for (begin, end), (block, call, constants) in zip(self._phases(count), self._forward, strict=False):
             width = block.width
             blocks = (end - begin) // width
@@ -210,12 +213,12 @@ class CompiledRounds:
     ) -> list[torch.Tensor]:
         if not count:
             return self._none.backward(count, present, tangents, kept)
-        halves = self.halves
-        reading = Reading(halves, count, present, [tangent.contiguous() for tangent in tangents], kept)
+        partition = self.partition
+        reading = Reading(partition, count, present, [tangent.contiguous() for tangent in tangents], kept)
         flowing = reading.flowing()
-        factored = self._backward[0][0].factored  # the same in blocks and in single rounds
+        factored = self._backward[0][0].factored  # the same in blocks and in single iterations
         factors = [given.empty(count) for given in factored.rows]
-        results = [given.empty(count) if given.stacked else given.zeros() for given in halves.gradients]
+        results = [given.empty(count) if given.stacked else given.zeros() for given in partition.gradients]
         for (begin, end), (block, call, constants) in reversed(
             list(zip(self._phases(count), self._backward, strict=False))
         ):
@@ -227,10 +230,10 @@ class CompiledRounds:
             columns: dict[Source, Sequence[torch.Tensor]] = {}
             places = {position: number for number, position in enumerate(block.gives)}
             for position in places:
-                index = halves.wanted[position]
-                if halves.gradients[position].stacked:
+                index = partition.wanted[position]
+                if partition.gradients[position].stacked:
                     targets.append(_blocks(results[position], begin, end, width)[::-1])
-                elif index >= halves.carried:
+                elif index >= partition.carried:
                     targets.append((results[position],) * blocks)
                 else:
                     last = torch.empty_like(results[position])
@@ -239,8 +242,8 @@ class CompiledRounds:
                     results[position] = last
             targets += [_blocks(rows, begin, end, width)[::-1] for rows in factors]
             for index, start in flowing.items():
-                if index in halves.wanted:
-                    following = targets[places[halves.wanted.index(index)]]
+                if index in partition.wanted:
+                    following = targets[places[partition.wanted.index(index)]]
                 else:
                     following = (torch.zeros_like(start),) * blocks
                 columns[Source("tangent", index)] = (start, *following[:-1])
@@ -252,7 +255,7 @@ class CompiledRounds:
                     columns[source] = _blocks(reading.stack(source), begin, end, width)[::-1]
                 elif source.kind == "invariant":
                     columns[source] = (reading.stack(source),) * blocks
-                else:  # what the first round of each block was given of a carried value
+                else:  # what the first iteration of each block was given of a carried value
                     columns[source] = reading.rows(source)[begin:end:width][::-1]
             for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
                 call(*given, *constants)
@@ -269,7 +272,7 @@ def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[t
     return torch.split(stack if end - begin == stack.size(0) else stack[begin:end], width)
 
 
-def _place(halves: Halves, index: int) -> int:
+def _place(partition: Partition, index: int) -> int:
     """Which of what is stacked shows the carried value."""
-    source = halves.shown[index]
-    return source.index + (halves.results - halves.carried if source.kind == "saved" else 0)
+    source = partition.shown[index]
+    return source.index + (partition.results - partition.carried if source.kind == "saved" else 0)

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 
-MOST_SECONDS = 900.0  # that one compilation may take; a loop of 500 rounds, unrolled, was seen to take 260
+MOST_SECONDS = 900.0  # that one compilation may take; a loop of 500 iterations, unrolled, was seen to take 260
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
 
 
@@ -49,7 +49,7 @@ class Ticket:
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._asked = self._begun = time.monotonic()
-        self._under_way = False
+        self._in_progress = False
         self.given_up = False
         self.over = False
         self.candidate: Any = None
@@ -57,7 +57,7 @@ class Ticket:
         self.seconds = 0.0
 
     def __str__(self) -> str:
-        if self._under_way:
+        if self._in_progress:
             return f"{self._doing} (for {time.monotonic() - self._begun:.1f} s)"
         return f"waits for its turn (for {time.monotonic() - self._asked:.1f} s)"
 
@@ -79,7 +79,7 @@ class Ticket:
             with self._lock:
                 if self.given_up:
                     return
-                self._under_way = True
+                self._in_progress = True
                 self._pending = self._start()
             self.candidate = self._pending.result(MOST_SECONDS)
         except subprocess.TimeoutExpired:

@@ -15,7 +15,7 @@ import torch
 from torchjanus.execute.compiled.compiling import Compiled, examples_of, patches_for, prepared_of
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.invoke import Part, PartToCompile, assembled, calls_to_compile, parts_to_compile
-from torchjanus.execute.compiled.loop import CompiledRounds, Writing, loops_to_compile, writings
+from torchjanus.execute.compiled.loop import CompiledLoop, Writing, loops_to_compile, writings
 from torchjanus.execute.compiled.shared_parts import kept_part, load_part, part_key, request_part
 from torchjanus.execute.compiled.store import Product, Verdict, fingerprint, store_in_use
 from torchjanus.execute.compiled.worker import Compilation, Request
@@ -23,22 +23,22 @@ from torchjanus.execute.regions.invoke import invocations_of
 from torchjanus.execute.regions.loop import loops_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.for_inductor import Prepared
-from torchjanus.graph.recursion.cells.partition import Halves as CallHalves
-from torchjanus.graph.regions.partition import Halves
+from torchjanus.graph.recursion.cells.partition import Partition as CallPartition
+from torchjanus.graph.regions.partition import Partition
 
 __all__ = ["Order", "Pending", "expect", "hand_on", "order_of", "pack_order"]
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An Inductor executor that is to be made in another process: of the step, of ``loops``' blocks of rounds, of parts
-    of ``recursions``' cells (but for those that this process has already)."""
+    """An Inductor executor that is to be made in another process: of the step, of ``loops``' blocks of iterations, of
+    parts of ``recursions``' cells (but for those that this process has already)."""
 
     lowered: Lowered
     prepared: Prepared
     requests: tuple[Request, ...]
-    loops: tuple[tuple[Halves, list[Writing]], ...]
-    recursions: tuple[tuple[CallHalves, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
+    loops: tuple[tuple[Partition, list[Writing]], ...]
+    recursions: tuple[tuple[CallPartition, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
 
     def start(self) -> Pending:
         """Look for what an earlier run has kept, and start the process for the rest."""
@@ -62,10 +62,10 @@ def order_of(lowered: Lowered) -> Order:
     prepared, patches, dtype = prepared_of(lowered), patches_for(lowered), lowered.default_dtype
     requests = [Request.of(prepared, examples_of(lowered, prepared), patches, dtype)]
     loops = []
-    for halves, counts in loops_to_compile(lowered):
-        made = writings(halves, counts)
+    for partition, counts in loops_to_compile(lowered):
+        made = writings(partition, counts)
         requests += [Request.of(w.prepared, [*w.examples, *w.prepared.constants], patches, dtype) for w in made]
-        loops.append((halves, made))
+        loops.append((partition, made))
     recursions = []
     for recursion in calls_to_compile(lowered):
         parts = tuple((part, kept_part(part.writing)) for part in parts_to_compile(recursion))
@@ -100,14 +100,14 @@ def pack_order(order: Order) -> bytes | None:
     requests = tuple(request.packed() for request in order.requests)
     program = order.lowered.program
     places = [*loops_of(program)]
-    loops = [(_place(halves, places), [writing.bare() for writing in made]) for halves, made in order.loops]
+    loops = [(_place(partition, places), [writing.bare() for writing in made]) for partition, made in order.loops]
     calls = [*invocations_of(program)]
-    recursions = [(_place(halves, calls), [part.bare() for part, _ in some]) for halves, some in order.recursions]
+    recursions = [(_place(partition, calls), [part.bare() for part, _ in some]) for partition, some in order.recursions]
     return pickle.dumps((order.prepared.bare(), requests, loops, recursions))
 
 
-def _place(halves: object, places: Sequence[object]) -> int:
-    return next(place for place, one in enumerate(places) if one is halves)
+def _place(partition: object, places: Sequence[object]) -> int:
+    return next(place for place, one in enumerate(places) if one is partition)
 
 
 def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
@@ -151,8 +151,8 @@ class Pending:
         first = next(products)
         step = Compiled(first.load(), first.conditions)
         loops = [
-            CompiledRounds(halves, writings, [next(products).load() for _ in writings])
-            for halves, writings in order.loops
+            CompiledLoop(partition, writings, [next(products).load() for _ in writings])
+            for partition, writings in order.loops
         ]
         recursions = []
         for recursion, parts in order.recursions:

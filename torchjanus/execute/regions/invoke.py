@@ -18,7 +18,7 @@ from torchjanus.graph.ir.program import Program
 from torchjanus.graph.recursion.cells.batch import Like
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
 from torchjanus.graph.recursion.cells.invoke_op import Calls, Laid, known_calls, register
-from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts, Source
 from torchjanus.graph.recursion.variants.plan import Added, Adding, Batch, Forest
 
@@ -206,17 +206,17 @@ _TRUE = torch.ones((), dtype=torch.bool)
 class ForestCalls:
     """See graph.invoke_op.Calls."""
 
-    def __init__(self, halves: Halves, cells: Sequence[CellCalls]) -> None:
-        self.halves, self.owner = halves, halves.owner
+    def __init__(self, partition: Partition, cells: Sequence[CellCalls]) -> None:
+        self.partition, self.owner = partition, partition.owner
         self.cells = cells
-        self._once = [buffer.once for buffer in halves.recursion.buffers]
+        self._once = [buffer.once for buffer in partition.recursion.buffers]
         self.batches = [0] * len(cells)  # that each cell has run
         self.runs = 0
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """The rows that the step takes, and the truths."""
         with below_autograd():
-            recursion, forest = self.halves.recursion, laid.forest
+            recursion, forest = self.partition.recursion, laid.forest
             buffers = [
                 torch.empty((size, *buffer.shape), dtype=buffer.dtype)
                 for size, buffer in zip(forest.sizes, recursion.buffers, strict=True)
@@ -256,18 +256,20 @@ class ForestCalls:
     def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
         """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""
         with below_autograd():
-            halves, forest = self.halves, laid.forest
+            partition, forest = self.partition, laid.forest
             run: Run = laid.states[key]
             run.shared = shared
             run.gradients = [
                 None if not active else (torch.empty_like if whole else torch.zeros_like)(buffer)
-                for buffer, active, whole in zip(run.buffers, halves.active, self._complete(run, present), strict=True)
+                for buffer, active, whole in zip(
+                    run.buffers, partition.active, self._complete(run, present), strict=True
+                )
             ]
             self.begin_backward(run)
             left = iter(tangents)
-            for flag, place in zip(present, halves.tangents, strict=True):
+            for flag, place in zip(present, partition.tangents, strict=True):
                 if flag == "1":
-                    run.give(halves.recursion.results[place], forest.results[place], next(left))
+                    run.give(partition.recursion.results[place], forest.results[place], next(left))
             positions = [0] * len(self.cells)
             summed = [0 if sums is None else len(sums.terms) for sums in run.sums]
             for own in run.cells:
@@ -291,7 +293,7 @@ class ForestCalls:
 
     def _add_up(self, run: Run, adding: Adding, position: int) -> None:
         """In the order of the terms: index_add_ goes through them one after the other."""
-        total, buffers, sums = self.halves.recursion.totals[adding.total], run.buffers, run.sums[adding.total]
+        total, buffers, sums = self.partition.recursion.totals[adding.total], run.buffers, run.sums[adding.total]
         assert sums is not None
         made = buffers[total.gives].narrow(0, adding.row, adding.count)
         if total.start is None:
@@ -303,8 +305,8 @@ class ForestCalls:
         made.index_add_(0, sums.targets[position], buffers[total.items].index_select(0, sums.terms[position]))
 
     def _add_up_backward(self, run: Run, adding: Adding, position: int) -> None:
-        total, sums = self.halves.recursion.totals[adding.total], run.sums[adding.total]
-        gradients, active = run.gradients, self.halves.active
+        total, sums = self.partition.recursion.totals[adding.total], run.sums[adding.total]
+        gradients, active = run.gradients, self.partition.active
         if not total.grad or not active[total.gives]:
             return
         assert sums is not None
@@ -318,8 +320,8 @@ class ForestCalls:
 
     def _complete(self, run: Run, present: str) -> list[bool]:
         """Of each buffer, whether every row is handed a gradient once: nothing need be there before."""
-        halves, forest = self.halves, run.forest
-        recursion, active = halves.recursion, halves.active
+        partition, forest = self.partition, run.forest
+        recursion, active = partition.recursion, partition.active
         handed = [0] * len(run.buffers)
         for own in run.cells:
             if own is not None:
@@ -330,13 +332,13 @@ class ForestCalls:
                 handed[total.items] += len(added.terms)
                 if total.start is not None and added.starts is not None:
                     handed[total.start] += len(added.starts)
-        for flag, place in zip(present, halves.tangents, strict=True):
+        for flag, place in zip(present, partition.tangents, strict=True):
             if flag == "1":
                 handed[recursion.results[place]] += len(forest.results[place])
         return [once and rows == size for once, rows, size in zip(run.once, handed, forest.sizes, strict=True)]
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
-        halves, shared = self.halves, run.shared
+        partition, shared = self.partition, run.shared
         sums: dict[int, torch.Tensor] = {}
         for own in run.cells:
             if own is not None:
@@ -344,10 +346,10 @@ class ForestCalls:
                     sums[index] = sums[index] + found if index in sums else found
         made = [
             sums[index].contiguous() if index in sums else torch.zeros(shared[index].size(), dtype=shared[index].dtype)
-            for index in halves.wanted
+            for index in partition.wanted
         ]
-        for place in halves.wanted_seeds:
-            gradient = run.gradients[halves.recursion.seeds[place]]
+        for place in partition.wanted_seeds:
+            gradient = run.gradients[partition.recursion.seeds[place]]
             made.append(gradient.narrow(0, 0, run.seeds[place]).clone())
         return apart(made)
 
@@ -373,11 +375,11 @@ def room(total: int, like: Like) -> torch.Tensor:
     return torch.empty((total * like.size[0], *like.size[1:]), dtype=like.dtype)
 
 
-def _replay(halves: Halves) -> ForestCalls:
-    return ForestCalls(halves, [CellCalls(number, parts) for number, parts in enumerate(halves.cells)])
+def _replay(partition: Partition) -> ForestCalls:
+    return ForestCalls(partition, [CellCalls(number, parts) for number, parts in enumerate(partition.cells)])
 
 
-def invocations_of(program: Program) -> Iterator[Halves]:
+def invocations_of(program: Program) -> Iterator[Partition]:
     """The recursions that a program runs."""
     for node in program.nodes:
         func = node.func.invocation if isinstance(node.func, Roots) else node.func
@@ -388,11 +390,11 @@ def invocations_of(program: Program) -> Iterator[Halves]:
 def ready_calls(program: Program) -> list[Calls]:
     """Who runs the recursions of the program; whoever keeps them can run its graph."""
     made: list[Calls] = []
-    for halves in invocations_of(program):
-        calls = known_calls(halves.key)
+    for partition in invocations_of(program):
+        calls = known_calls(partition.key)
         if calls is None:
-            calls = _replay(halves)
-            register(halves.key, calls)
+            calls = _replay(partition)
+            register(partition.key, calls)
         made.append(calls)
     return made
 
@@ -401,11 +403,11 @@ def run_by_replay(invocation: Invocation) -> list[ForestCalls]:
     """Have the invocation run by replay outside of a graph, as long as the list that is returned lives."""
     made: list[ForestCalls] = []
 
-    def run(halves: Halves) -> None:
-        made.append(_replay(halves))
-        register(halves.key, made[-1])
+    def run(partition: Partition) -> None:
+        made.append(_replay(partition))
+        register(partition.key, made[-1])
 
-    for halves in invocation.made.values():
-        run(halves)
-    invocation.tell = run
+    for partition in invocation.made.values():
+        run(partition)
+    invocation.notify = run
     return made

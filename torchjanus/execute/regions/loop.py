@@ -1,6 +1,6 @@
-"""Runs the rounds of loops, as many as there are, by ATen calls: what a loop node of a graph does.
+"""Runs the iterations of loops, as many as there are, by ATen calls: what a loop node of a graph does.
 
-The halves of a round (see graph.loops) are printed as Python, as the replay executor prints a whole step.
+The halves of an iteration (see graph.loops) are printed as Python, as the replay executor prints a whole step.
 """
 
 from __future__ import annotations
@@ -10,26 +10,26 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.regions.switch import ReplayChooser, choices_of
+from torchjanus.execute.regions.switch import ReplayChooser, switches_of
 from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.graph.ir.program import Program
-from torchjanus.graph.operators.loop_op import known_rounds, register
+from torchjanus.graph.operators.loop_op import known_iterations, register
 from torchjanus.graph.regions.loop_bytes import loops_in
-from torchjanus.graph.regions.partition import Halves, Source
+from torchjanus.graph.regions.partition import Partition, Source
 
-__all__ = ["ReplayRounds", "loops_of", "ready"]
+__all__ = ["ReplayLoop", "loops_of", "ready"]
 
 
-class ReplayRounds:
-    """See graph.loop_op.Rounds. Forward results are bitwise those of the unrolled loop."""
+class ReplayLoop:
+    """See graph.loop_op.Iterations. Forward results are bitwise those of the unrolled loop."""
 
-    def __init__(self, halves: Halves) -> None:
-        self.halves = halves
-        self._forward = printed(halves.forward)
-        self._backward = None if halves.backward is None else printed(halves.backward)
-        self._sizes = [source.index for source in halves.forward.sources if source.kind == "size"]
-        self._rest = len(halves.gives) - len(halves.histories)
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self._forward = printed(partition.forward)
+        self._backward = None if partition.backward is None else printed(partition.backward)
+        self._sizes = [source.index for source in partition.forward.sources if source.kind == "size"]
+        self._rest = len(partition.gives) - len(partition.histories)
 
     def forward(
         self,
@@ -39,16 +39,16 @@ class ReplayRounds:
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves.sized(sizes)
-        first, own = halves.carried, [sizes[index] for index in self._sizes]
+        partition = self.partition.sized(sizes)
+        first, own = partition.carried, [sizes[index] for index in self._sizes]
         stacked = first_rows(count, stacked)
         rows = list(zip(*(tensor.unbind(0) for tensor in stacked), strict=True)) if stacked else [()] * count
         current = list(carried)
         collected: list[list[torch.Tensor]] = [[] for _ in range(self._rest - first)]
-        histories: list[list[torch.Tensor]] = [[] for _ in halves.histories]
+        histories: list[list[torch.Tensor]] = [[] for _ in partition.histories]
         with below_autograd():
             for row in rows:
-                for history, index in zip(histories, halves.histories, strict=True):
+                for history, index in zip(histories, partition.histories, strict=True):
                     history.append(current[index])
                 made = self._forward((*own, *current, *row, *invariants), ())
                 current = made[:first]
@@ -58,7 +58,7 @@ class ReplayRounds:
                 current = [tensor.clone() for tensor in carried]
             stacks = [
                 torch.stack(column) if count else given.empty(0)
-                for column, given in zip((*collected, *histories), halves.gives[first:], strict=True)
+                for column, given in zip((*collected, *histories), partition.gives[first:], strict=True)
             ]
         return [*current, *stacks]
 
@@ -70,14 +70,14 @@ class ReplayRounds:
         kept: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves.sized(sizes)
+        partition = self.partition.sized(sizes)
         assert self._backward is not None
-        assert halves.backward is not None
+        assert partition.backward is not None
         with below_autograd():
-            reading = Reading(halves, count, present, tangents, kept, sizes)
+            reading = Reading(partition, count, present, tangents, kept, sizes)
             flowing = reading.flowing()
-            gradients = Gradients(halves, flowing)
-            sources = halves.backward.sources
+            gradients = Gradients(partition, flowing)
+            sources = partition.backward.sources
             places = [(p, s.index) for p, s in enumerate(sources) if s.kind == "tangent" and s.index in flowing]
             columns = [reading.rows(source)[::-1] for source in sources]
             for row in zip(*columns, strict=True) if columns else [()] * count:
@@ -97,11 +97,11 @@ class ReplayRounds:
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves, own = self.halves.sized(sizes), [sizes[index] for index in self._sizes]
-        first, results, forward = halves.carried, halves.results, self._forward
+        partition, own = self.partition.sized(sizes), [sizes[index] for index in self._sizes]
+        first, results, forward = partition.carried, partition.results, self._forward
         current, made, count = list(carried), list[torch.Tensor](), 0
         with below_autograd():
-            # Where something before has gone another way than assumed, these rounds might never come to an end.
+            # Where something before has gone another way than assumed, these iterations might never come to an end.
             going = all(map(bool, ready))
             while going:
                 row = [tensor.select(0, count) for tensor in stacked]
@@ -110,7 +110,7 @@ class ReplayRounds:
                 count += 1
                 going = bool(made[results - 1]) == go and count != limit
             if not made:
-                made = [*carried, *(one.zeros() for one in halves.gives[first:results])]
+                made = [*carried, *(one.zeros() for one in partition.gives[first:results])]
             return apart([*made[:results], torch.tensor(count)], carried, stacked, invariants)
 
     def until_backward(
@@ -123,10 +123,10 @@ class ReplayRounds:
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        halves = self.halves.sized(sizes)
+        partition = self.partition.sized(sizes)
         made = self.forward(count, carried, stacked, invariants, sizes)
         kept = []
-        for source in halves.kept:
+        for source in partition.kept:
             match source.kind:
                 case "carried":
                     kept.append(carried[source.index])
@@ -135,91 +135,91 @@ class ReplayRounds:
                 case "invariant":
                     kept.append(invariants[source.index])
                 case kind:
-                    kept.append(made[source.index + (halves.carried if kind == "output" else halves.results)])
+                    kept.append(made[source.index + (partition.carried if kind == "output" else partition.results)])
         given, rows = iter(tangents), list[torch.Tensor]()
-        for index, flag in zip(halves.tangents, present, strict=True):
+        for index, flag in zip(partition.tangents, present, strict=True):
             if flag == "1":
                 tangent = next(given)
-                if index >= halves.carried:  # only the last round's output is seen
+                if index >= partition.carried:  # only the last iteration's output is seen
                     last, tangent = tangent, tangent.new_zeros((count, *tangent.size()))
                     tangent[-1:] = last
                 rows.append(tangent)
         gradients = self.backward(count, present, rows, kept, sizes)
-        for position, index in enumerate(halves.wanted):
-            if halves.gradients[position].stacked:
-                taken, whole = gradients[position], stacked[index - halves.carried]
+        for position, index in enumerate(partition.wanted):
+            if partition.gradients[position].stacked:
+                taken, whole = gradients[position], stacked[index - partition.carried]
                 gradients[position] = taken.new_zeros((whole.size(0), *taken.size()[1:]))
                 gradients[position][:count] = taken
         return gradients
 
 
 class Reading:
-    """Where the rounds backwards find what they are given."""
+    """Where the iterations backwards find what they are given."""
 
     def __init__(
         self,
-        halves: Halves,
+        partition: Partition,
         count: int,
         present: str,
         tangents: Sequence[torch.Tensor],
         kept: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> None:
-        self._halves, self._count, self._sizes = halves, count, sizes
-        self._kept = dict(zip(halves.kept, kept, strict=True))
+        self._partition, self._count, self._sizes = partition, count, sizes
+        self._kept = dict(zip(partition.kept, kept, strict=True))
         for source, tensor in self._kept.items():
             if source.kind == "stacked":
                 self._kept[source] = first_rows(count, [tensor])[0]
         given = iter(tangents)
         self._tangents = {
-            index: next(given) if flag == "1" else None for index, flag in zip(halves.tangents, present, strict=True)
+            index: next(given) if flag == "1" else None for index, flag in zip(partition.tangents, present, strict=True)
         }
         self._unbound: dict[Source, Sequence[torch.Tensor]] = {}
 
     def flowing(self) -> dict[int, torch.Tensor]:
-        """The gradients of the carried values after the last round."""
-        halves = self._halves
+        """The gradients of the carried values after the last iteration."""
+        partition = self._partition
         return {
-            index: halves.gives[index].zeros() if tangent is None else tangent
+            index: partition.gives[index].zeros() if tangent is None else tangent
             for index, tangent in self._tangents.items()
-            if index < halves.carried
+            if index < partition.carried
         }
 
     def rows(self, source: Source) -> Sequence[Any]:
-        """What the source is in each round, first to last; of a gradient that flows, nothing yet."""
-        halves, count, index = self._halves, self._count, source.index
+        """What the source is in each iteration, first to last; of a gradient that flows, nothing yet."""
+        partition, count, index = self._partition, self._count, source.index
         match source.kind:
             case "invariant":
                 return (self._kept[source],) * count
             case "size":
                 return (self._sizes[index],) * count
-            case "tangent" if index < halves.carried:
+            case "tangent" if index < partition.carried:
                 return (None,) * count
             case "tangent":
                 tangent = self._tangents[index]
-                return (halves.gives[index].zeros(),) * count if tangent is None else tangent.unbind(0)
-            case "carried" if index in halves.shown:
-                return (self._kept[source], *self._rows(halves.shown[index]))[:count]
+                return (partition.gives[index].zeros(),) * count if tangent is None else tangent.unbind(0)
+            case "carried" if index in partition.shown:
+                return (self._kept[source], *self._rows(partition.shown[index]))[:count]
             case "carried":
-                saved = len(halves.gives) - halves.results - len(halves.histories)
-                return self._rows(Source("saved", saved + halves.histories.index(index)))
+                saved = len(partition.gives) - partition.results - len(partition.histories)
+                return self._rows(Source("saved", saved + partition.histories.index(index)))
         return self._rows(source)
 
     def stack(self, source: Source) -> torch.Tensor:
-        """What the source is in all rounds, or in each."""
+        """What the source is in all iterations, or in each."""
         if source.kind == "tangent":
-            given, tangent = self._halves.gives[source.index], self._tangents[source.index]
+            given, tangent = self._partition.gives[source.index], self._tangents[source.index]
             zeros = given.zeros()
             return zeros.expand(self._count, *given.size).contiguous() if tangent is None else tangent
         return self._kept[source].contiguous() if source.kind == "stacked" else self._kept[source]
 
     def all_rows(self, source: Source) -> torch.Tensor:
-        """What the source is in each round, stacked; not of what is the same in all."""
-        halves = self._halves
+        """What the source is in each iteration, stacked; not of what is the same in all."""
+        partition = self._partition
         if source.kind != "carried":
             return self.stack(source)
-        if source.index in halves.shown:
-            return torch.cat([self._kept[source].unsqueeze(0), self._kept[halves.shown[source.index]][:-1]])
+        if source.index in partition.shown:
+            return torch.cat([self._kept[source].unsqueeze(0), self._kept[partition.shown[source.index]][:-1]])
         return torch.stack(list(self.rows(source)))
 
     def _rows(self, source: Source) -> Sequence[torch.Tensor]:
@@ -230,23 +230,23 @@ class Reading:
 
 
 class Gradients:
-    """Gathers what the rounds give: carried gradients flow on, those of rows are stacked, others are summed."""
+    """Gathers what the iterations give: carried gradients flow on, those of rows are stacked, others are summed."""
 
-    def __init__(self, halves: Halves, flowing: dict[int, torch.Tensor]) -> None:
-        self.halves = halves
+    def __init__(self, partition: Partition, flowing: dict[int, torch.Tensor]) -> None:
+        self.partition = partition
         self.flowing = flowing
-        self._rounds = 0
-        first, second = halves.carried, halves.carried + halves.stacked
-        wanted = list(enumerate(halves.wanted))
+        self._iterations = 0
+        first, second = partition.carried, partition.carried + partition.stacked
+        wanted = list(enumerate(partition.wanted))
         self._carried = [(position, index) for position, index in wanted if index < first]
         self._rows: dict[int, list[torch.Tensor]] = {p: [] for p, index in wanted if first <= index < second}
         self._sums: dict[int, torch.Tensor | None] = {p: None for p, index in wanted if index >= second}
-        # A carried value of which no round gives a gradient has none in the round before.
+        # A carried value of which no iteration gives a gradient has none in the iteration before.
         given = {index for _, index in self._carried}
-        self._without = {index: halves.gives[index].zeros() for index in flowing if index not in given}
+        self._without = {index: partition.gives[index].zeros() for index in flowing if index not in given}
 
     def take(self, made: Sequence[torch.Tensor]) -> None:
-        """What one round gave."""
+        """What one iteration gave."""
         for position, index in self._carried:
             self.flowing[index] = made[position]
         self.flowing.update(self._without)
@@ -255,16 +255,16 @@ class Gradients:
         for position, known in self._sums.items():
             if known is None:
                 self._sums[position] = made[position]
-            elif self._rounds == 1:  # what a round gave may be two things at once
+            elif self._iterations == 1:  # what an iteration gave may be two things at once
                 self._sums[position] = known + made[position]
             else:
                 known.add_(made[position])
-        self._rounds += 1
+        self._iterations += 1
 
     def results(self, count: int) -> list[torch.Tensor]:
         """The gradients of the loop's inputs, in the order of ``wanted``."""
         found: list[torch.Tensor] = []
-        for position, (index, given) in enumerate(zip(self.halves.wanted, self.halves.gradients, strict=True)):
+        for position, (index, given) in enumerate(zip(self.partition.wanted, self.partition.gradients, strict=True)):
             if position in self._rows:
                 rows = self._rows[position]
                 found.append(torch.stack(rows[::-1]) if count else given.empty(0))
@@ -275,32 +275,32 @@ class Gradients:
 
 
 def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The rows that the rounds take. Raises IndexError where a round would be without one, as eager does."""
+    """The rows that the iterations take. Raises IndexError where an iteration would be without one, as eager does."""
     if any(tensor.size(0) < count for tensor in stacked):
-        raise IndexError(f"{count} rounds of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
+        raise IndexError(f"{count} iterations of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
     return [tensor if tensor.size(0) == count else tensor[:count] for tensor in stacked]
 
 
-def loops_of(program: Program) -> Iterator[Halves]:
+def loops_of(program: Program) -> Iterator[Partition]:
     """The loops that a program runs, those within others too."""
     for loop in loops_in(program):
         yield from loop.made.values()
 
 
 def ready(program: Program) -> list[Any]:
-    """Who runs the loops of the program, and the rounds in which tensors decide; whoever keeps them can run its
+    """Who runs the loops of the program, and the iterations in which tensors decide; whoever keeps them can run its
     graph."""
     made: list[Any] = []
-    for choice in choices_of(program):
-        chooser: Any = known_rounds(choice.key)
+    for switch in switches_of(program):
+        chooser: Any = known_iterations(switch.key)
         if chooser is None:
-            chooser = ReplayChooser(choice)
-            register(choice.key, chooser)
+            chooser = ReplayChooser(switch)
+            register(switch.key, chooser)
         made.append(chooser)
-    for halves in loops_of(program):
-        rounds = known_rounds(halves.key)
-        if rounds is None:
-            rounds = ReplayRounds(halves)
-            register(halves.key, rounds)
-        made.append(rounds)
+    for partition in loops_of(program):
+        iterations = known_iterations(partition.key)
+        if iterations is None:
+            iterations = ReplayLoop(partition)
+            register(partition.key, iterations)
+        made.append(iterations)
     return made

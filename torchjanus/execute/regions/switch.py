@@ -1,6 +1,6 @@
-"""Runs rounds in which tensors decide: what the ways have in common, the question, and the rest of one way.
+"""Runs iterations in which tensors decide: what the arms have in common, the question, and the rest of one arm.
 
-The ways' halves (see ``graph.choice``) are printed as one Python function with the questions as its branches.
+The ways' halves (see ``graph.switch``) are printed as one Python function with the questions as its branches.
 """
 
 from __future__ import annotations
@@ -17,72 +17,72 @@ from torchjanus.graph.aten import clean_up
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.loop import Loop
-from torchjanus.graph.regions.partition import Half
+from torchjanus.graph.regions.partition import Direction
 from torchjanus.graph.regions.saved_values import returned
-from torchjanus.graph.regions.switch import Choice, ChoiceHalves
+from torchjanus.graph.regions.switch import Switch, SwitchPartition
 
-__all__ = ["ReplayChooser", "choices_of"]
+__all__ = ["ReplayChooser", "switches_of"]
 
 
 class ReplayChooser:
     """See graph.choice_op.Chooser. Results are bitwise those of the way taken."""
 
-    def __init__(self, halves: ChoiceHalves) -> None:
-        self.halves = halves
-        self._forward = _Printing(halves).function()
-        self._backward = [None if way.backward is None else printed(way.backward) for way in halves.ways]
+    def __init__(self, partition: SwitchPartition) -> None:
+        self.partition = partition
+        self._forward = _Printing(partition).function()
+        self._backward = [None if arm.backward is None else printed(arm.backward) for arm in partition.arms]
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        halves = self.halves
+        partition = self.partition
         with below_autograd():
             made = self._forward(given)
             if made is None:
-                blank = [one.zeros() for one in halves.gives]
-                return [*blank, torch.tensor(UNKNOWN), *(one.zeros() for one in halves.columns)]
-            way, flat = made
-            one = halves.ways[way]
-            saved: list[Any] = [None] * len(halves.columns)
-            for place, value in zip(halves.places[way], flat[one.results :], strict=True):
+                blank = [one.zeros() for one in partition.gives]
+                return [*blank, torch.tensor(UNKNOWN), *(one.zeros() for one in partition.columns)]
+            arm, flat = made
+            one = partition.arms[arm]
+            saved: list[Any] = [None] * len(partition.columns)
+            for place, value in zip(partition.places[arm], flat[one.results :], strict=True):
                 saved[place] = value.contiguous()
-            columns = [g.zeros() if s is None else s for s, g in zip(saved, halves.columns, strict=True)]
-            return apart([*flat[: halves.results], torch.tensor(way), *columns], given)
+            columns = [g.zeros() if s is None else s for s, g in zip(saved, partition.columns, strict=True)]
+            return apart([*flat[: partition.results], torch.tensor(arm), *columns], given)
 
     def choose_backward(
-        self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        halves = self.halves
+        partition = self.partition
         with below_autograd():
-            if way == UNKNOWN:
-                return [given.zeros() for given in halves.gradients]
-            one, backward = halves.ways[way], self._backward[way]
+            if arm == UNKNOWN:
+                return [given.zeros() for given in partition.gradients]
+            one, backward = partition.arms[arm], self._backward[arm]
             found: dict[int, torch.Tensor] = {}
             if backward is not None:
                 assert one.backward is not None
                 flowing = iter(tangents)
                 known = {
-                    index: next(flowing) if flag == "1" else halves.gives[index].zeros()
-                    for index, flag in zip(halves.tangents, present, strict=True)
+                    index: next(flowing) if flag == "1" else partition.gives[index].zeros()
+                    for index, flag in zip(partition.tangents, present, strict=True)
                 }
-                places = dict(zip(halves.kept, kept, strict=True))
+                places = dict(zip(partition.kept, kept, strict=True))
                 arguments = []
                 for source in one.backward.sources:
                     if source.kind == "tangent":
                         arguments.append(known[source.index])
                     elif source.kind == "saved":
-                        where = halves.places[way][source.index]
+                        where = partition.places[arm][source.index]
                         arguments.append(next(v for s, v in places.items() if s.kind == "saved" and s.index == where))
                     else:
                         arguments.append(places[source])
                 found = dict(zip(one.wanted, backward(arguments, ()), strict=True))
             gradients = [
                 found[index] if index in found else given.zeros()
-                for index, given in zip(halves.wanted, halves.gradients, strict=True)
+                for index, given in zip(partition.wanted, partition.gradients, strict=True)
             ]
             return apart(gradients, tangents, kept)
 
 
 class _Numbered(ReplaySource):
-    """Names values by what they are: those of several ways that are the same have one name."""
+    """Names values by what they are: those of several arms that are the same have one name."""
 
     def __init__(self, names: dict[Any, str]) -> None:
         self.names = names
@@ -94,30 +94,30 @@ class _Numbered(ReplaySource):
 
 
 class _Printing:
-    """Writes the ways forward as one function: values that several compute in the same way are computed once."""
+    """Writes the arms forward as one function: values that several compute in the same way are computed once."""
 
-    def __init__(self, halves: ChoiceHalves) -> None:
-        self.halves = halves
+    def __init__(self, partition: SwitchPartition) -> None:
+        self.partition = partition
         self.names: dict[Any, str] = {}
         self.numbers: dict[Any, str] = {}
         self.source = _Numbered(self.names)
         self.lines: list[str] = []
-        self.graphs = [way.forward.graph for way in halves.ways]
+        self.graphs = [arm.forward.graph for arm in partition.arms]
         self.nodes = [list(graph.graph.nodes) for graph in self.graphs]
-        for number, way in enumerate(halves.ways):
-            self._number(number, way.forward)
+        for number, arm in enumerate(partition.arms):
+            self._number(number, arm.forward)
         self.flat = [returned(graph) for graph in self.graphs]
 
     def function(self) -> Any:
-        inputs = {f"i{source.index}" for way in self.halves.ways for source in way.forward.sources}
+        inputs = {f"i{source.index}" for arm in self.partition.arms for source in arm.forward.sources}
         self.lines.append("def choose(given):")
         self.lines += [f"    {name} = given[{name[1:]}]" for name in sorted(inputs)]
         self._part(list(range(len(self.graphs))), 0, frozenset(), 1)
         exec(compile("\n".join(self.lines), "<torchjanus choice>", "exec"), self.source.constants)
         return self.source.constants["choose"]
 
-    def _number(self, number: int, half: Half) -> None:
-        drawn, sources = 0, iter(half.sources)
+    def _number(self, number: int, direction: Direction) -> None:
+        drawn, sources = 0, iter(direction.sources)
         for node in self.nodes[number]:
             if node.op == "placeholder":
                 self.names[node] = f"i{next(sources).index}"
@@ -143,24 +143,24 @@ class _Printing:
             return tuple((name, self._key(part)) for name, part in value.items())
         return (type(value).__name__, repr(value))
 
-    def _part(self, ways: list[int], asked: int, done: frozenset[str], deep: int) -> None:
-        """What these ways do from one question to the next."""
-        halves, first = self.halves, ways[0]
+    def _part(self, arms: list[int], asked: int, done: frozenset[str], deep: int) -> None:
+        """What these arms do from one question to the next."""
+        partition, first = self.partition, arms[0]
         indent = "    " * deep
-        answers = halves.answers[first]
+        answers = partition.answers[first]
         if asked == len(answers):
-            assert len(ways) == 1
+            assert len(arms) == 1
             self._write(first, self.flat[first], len(self.nodes[first]), done, indent)
             values = ", ".join(self.names[node] for node in self.flat[first])
             self.lines.append(f"{indent}return {first}, [{values}]")
             return
-        flag = self.flat[first][halves.results + asked]
-        if len({self.names[self.flat[way][halves.results + asked]] for way in ways}) > 1:
+        flag = self.flat[first][partition.results + asked]
+        if len({self.names[self.flat[arm][partition.results + asked]] for arm in arms}) > 1:
             raise AssertionError("ways that ask different questions")
         done = self._write(first, [flag], self.nodes[first].index(flag) + 1, done, indent)
         self.lines.append(f"{indent}if {self.names[flag]}:")
         for answer in (True, False):
-            some = [way for way in ways if halves.answers[way][asked] == answer]
+            some = [arm for arm in arms if partition.answers[arm][asked] == answer]
             if not answer:
                 self.lines.append(f"{indent}else:")
             if some:
@@ -168,28 +168,28 @@ class _Printing:
             else:
                 self.lines.append(f"{indent}    return None")
 
-    def _write(self, way: int, wanted: Sequence[Any], end: int, done: frozenset[str], indent: str) -> frozenset[str]:
+    def _write(self, arm: int, wanted: Sequence[Any], end: int, done: frozenset[str], indent: str) -> frozenset[str]:
         """Compute these, and what of the nodes before ``end`` has an effect; returns what is computed by then."""
         needed: set[Any] = set()
-        pending = [*wanted, *(node for node in self.nodes[way][:end] if clean_up.has_effect(node))]
+        pending = [*wanted, *(node for node in self.nodes[arm][:end] if clean_up.has_effect(node))]
         while pending:
             node = pending.pop()
             if node.op not in ("placeholder", "output") and node not in needed and self.names[node] not in done:
                 needed.add(node)
                 pending += node.all_input_nodes
-        self.source.graph = self.graphs[way]
+        self.source.graph = self.graphs[arm]
         made = set(done)
-        for node in self.nodes[way]:
+        for node in self.nodes[arm]:
             if node in needed and self.names[node] not in made:
                 self.lines.append(f"{indent}{self.names[node]} = {self.source.expression(node)}")
                 made.add(self.names[node])
         return frozenset(made)
 
 
-def choices_of(program: Program) -> Iterator[ChoiceHalves]:
-    """The rounds in which tensors decide that a program runs, those within loops too."""
+def switches_of(program: Program) -> Iterator[SwitchPartition]:
+    """The iterations in which tensors decide that a program runs, those within loops too."""
     for node in program.nodes:
-        if isinstance(node.func, Choice):
+        if isinstance(node.func, Switch):
             yield from node.func.made.values()
         elif isinstance(node.func, Loop):
-            yield from choices_of(node.func.body)
+            yield from switches_of(node.func.body)

@@ -1,4 +1,4 @@
-"""What running halves by ATen calls has in common, be they of rounds, of choices or of recursive calls."""
+"""What running halves by ATen calls has in common, be they of iterations, of choices or of recursive calls."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torchjanus.execute.running.printing import ReplaySource
 __all__ = ["apart", "printed"]
 
 
-class _Half(Protocol):
+class _Direction(Protocol):
     @property
     def graph(self) -> torch.fx.GraphModule: ...
     @property
     def sources(self) -> Sequence[Any]: ...
 
 
-def printed(half: _Half) -> Callable[[Sequence[Any], Sequence[float]], list[torch.Tensor]]:
+def printed(direction: _Direction) -> Callable[[Sequence[Any], Sequence[float]], list[torch.Tensor]]:
     """A half as a function of what it is given."""
-    source = ReplaySource(half.graph, len(half.sources))
+    source = ReplaySource(direction.graph, len(direction.sources))
     return source.compute(source.generate())  # type: ignore[no-any-return]
 
 

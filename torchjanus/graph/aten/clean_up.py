@@ -51,7 +51,7 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def clean(module: torch.fx.GraphModule) -> None:
-    """All passes, in an order that needs no second round."""
+    """All passes, in an order that needs no second iteration."""
     graph = module.graph
     _drop_profiling(graph)
     _fix_dtypes(graph)

@@ -98,7 +98,7 @@ def _kept_cross_entropy(
 
 _kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
 
-# What functorch, and so functionalisation, takes apart by a formula of its own, that rounds otherwise.
+# What functorch, and so functionalisation, takes apart by a formula of its own, that iterations otherwise.
 _KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
 
 
@@ -283,7 +283,7 @@ def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
 
 
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
-    """Turn the closing ``copy_`` into each mutated input into one more returned value."""
+    """InductionVariable the closing ``copy_`` into each mutated input into one more returned value."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     mutated, values = [], []

@@ -72,7 +72,7 @@ def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
     elements of which inputs, and no others."""
     known: dict[Node, Elements | None] = {}
     pending = [node]
-    while pending:  # what is asked for first is found first: chains may be long, and come to one node by many ways
+    while pending:  # what is asked for first is found first: chains may be long, and come to one node by many variants
         one = pending[-1]
         used = () if one in inputs else filter(_is_integral, one.all_input_nodes)  # of others nothing is known
         missing = [other for other in used if other not in known]
@@ -80,11 +80,11 @@ def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
             pending += missing
         else:
             pending.pop()
-            known[one] = _told(one, inputs, known.get)
+            known[one] = _merged(one, inputs, known.get)
     return known[node]
 
 
-def _told(node: Node, inputs: Mapping[Node, int], ask: Ask) -> Elements | None:
+def _merged(node: Node, inputs: Mapping[Node, int], ask: Ask) -> Elements | None:
     if node in inputs:
         return Elements(frozenset({inputs[node]})) if _is_integral(node) else None
     if node.op != "call_function" or not _is_integral(node):

@@ -33,7 +33,7 @@ _INDEXED = {
     "nll_loss_forward": ("self", "target"),
     "nll_loss2d_forward": ("self", "target"),
 }
-# Operations that look at contents in other ways.
+# Operations that look at contents in other variants.
 _OTHERS = frozenset(
     """index index_put take put masked_scatter multinomial bernoulli binary_cross_entropy bincount histc poisson
     embedding_bag _embedding_bag _embedding_bag_forward_only one_hot repeat_interleave max_unpool2d max_unpool3d

@@ -242,9 +242,13 @@ def lay_results(module: torch.fx.GraphModule, wanted: Sequence[Lying]) -> None:
         if order is None:
             continue
         changed = True
-        turned = [order.index(dim) for dim in range(len(order))]
+        reversed_loops = [order.index(dim) for dim in range(len(order))]
         rows: dict[str, Any] = {"memory_format": torch.contiguous_format}
-        for func, args, kwargs in ((aten.permute, (order,), {}), (aten.clone, (), rows), (aten.permute, (turned,), {})):
+        for func, args, kwargs in (
+            (aten.permute, (order,), {}),
+            (aten.clone, (), rows),
+            (aten.permute, (reversed_loops,), {}),
+        ):
             value = func.default(node.meta["val"], *args, **kwargs)
             with graph.inserting_before(output):
                 node = graph.call_function(func.default, (node, *args), kwargs)

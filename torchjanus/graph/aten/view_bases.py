@@ -31,7 +31,7 @@ class ViewBases:
         self._on_host = on_host
         self._hidden: list[torch.Tensor] = []
 
-    def told(self, tensor: torch.Tensor, result: Result) -> Result:
+    def merged(self, tensor: torch.Tensor, result: Result) -> Result:
         """The result, with what autograd knows of the tensor."""
         if not isinstance(result.source, ViewOf) or result.inference:
             return result
@@ -53,4 +53,4 @@ class ViewBases:
             self._hidden[number : number + 1] = [base]
             state = GradState.PLAIN if isinstance(source, FromInput) else state
             known = Result(self._on_host(source), state, hidden=number)
-        return self.told(base, known)
+        return self.merged(base, known)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import is_size
@@ -36,14 +36,14 @@ from torchjanus.host.assumption import (
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, InductionVariable, Read, Size, Traced, leaves
 
 __all__ = ["assumptions_of"]
 
 
 def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
     inputs = builder.inputs
-    taken = {*inputs.origins, *builder.trace.origins.values()}
+    taken = {*inputs.access_paths, *builder.trace.access_paths.values()}
     for event in work.traces[-1].events:
         match event:
             case Found():
@@ -53,15 +53,15 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
                     yield KeyPresence(place, base, key.expr, present)
                 elif not (present and base.item(key) in inputs.found):
                     yield KeyPresence(place, base, key, present)
-            case Filled(origin=origin, filled=filled, place=place):
-                yield Emptiness(place, origin, filled)
-            case Keys(origin=origin, keys=keys, place=place):
-                yield ContainerKeys(place, origin, keys)
+            case Filled(access_path=access_path, filled=filled, place=place):
+                yield Emptiness(place, access_path, filled)
+            case Keys(access_path=access_path, keys=keys, place=place):
+                yield ContainerKeys(place, access_path, keys)
             case Same(first=first, second=second, same=same, place=place):
                 if not (first in inputs.identical and second in inputs.identical):
                     yield SameObject(place, first, second, same)
-            case Instance(origin=origin, classes=classes, outcome=outcome, place=place):
-                yield InstanceOf(place, origin, classes, outcome)
+            case Instance(access_path=access_path, classes=classes, outcome=outcome, place=place):
+                yield InstanceOf(place, access_path, classes, outcome)
             case Held(expr=expr, outcome=outcome, place=place):
                 if not builder.decided_in_graph(expr) and not _implied(work, expr):
                     yield Condition(place, expr, outcome)
@@ -78,19 +78,19 @@ def _is_free(symbol: int | None) -> bool:
     return symbol is not None
 
 
-def _of_sizes(work: Numbers, inputs: Inputs, taken: set[Origin]) -> Iterator[Assumption]:
+def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator[Assumption]:
     """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. (What
     has to be asked of those that may be fewer, lowering says.) Those that have changed together go on to."""
     for number, members in enumerate(work.dimensions.symbols):
-        known = [(origin, dim) for origin, dim in members if origin in taken]
-        for position, (origin, dim) in enumerate(known):
-            size, place = Read(origin.then(Step.SIZE, dim)), inputs.found[origin].place
+        known = [(access_path, dim) for access_path, dim in members if access_path in taken]
+        for position, (access_path, dim) in enumerate(known):
+            size, place = Read(access_path.then(Step.SIZE, dim)), inputs.found[access_path].place
             if position == 0 and not work.dimensions.may_be_few(number):
                 yield Condition(place, Apply(operator.ge, (size, 2)), True)
             elif position:
                 yield Condition(place, Apply(operator.eq, (size, work.dimensions.read(number))), True)
     for read in work.dimensions.counts:
-        yield Condition(inputs.found[read.origin].place, Apply(operator.ge, (read, 2)), True)
+        yield Condition(inputs.found[read.access_path].place, Apply(operator.ge, (read, 2)), True)
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
@@ -110,10 +110,12 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
     held: dict[int, list[Found]] = {}
     for event in events:
         if isinstance(event, Found) and event.kind == "object":
-            (held if event.origin in inputs.identical else loose).setdefault(id(type(event.value)), []).append(event)
+            (held if event.access_path in inputs.identical else loose).setdefault(id(type(event.value)), []).append(
+                event
+            )
     if not loose:
         return
-    asked: set[Origin] = set()
+    asked: set[AccessPath] = set()
     for event in events:
         if not isinstance(event, Stored | Mutation):
             continue
@@ -127,8 +129,8 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
         if base not in inputs.identical and base.step is not Step.CONST:
             others += held.get(id(type(value)), ())
         for other in others:
-            if other.value is not value and not (other.origin in asked and other.origin != base):
-                yield SameObject(event.place, base, other.origin, False)
+            if other.value is not value and not (other.access_path in asked and other.access_path != base):
+                yield SameObject(event.place, base, other.access_path, False)
 
 
 def _implied(work: Numbers, expr: Expr) -> bool:
@@ -136,15 +138,15 @@ def _implied(work: Numbers, expr: Expr) -> bool:
     if varies(work, expr):
         return False
     return all(
-        isinstance(leaf, Size | Turn)
-        or (isinstance(leaf, Read) and (leaf.origin in work.needed or is_size(leaf.origin)))
+        isinstance(leaf, Size | InductionVariable)
+        or (isinstance(leaf, Read) and (leaf.access_path in work.needed or is_size(leaf.access_path)))
         for leaf in leaves(expr)
     )
 
 
-def _owner_stays(inputs: Inputs, origin: Origin) -> bool:
+def _owner_stays(inputs: Inputs, access_path: AccessPath) -> bool:
     """Whether the object whose attribute this is is assumed to be the very same at each call."""
-    owner = origin.base.base if origin.base is not None else None
+    owner = access_path.base.base if access_path.base is not None else None
     return owner is not None and (owner.step is Step.CONST or owner in inputs.identical)
 
 
@@ -154,38 +156,38 @@ def _may_change_class(cls: type) -> bool:
 
 
 def _of_read(
-    work: Numbers, inputs: Inputs, event: Found, taken: set[Origin], describe: Callable[[torch.Tensor], Any]
+    work: Numbers, inputs: Inputs, event: Found, taken: set[AccessPath], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
-    origin, value, place = event.origin, event.value, event.place
-    is_grad = origin.step is Step.FIELD and origin.key == "grad" and isinstance(value, torch.Tensor | None)
+    access_path, value, place = event.access_path, event.value, event.place
+    is_grad = access_path.step is Step.FIELD and access_path.key == "grad" and isinstance(value, torch.Tensor | None)
     if is_grad and not inputs.grads_used:
         return
-    if event.kind == "constant" and origin.step is Step.FIELD and origin.base in taken and not is_grad:
+    if event.kind == "constant" and access_path.step is Step.FIELD and access_path.base in taken and not is_grad:
         return  # a property of a tensor that is guarded as a whole
     match event.kind:
-        case "number" if is_size(origin):
+        case "number" if is_size(access_path):
             return  # the tensor is guarded as a whole
         case "number":
-            if origin in work.needed:
-                yield ValueOf(place, origin, value)
-            elif origin.step not in (Step.LEN, Step.SIZE) and origin.key is not id:  # these are always ints
+            if access_path in work.needed:
+                yield ValueOf(place, access_path, value)
+            elif access_path.step not in (Step.LEN, Step.SIZE) and access_path.key is not id:  # these are always ints
                 # Even if nobody uses it, the program raises where there is none.
-                yield TypeOf(place, origin, type(value))
+                yield TypeOf(place, access_path, type(value))
         case "constant":
-            yield ValueOf(place, origin, value)
+            yield ValueOf(place, access_path, value)
         case "pinned":
-            yield Identity(place, origin, value)
+            yield Identity(place, access_path, value)
         case _:
-            if origin in inputs.identical and event.kept and _owner_stays(inputs, origin):
-                yield Kept(place, origin, value)
+            if access_path in inputs.identical and event.kept and _owner_stays(inputs, access_path):
+                yield Kept(place, access_path, value)
             # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
-            elif origin in inputs.identical and (origin in taken or not is_grad):
-                yield Identity(place, origin, value)
+            elif access_path in inputs.identical and (access_path in taken or not is_grad):
+                yield Identity(place, access_path, value)
                 if event.kind == "object" and _may_change_class(type(value)):
-                    yield TypeOf(place, origin, type(value))
-            elif event.kind in ("object", "foreign") or origin not in taken:
-                yield TypeOf(place, origin, type(value))
-            if origin in taken:
-                free = work.dimensions.of(origin, len(event.detail[2]))
-                strides = work.dimensions.strides[origin] if free else ()
-                yield TensorKind(place, origin, value, event.detail, describe, tuple(map(_is_free, free)), strides)
+                    yield TypeOf(place, access_path, type(value))
+            elif event.kind in ("object", "foreign") or access_path not in taken:
+                yield TypeOf(place, access_path, type(value))
+            if access_path in taken:
+                free = work.dimensions.of(access_path, len(event.detail[2]))
+                strides = work.dimensions.strides[access_path] if free else ()
+                yield TensorKind(place, access_path, value, event.detail, describe, tuple(map(_is_free, free)), strides)

@@ -35,7 +35,7 @@ from torchjanus.graph.ir.program import (
     SlotKind,
     Symbol,
 )
-from torchjanus.graph.ir.repetition import begin_rounds
+from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.graph.operators.number_operands import taking
 from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, stand_in, tensor_given
@@ -135,7 +135,7 @@ class Builder:
     def _node(self, op: Op) -> None:
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
-        if op.func is begin_rounds and args[0] is None:
+        if op.func is begin_iterations and args[0] is None:
             args = (*args, next(self._leasts))
         if finds(op):
             args = (*args, Symbol(self.work.dimensions.selected(op.outs[0].number)))
@@ -193,7 +193,9 @@ class Builder:
 
     def _carried(self, expr: Expr) -> bool:
         number = self.work.dimensions.number
-        return any(isinstance(leaf, Read) and number(carrier_of(leaf.origin), 0) is not None for leaf in leaves(expr))
+        return any(
+            isinstance(leaf, Read) and number(carrier_of(leaf.access_path), 0) is not None for leaf in leaves(expr)
+        )
 
     def _slot(self, expr: Expr) -> Slot:
         number = self._slot_numbers.get(expr.token)

@@ -59,7 +59,7 @@ def _there(trace: Trace) -> Iterator[Any]:
     for event in trace.events:
         if isinstance(event, Absent) and event.present:
             yield Stored("item", event.base, event.key, None).token
-        elif isinstance(event, Found) and event.origin.base is not None:
-            how = {Step.ITEM: "item", Step.FIELD: "field"}.get(event.origin.step)
+        elif isinstance(event, Found) and event.access_path.base is not None:
+            how = {Step.ITEM: "item", Step.FIELD: "field"}.get(event.access_path.step)
             if how is not None:
-                yield Stored(how, event.origin.base, event.origin.key, None).token
+                yield Stored(how, event.access_path.base, event.access_path.key, None).token

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refused
 from torchjanus.graph.generalize.assume import assumptions_of
 from torchjanus.graph.generalize.builder import Builder
@@ -32,7 +32,7 @@ from torchjanus.graph.ir.numbers import (
     varies,
 )
 from torchjanus.graph.ir.program import Cut, Program
-from torchjanus.graph.ir.repetition import begin_rounds
+from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.host.assumption import Assumption, TypeOf
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
@@ -46,15 +46,15 @@ __all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A held-back write or extern call, with the recipes of its values; or what all rounds of a loop write and call,
-    with those of all values of one round. ``parts``: how many values each event of a round has."""
+    """A held-back write or extern call, with the recipes of its values; or what all iterations of a loop write and
+    call, with those of all values of one iteration. ``parts``: how many values each event of an iteration has."""
 
     event: Stored | Mutation | Extern | Each
     recipes: tuple[Recipe, ...]
     parts: tuple[int, ...] = ()
 
     def externs(self) -> Iterator[Extern]:
-        """The extern calls; of those of rounds the first round's."""
+        """The extern calls; of those of iterations the first iteration's."""
         events = self.event.events if isinstance(self.event, Each) else (self.event,)
         yield from (event for event in events if isinstance(event, Extern))
 
@@ -65,20 +65,20 @@ class Generalised:
 
     program: Program
     assumptions: tuple[Assumption, ...]
-    origins: tuple[Origin, ...]  # of the program's inputs
+    access_paths: tuple[AccessPath, ...]  # of the program's inputs
     pinned: tuple[torch.Tensor | None, ...]  # the very tensor, where the assumptions say that it is
     slots: tuple[Expr, ...]
     batches: tuple[HostBatch, ...]
     outputs: dict[Any, int]  # ("tensor", number) or a fetch's token -> position in the program's outputs
     effects: tuple[Effect, ...]
     result: Recipe
-    varying: tuple[Origin, ...] = ()
+    varying: tuple[AccessPath, ...] = ()
     schedule: Schedule = field(default_factory=Schedule)
     risky: tuple[Expr, ...] = ()  # Python arithmetic on fetched numbers that may raise, with no assertion against it
     computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
     sizes: dict[Any, int] = field(default_factory=dict)  # where none changes: of what the program makes, by its token
-    groves: tuple[Any, ...] = ()  # recursive calls of the step (see graph.grove)
+    call_groups: tuple[Any, ...] = ()  # recursive calls of the step (see graph.call group)
     measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
 
     @property
@@ -97,7 +97,7 @@ def generalise(
 ) -> Generalised:
     """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
     earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do. ``counted``: those
-    that say how often a loop goes round are sizes, too. Raises Refused where no graph can have them, Split where not
+    that say how often a loop iterates are sizes, too. Raises Refused where no graph can have them, Split where not
     for all sizes."""
     last = traces[-1]
     if any(trace.refusals for trace in traces):
@@ -128,11 +128,13 @@ def generalise(
     assumptions = tuple(assumptions_of(work, builder, describe or (lambda t: None)))
     plan = schedule(last, _wanted(builder, assumptions))
     program = _staged(program, builder, plan)
-    made = tuple(a for a in assumptions if all(plan.is_early(origin.waits_for) for origin in a.origins()))
+    made = tuple(
+        a for a in assumptions if all(plan.is_early(access_path.waits_for) for access_path in a.access_paths())
+    )
     return Generalised(
         program,
         made,
-        tuple(builder.inputs.origins),
+        tuple(builder.inputs.access_paths),
         builder.inputs.pinned(),
         tuple(builder.slots),
         tuple(builder.batches()),
@@ -150,8 +152,8 @@ def generalise(
 
 
 def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
-    """The numbers by which loops go round more or less often, or at most so often, and which are no sizes."""
-    asked = [number for op in ops if op.func is begin_rounds for number in (op.args[0], *op.args[3:4])]
+    """The numbers by which loops iterate more or less often, or at most so often, and which are no sizes."""
+    asked = [number for op in ops if op.func is begin_iterations for number in (op.args[0], *op.args[3:4])]
     reads = [read for number in asked for read in Formulas.numbers_in(number)]
     met = {read.token: read for read in reads if varies(work, read)}
     return [read for read in met.values() if type(value := value_of(work, read)) is int and value > 1]
@@ -169,15 +171,18 @@ def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
 
     The type of a foreign object, or of a number that only the commit works with, is worth knowing but not waiting for.
     """
-    waiting = {origin.waits_for for origin in builder.inputs.origins}
+    waiting = {access_path.waits_for for access_path in builder.inputs.access_paths}
     for expr in builder.slots:
-        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+        waiting.update(leaf.access_path.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     for expr in _computed(builder.work, builder):
-        waiting.update(leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+        waiting.update(leaf.access_path.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     for assumption in assumptions:
-        if isinstance(assumption, TypeOf) and builder.inputs.found[assumption.origin].kind in ("foreign", "number"):
+        if isinstance(assumption, TypeOf) and builder.inputs.found[assumption.access_path].kind in (
+            "foreign",
+            "number",
+        ):
             continue
-        waiting.update(origin.waits_for for origin in assumption.origins())
+        waiting.update(access_path.waits_for for access_path in assumption.access_paths())
     return {number - 1 for number in waiting if number}
 
 
@@ -193,8 +198,8 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
     if not plan.cuts:
         return program
     inputs = tuple(
-        replace(entry, stage=plan.stage_of(origin.waits_for))
-        for entry, origin in zip(program.inputs, builder.inputs.origins, strict=True)
+        replace(entry, stage=plan.stage_of(access_path.waits_for))
+        for entry, access_path in zip(program.inputs, builder.inputs.access_paths, strict=True)
     )
     slots = tuple(
         replace(kind, stage=max((plan.stage_of(waits_for) for waits_for in _waited_for(builder, e)), default=0))
@@ -211,14 +216,14 @@ def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
     """For which extern calls a number waits. A size of what the program makes may follow those of what any of them gave
     before it was read."""
     read = [leaf.after for leaf in leaves(expr) if isinstance(leaf, Size)]
-    yield from (leaf.origin.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
+    yield from (leaf.access_path.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     if not read:
         return
     made = {event.number + 1: event.after for event in builder.trace.events if isinstance(event, Extern)}
     for members in builder.work.dimensions.symbols:
-        for origin, _ in members:
-            if origin.waits_for and made.get(origin.waits_for, 0) <= max(read):
-                yield origin.waits_for
+        for access_path, _ in members:
+            if access_path.waits_for and made.get(access_path.waits_for, 0) <= max(read):
+                yield access_path.waits_for
 
 
 def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
@@ -235,7 +240,7 @@ def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
         recipes = trace.recipes.get(id(event), ())
         if isinstance(event, Stored) and event.how == "item":
             place = event.base.item(event.key.expr if isinstance(event.key, Traced) else event.key)
-            same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].origin == place
+            same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].access_path == place
             if same and place not in touched and event.base not in touched:
                 continue  # what was found there is put back
             touched.add(place)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.graph.ir.numbers import Numbers, expressions_in, need, refs_in, varies
-from torchjanus.graph.ir.repetition import begin_rounds, end_rounds
+from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Trace
@@ -77,8 +77,8 @@ def _known(work: Numbers, ops: list[Op]) -> _Known:
 
 def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
     """Whether all that the operation is given beside tensors is the same in each call."""
-    told = telling.operation(op, 0)
-    found = list(expressions_in((told.args, told.kwargs)))
+    merged = telling.operation(op, 0)
+    found = list(expressions_in((merged.args, merged.kwargs)))
     if any(varies(work, expr) for expr in found):
         return False
     for expr in found:
@@ -87,14 +87,15 @@ def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
 
 
 def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
-    """Before which operations tensors are known no longer: those that rounds of a loop change where it begins, for how
-    often they do is not told by the rounds that are kept; those that rounds make where the next one begins."""
+    """Before which operations tensors are known no longer: those that iterations of a loop change where it begins, for
+    how often they do is not told by the iterations that are kept; those that iterations make where the next one
+    begins."""
     begins: list[int] = []
     ends: dict[int, set[int]] = {}
     for at, op in enumerate(ops):
-        if op.func is begin_rounds:
+        if op.func is begin_iterations:
             begins.append(at)
-        elif op.func is end_rounds:
+        elif op.func is end_iterations:
             begin = begins.pop()
             within = ops[begin + 1 : at]
             ends.setdefault(begin, set()).update(ref.number for op in within for ref in refs_in((op.args, op.kwargs)))
@@ -129,15 +130,15 @@ class _Telling(Rewriting):
         begins = []
         for event in self.old.events:
             begins.append(len(events))
-            told = event
+            merged = event
             if isinstance(event, Op):
-                told = self.operation(event, done)
+                merged = self.operation(event, done)
             elif isinstance(event, Held | Pinned | Computed):
-                told = self.event(event, done)
-                if not isinstance(told.expr, Expr):
+                merged = self.event(event, done)
+                if not isinstance(merged.expr, Expr):
                     continue  # it is so in each call
             done += isinstance(event, Op)
-            events.append(told)
+            events.append(merged)
         begins.append(len(events))
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
         return replace(self.old, events=events, alive=[*self.old.alive, self.old], **moved)

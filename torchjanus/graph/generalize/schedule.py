@@ -32,7 +32,8 @@ class Schedule:
     cuts: tuple[int, ...] = ()
 
     def stage_of(self, waits_for: int) -> int:
-        """From which stage on something is known that waits for this many extern calls. See ``Origin.waits_for``."""
+        """From which stage on something is known that waits for this many extern calls. See
+        ``AccessPath.waits_for``."""
         if not waits_for:
             return 0
         for stage, events in enumerate(self.stages):
@@ -45,7 +46,7 @@ class Schedule:
         return self.stage_of(waits_for) < len(self.stages)
 
     def last(self, waiting: Iterable[int]) -> int:
-        """Of some ``Origin.waits_for``, all early, the one that is known last."""
+        """Of some ``AccessPath.waits_for``, all early, the one that is known last."""
         order = {event.number + 1: place for place, event in enumerate(e for stage in self.stages for e in stage)}
         return max(waiting, key=lambda waits_for: order.get(waits_for, -1), default=0)
 
@@ -74,7 +75,7 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
             early.append(event)
             needed.update(_waits_for(trace, event))
     early.reverse()
-    _check_rounds(trace, early)
+    _check_iterations(trace, early)
     stages: list[list[Extern]] = [[]]
     cuts: list[int] = []
     placed: list[tuple[Extern, int]] = []
@@ -96,11 +97,12 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
     return Schedule(tuple(tuple(sorted(s, key=lambda e: e.number)) for s in stages), tuple(cuts))
 
 
-def _check_rounds(trace: Trace, early: Sequence[Extern]) -> None:
-    """Raises Refused where a call would have to be made before those of a loop's rounds, which are made at commit."""
+def _check_iterations(trace: Trace, early: Sequence[Extern]) -> None:
+    """Raises Refused where a call would have to be made before those of a loop's iterations, which are made at
+    commit."""
     loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
     if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
-        what = f"{name_of(early[-1].func)} is called after a loop whose rounds call native code, and its result is used"
+        what = f"{name_of(early[-1].func)} is called after a loop that calls native code, and its result is used"
         raise Refused(Refusal(early[-1].place, what, "Those are made when the graph has run.", ""))
 
 
@@ -115,9 +117,9 @@ def _waits_for(trace: Trace, event: Extern) -> set[int]:
     for recipe in trace.recipes.get(id(event), ()):
         for part in parts_of(recipe):
             if isinstance(part, FoundAt):
-                numbers.add(part.origin.waits_for - 1)
+                numbers.add(part.access_path.waits_for - 1)
         for expr in expressions_in(recipe):
-            numbers.update(leaf.origin.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
+            numbers.update(leaf.access_path.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
     return numbers - {-1}
 
 

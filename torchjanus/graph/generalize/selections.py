@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.schedule import Schedule
 from torchjanus.graph.ir.numbers import expressions_in, refs_in
-from torchjanus.graph.ir.repetition import begin_rounds
+from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.operators.data_sizes import FINDING, count, found
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
@@ -33,8 +33,8 @@ __all__ = ["as_read", "finds", "made_sizes", "with_selections"]
 def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
     """The runs with selections in the graph, where ``plan`` cuts it for them; None where there are no such."""
     last = traces[-1]
-    # What rounds and recursive calls select is not told here.
-    if any(isinstance(e, Each | Several | Invoked) or _begins_rounds(e) for e in last.events):
+    # What iterations and recursive calls select is not told here.
+    if any(isinstance(e, Each | Several | Invoked) or _begins_iterations(e) for e in last.events):
         return None
     cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
     chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
@@ -63,8 +63,8 @@ def finds(op: Op) -> bool:
 def as_read(expr: Any, trace: Trace) -> Any:
     """An expression with sizes of what is selected as the host would read them, had it made the selections. ``trace``:
     the run as it was."""
-    if isinstance(expr, Size) and (origin := trace.origins.get(expr.ref)) is not None:
-        return Read(origin.then(Step.SIZE, expr.dim))
+    if isinstance(expr, Size) and (access_path := trace.access_paths.get(expr.ref)) is not None:
+        return Read(access_path.then(Step.SIZE, expr.dim))
     if isinstance(expr, Apply):
         return Apply(expr.func, tuple(as_read(arg, trace) for arg in expr.args))
     return expr
@@ -76,14 +76,14 @@ def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
     known: dict[int, int] = {}  # by tensor's number: equal where tensors are computed alike
     numbers: dict[Any, int] = {}
 
-    def told(value: Any) -> Any:
+    def merged(value: Any) -> Any:
         return ("computed", known.get(value.number, -1 - value.number)) if isinstance(value, TensorRef) else value
 
     for after, op in enumerate(ops, 1):
         if not all(map(_is_plainly_given, op.args)) or op.kwargs or op.draws or len(op.outs) != 1:
             known.update((ref.number, numbers.setdefault((after, ref), len(numbers))) for ref in op.outs)
             continue
-        what = (op.name, *(symbol_token(part) if part is told(part) else told(part) for part in op.args))
+        what = (op.name, *(symbol_token(part) if part is merged(part) else merged(part) for part in op.args))
         known[op.outs[0].number] = numbers.setdefault(what, len(numbers))
         if finds(op):
             yield what, Size(op.outs[0].number, 0, after)
@@ -105,13 +105,13 @@ class _Selection:
     result: int
 
 
-def _begins_rounds(event: Any) -> bool:
-    return isinstance(event, Op) and event.func is begin_rounds
+def _begins_iterations(event: Any) -> bool:
+    return isinstance(event, Op) and event.func is begin_iterations
 
 
 def _selection(trace: Trace, event: Extern) -> _Selection | None:
-    origin = Origin.extern(event.number, "")
-    results = [number for number, where in trace.origins.items() if where == origin]
+    access_path = AccessPath.extern(event.number, "")
+    results = [number for number, where in trace.access_paths.items() if where == access_path]
     ops = [one for one in trace.events if isinstance(one, Op)]
     recipes = trace.recipes.get(id(event), ())
     least = event.kwargs.get("minlength", 0)
@@ -134,12 +134,12 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
                 yield from _read_by(event.expr, id(event) in late)
             case Absent() | Stored() if isinstance(event.key, Traced):
                 yield from _read_by(event.key.expr)
-            case Found(origin=origin):
+            case Found(access_path=access_path):
                 if not _is_plain(event):
-                    yield origin.waits_for - 1
+                    yield access_path.waits_for - 1
                 continue
-        for name in ("base", "origin", "first", "second"):
-            if isinstance(path := getattr(event, name, None), Origin):
+        for name in ("base", "access_path", "first", "second"):
+            if isinstance(path := getattr(event, name, None), AccessPath):
                 yield path.waits_for - 1
     yield from _known_to(trace.result, id(trace) in late, False)
     for event in trace.events:
@@ -152,26 +152,31 @@ def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
     for expr in expressions_in(recipe):
         yield from _read_by(expr, late)
     for part in parts_of(recipe):
-        if isinstance(part, FoundAt) and (part.origin.step is not Step.EXTERN or (native and part is not recipe)):
-            yield part.origin.waits_for - 1
+        if isinstance(part, FoundAt) and (part.access_path.step is not Step.EXTERN or (native and part is not recipe)):
+            yield part.access_path.waits_for - 1
 
 
-def _is_count(origin: Origin) -> bool:
+def _is_count(access_path: AccessPath) -> bool:
     """Whether it says how many elements an extern call has selected."""
-    return origin.step is Step.SIZE and origin.key == 0 and origin.base is not None and origin.base.step is Step.EXTERN
+    return (
+        access_path.step is Step.SIZE
+        and access_path.key == 0
+        and access_path.base is not None
+        and access_path.base.step is Step.EXTERN
+    )
 
 
 def _is_plain(event: Found) -> bool:
     """Whether it is what a call gave, or a size of that, or what is so of all that it gives."""
-    step, base = event.origin.step, event.origin.base
+    step, base = event.access_path.step, event.access_path.base
     if step is Step.EXTERN:
         return event.kind == "tensor"
     return base is not None and base.step is Step.EXTERN and step is Step.SIZE
 
 
 def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
-    read = (leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read))
-    yield from (origin.waits_for - 1 for origin in read if not (late and _is_count(origin)))
+    read = (leaf.access_path for leaf in leaves(expr) if isinstance(leaf, Read))
+    yield from (access_path.waits_for - 1 for access_path in read if not (late and _is_count(access_path)))
 
 
 class _Telling(Adding):
@@ -190,10 +195,10 @@ class _Telling(Adding):
             if any(ref.number in self._selected for ref in refs_in((op.args, op.kwargs))):
                 self._selected.update(ref.number for ref in op.outs)
         self._marked = {one.marked: one for one in chosen.values()}
-        self._origins = {Origin.extern(number, ""): one for number, one in chosen.items()}
+        self._access_paths = {AccessPath.extern(number, ""): one for number, one in chosen.items()}
 
-    def _selection(self, origin: Origin) -> _Selection | None:
-        return self._origins.get(origin)
+    def _selection(self, access_path: AccessPath) -> _Selection | None:
+        return self._access_paths.get(access_path)
 
     def operation(self, op: Op, after: int) -> Op:
         one = self._marked.get(after)
@@ -203,10 +208,10 @@ class _Telling(Adding):
         return replace(op, func=found, name=found.__name__, args=args, kwargs={}, outs=(TensorRef(one.result),))
 
     def expr(self, expr: Any) -> Any:
-        if isinstance(expr, Read) and expr.origin.step is Step.SIZE and expr.origin.base is not None:
-            one = self._selection(expr.origin.base)
+        if isinstance(expr, Read) and expr.access_path.step is Step.SIZE and expr.access_path.base is not None:
+            one = self._selection(expr.access_path.base)
             if one is not None:
-                dim = expr.origin.key
+                dim = expr.access_path.key
                 if self._leaving:
                     return self._count(one.result, dim, self._sizes_of(one)[dim])
                 return Size(one.result, 0, one.marked + 1) if dim == 0 else self._sizes_of(one)[dim]
@@ -229,12 +234,14 @@ class _Telling(Adding):
         return known
 
     def _sizes_of(self, one: _Selection) -> tuple[int, ...]:
-        origin = self.old.origins[one.result]
-        found_here = (event for event in self.old.events if isinstance(event, Found) and event.origin == origin)
+        access_path = self.old.access_paths[one.result]
+        found_here = (
+            event for event in self.old.events if isinstance(event, Found) and event.access_path == access_path
+        )
         return tuple(next(found_here).detail[2])
 
     def recipe(self, recipe: Any) -> Any:
-        one = self._selection(recipe.origin) if isinstance(recipe, FoundAt) else None
+        one = self._selection(recipe.access_path) if isinstance(recipe, FoundAt) else None
         return super().recipe(recipe) if one is None else TensorOf(TensorRef(one.result))
 
     def event(self, event: Any, after: int) -> Any:
@@ -247,7 +254,7 @@ class _Telling(Adding):
 
     def _handed(self, recipe: Any, after: int) -> Any:
         """What native code is given: a tensor that the graph selects, as it is by then."""
-        results = {one.result for one in self._origins.values()}
+        results = {one.result for one in self._access_paths.values()}
         if isinstance(recipe, TensorOf) and recipe.ref.number in results:
             return TensorAt(recipe.ref, after)
         return recipe
@@ -257,12 +264,12 @@ class _Telling(Adding):
         events: list[Any] = []
         begins: list[int] = []
         done = 0
-        numbers = {origin.key for origin in self._origins}
+        numbers = {access_path.key for access_path in self._access_paths}
         for event in self.old.events:
             begins.append(len(events))
             if isinstance(event, Extern) and event.number in numbers:
                 continue
-            if isinstance(event, Found) and event.origin.waits_for - 1 in numbers:
+            if isinstance(event, Found) and event.access_path.waits_for - 1 in numbers:
                 continue
             events.append(self.event(event, done))
             done += isinstance(event, Op)
@@ -272,11 +279,11 @@ class _Telling(Adding):
         modes = self._ops[-1].modes
         for (ref, dim), fetch in self._counts.items():
             events.append(Op(count, count.__name__, (TensorRef(ref), dim), {}, (TensorRef(fetch.ref),), modes))
-        gone = {one.result for one in self._origins.values()}
-        origins = {number: where for number, where in self.old.origins.items() if number not in gone}
+        gone = {one.result for one in self._access_paths.values()}
+        access_paths = {number: where for number, where in self.old.access_paths.items() if number not in gone}
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
-        made = replace(self.made(events, origins=origins, **moved), result=result)
+        made = replace(self.made(events, access_paths=access_paths, **moved), result=result)
         made.fetched.update(self._fetched)
-        for one in self._origins.values():
+        for one in self._access_paths.values():
             made.fetched[Size(one.result, 0, one.marked + 1).token] = self._sizes_of(one)[0]
         return made

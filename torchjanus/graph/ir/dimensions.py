@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import JanusError
 from torchjanus.graph.ir.number_sizes import carried, carrier_of, carries, wanted
 from torchjanus.trace.actions import Op
@@ -40,8 +40,8 @@ FEW = "few"  # and a dimension: what tells sizes 0 and 1 from others
 
 
 class Split(JanusError):
-    """These dimensions cannot change in one graph: each size needs an entry of its own. By (origin's token, dimension,
-    ``STRIDES``, or ``FEW`` and a dimension), with the reason."""
+    """These dimensions cannot change in one graph: each size needs an entry of its own. By (access path's token,
+    dimension, ``STRIDES``, or ``FEW`` and a dimension), with the reason."""
 
     def __init__(self, parts: Mapping[tuple[Any, Any], str]) -> None:
         super().__init__("; ".join(parts.values()))
@@ -52,10 +52,10 @@ class Split(JanusError):
 class Dimensions:
     """``symbols[k]``: the dimensions that have one size. ``strides``: of the tensors that have such dimensions."""
 
-    symbols: list[tuple[tuple[Origin, int], ...]] = field(default_factory=list)
+    symbols: list[tuple[tuple[AccessPath, int], ...]] = field(default_factory=list)
     seen: list[tuple[int, ...]] = field(default_factory=list)
-    strides: dict[Origin, Strides] = field(default_factory=dict)
-    counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many rounds make
+    strides: dict[AccessPath, Strides] = field(default_factory=dict)
+    counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many iterations make
     made: list[Size] = field(default_factory=list)  # sizes that the graph finds out: how many elements it selects
     _made: dict[int, int] = field(default_factory=dict)  # of the tensors that it selects
     _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class Dimensions:
     def __bool__(self) -> bool:
         return bool(self.symbols or self.counts or self.made)
 
-    def number(self, origin: Origin, dim: int) -> int | None:
+    def number(self, access_path: AccessPath, dim: int) -> int | None:
         """The symbol of a dimension, or None where it is constant."""
-        return self._numbers.get((origin.token, dim))
+        return self._numbers.get((access_path.token, dim))
 
     def counted(self, expr: Read) -> int | None:
-        """The symbol of a number that counts rounds."""
+        """The symbol of a number that counts iterations."""
         return next((n for n, one in enumerate(self.counts, len(self.symbols)) if one.token == expr.token), None)
 
     def select(self, size: Size, like: Size) -> None:
@@ -81,9 +81,9 @@ class Dimensions:
         """The symbol of the number of elements of a tensor that the graph selects."""
         return len(self.symbols) + len(self.counts) + self._made[ref]
 
-    def of(self, origin: Origin, count: int) -> tuple[int | None, ...]:
+    def of(self, access_path: AccessPath, count: int) -> tuple[int | None, ...]:
         """The symbols of a tensor's dimensions; empty where all are constant."""
-        found = tuple(self.number(origin, dim) for dim in range(count))
+        found = tuple(self.number(access_path, dim) for dim in range(count))
         return found if any(number is not None for number in found) else ()
 
     def examples(self) -> tuple[int, ...]:
@@ -98,27 +98,27 @@ class Dimensions:
         """Whether a symbol may be 0 or 1: of what the host makes in the midst of the step; all, where one was."""
         if number >= len(self.symbols):
             return False
-        given = all(origin.step is Step.EXTERN for origin, _ in self.symbols[number])
+        given = all(access_path.step is Step.EXTERN for access_path, _ in self.symbols[number])
         return given or any(min(sizes) < 2 for sizes in self.seen)
 
-    def told_by_few(self) -> Iterator[tuple[Any, Any]]:
+    def seen_few_times(self) -> Iterator[tuple[Any, Any]]:
         """The parts of tensors' geometries that tell runs with such sizes from others."""
         for number, members in enumerate(self.symbols):
             if self.may_be_few(number):
-                yield from ((origin.token, (FEW, dim)) for origin, dim in members)
+                yield from ((access_path.token, (FEW, dim)) for access_path, dim in members)
 
-    def carriers(self) -> tuple[Origin, ...]:
+    def carriers(self) -> tuple[AccessPath, ...]:
         """What carries numbers into the graph that are sizes there."""
         return tuple(members[0][0] for members in self.symbols if carries(members[0][0]))
 
     def read(self, number: int) -> Read:
         """Where the host reads a symbol."""
-        origin, dim = self.symbols[number][0]
-        return Read(origin.then(Step.SIZE, dim))
+        access_path, dim = self.symbols[number][0]
+        return Read(access_path.then(Step.SIZE, dim))
 
-    def add(self, members: Sequence[tuple[Origin, int]], sizes: tuple[int, ...]) -> None:
-        for origin, dim in members:
-            self._numbers[origin.token, dim] = len(self.symbols)
+    def add(self, members: Sequence[tuple[AccessPath, int]], sizes: tuple[int, ...]) -> None:
+        for access_path, dim in members:
+            self._numbers[access_path.token, dim] = len(self.symbols)
         self.symbols.append(tuple(members))
         self.seen.append(sizes)
 
@@ -133,25 +133,27 @@ def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
     return expr
 
 
-def is_size(origin: Origin) -> bool:
+def is_size(access_path: AccessPath) -> bool:
     """Whether the path is that of a tensor's size."""
-    return origin.step is Step.SIZE
+    return access_path.step is Step.SIZE
 
 
 def geometries(trace: Trace) -> dict[Any, Geometry]:
-    """The sizes and strides of all tensors that a run found, by their origins' tokens."""
+    """The sizes and strides of all tensors that a run found, by their access paths' tokens."""
     found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
-    known: dict[Any, Geometry] = {event.origin.token: (event.detail[2], event.detail[3]) for event in found}
+    known: dict[Any, Geometry] = {event.access_path.token: (event.detail[2], event.detail[3]) for event in found}
     for event in _numbers_wanted(trace):
         carrier = carried(event)
         if len(carrier.value):
-            known[carrier.origin.token] = (carrier.detail[2], carrier.detail[3])
+            known[carrier.access_path.token] = (carrier.detail[2], carrier.detail[3])
     return known
 
 
 def _numbers_wanted(trace: Trace) -> Iterator[Found]:
     numbers = wanted(event for event in trace.events if isinstance(event, Op))
-    return (e for e in trace.events if numbers and isinstance(e, Found) and e.kind == "number" and e.origin in numbers)
+    return (
+        e for e in trace.events if numbers and isinstance(e, Found) and e.kind == "number" and e.access_path in numbers
+    )
 
 
 def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
@@ -176,37 +178,41 @@ def dimensions_of(
     that are sizes of what the graph makes. Raises Split."""
     made = Dimensions()
     last = traces[-1]
-    moving: list[Origin] = []
-    first = {origin.token for origin in last.origins.values()}
+    moving: list[AccessPath] = []
+    first = {access_path.token for access_path in last.access_paths.values()}
     rows = [row for row in zip(*(t.events for t in traces), strict=True) if _is_tensor(row[-1])]
     # An input of the graph stands for others that have its size.
-    rows.sort(key=lambda row: row[-1].origin.token not in first)
+    rows.sort(key=lambda row: row[-1].access_path.token not in first)
     for row in rows:
-        origin = row[-1].origin
-        same = len({id(event.value) for event in row}) == 1 and origin.token not in relaxed
-        if origin not in moving and not same and len({g[origin.token] for g in seen if origin.token in g}) > 1:
-            moving.append(origin)
-    classes: dict[tuple[int, ...], list[tuple[Origin, int]]] = {}
-    for origin in moving:
-        met = [geometry[origin.token] for geometry in seen if origin.token in geometry]
+        access_path = row[-1].access_path
+        same = len({id(event.value) for event in row}) == 1 and access_path.token not in relaxed
+        if (
+            access_path not in moving
+            and not same
+            and len({g[access_path.token] for g in seen if access_path.token in g}) > 1
+        ):
+            moving.append(access_path)
+    classes: dict[tuple[int, ...], list[tuple[AccessPath, int]]] = {}
+    for access_path in moving:
+        met = [geometry[access_path.token] for geometry in seen if access_path.token in geometry]
         for dim, sizes in enumerate(zip(*(sizes for sizes, _ in met), strict=True)):
             if len(set(sizes)) > 1:
-                classes.setdefault(sizes, []).append((origin, dim))
+                classes.setdefault(sizes, []).append((access_path, dim))
     for sizes, members in classes.items():
         made.add(members, sizes)
     for number in _numbers_wanted(last) if numbers else ():  # each is a symbol of its own, equal to others or not
-        origin = carrier_of(number.origin)
-        held = [geometry.get(origin.token) for geometry in seen]
-        if None not in held and (len(set(held)) > 1 or number.origin.token in relaxed):
-            made.add([(origin, 0)], tuple(sizes[0] for sizes, _ in filter(None, held)))
-            made.strides[origin] = (1, 1)
+        access_path = carrier_of(number.access_path)
+        held = [geometry.get(access_path.token) for geometry in seen]
+        if None not in held and (len(set(held)) > 1 or number.access_path.token in relaxed):
+            made.add([(access_path, 0)], tuple(sizes[0] for sizes, _ in filter(None, held)))
+            made.strides[access_path] = (1, 1)
     unordered = {}
-    for origin in moving:
-        strides = _strides([g[origin.token] for g in seen if origin.token in g])
+    for access_path in moving:
+        strides = _strides([g[access_path.token] for g in seen if access_path.token in g])
         if strides is None:
-            unordered[origin.token, STRIDES] = f"{origin} has other strides at each call"
+            unordered[access_path.token, STRIDES] = f"{access_path} has other strides at each call"
         else:
-            made.strides[origin] = strides
+            made.strides[access_path] = strides
     if unordered:
         raise Split(unordered)
     return made
@@ -214,7 +220,7 @@ def dimensions_of(
 
 def holds_for(expr: Any, trace: Trace) -> bool:
     """Whether a condition on sizes of inputs held in a run."""
-    numbers = {e.origin.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    numbers = {e.access_path.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     try:
         return bool(_value(expr, geometries(trace), numbers))
     except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
@@ -234,11 +240,11 @@ def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
 
 
 def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any]) -> Any:
-    if isinstance(expr, Read) and not is_size(expr.origin):
-        return numbers[expr.origin.token]
+    if isinstance(expr, Read) and not is_size(expr.access_path):
+        return numbers[expr.access_path.token]
     if isinstance(expr, Read):
-        assert expr.origin.base is not None
-        return known[expr.origin.base.token][0][expr.origin.key]
+        assert expr.access_path.base is not None
+        return known[expr.access_path.base.token][0][expr.access_path.key]
     return expr.func(*(_value(arg, known, numbers) for arg in expr.args)) if isinstance(expr, Apply) else expr
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.number_sizes import carried
 from torchjanus.graph.ir.numbers import Numbers, expressions_in, refs_in, takes, tensors_in
 from torchjanus.graph.ir.program import Input, Ref
@@ -26,7 +26,8 @@ _GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad
 
 
 class Inputs:
-    """Those of one path: ``entries[k]`` is found at ``origins[k]``, and ``refs`` says which of the run's tensors it is.
+    """Those of one path: ``entries[k]`` is found at ``access_paths[k]``, and ``refs`` says which of the run's tensors
+    it is.
 
     ``found``: all that the program has read, by where; ``identical``: where the very same object was found in all runs.
     """
@@ -36,29 +37,35 @@ class Inputs:
         self._trace = trace
         self._ops = ops
         self._sizes = sizes
-        self.found = {e.origin: e for e in trace.events if isinstance(e, Found)}
-        for origin in work.dimensions.carriers():
-            assert origin.base is not None
-            self.found[origin] = carried(self.found[origin.base])
+        self.found = {e.access_path: e for e in trace.events if isinstance(e, Found)}
+        for access_path in work.dimensions.carriers():
+            assert access_path.base is not None
+            self.found[access_path] = carried(self.found[access_path.base])
         self.identical = {
-            row[-1].origin
+            row[-1].access_path
             for row in zip(*(t.events for t in work.traces), strict=True)
             if isinstance(row[-1], Found)
-            and (row[-1].kind in ("tensor", "object") or (row[-1].kind == "foreign" and not row[-1].origin.waits_for))
+            and (
+                row[-1].kind in ("tensor", "object")
+                or (row[-1].kind == "foreign" and not row[-1].access_path.waits_for)
+            )
             and len({id(e.value) for e in row}) == 1
-            and row[-1].origin.token not in work.relaxed
+            and row[-1].access_path.token not in work.relaxed
         }
-        self._places = {id(self.found[o].value): o for o in trace.origins.values() if o in self.found}
+        self._places = {id(self.found[o].value): o for o in trace.access_paths.values() if o in self.found}
         names = {op.name for op in ops}
         self._backward = any(name.rpartition(".")[2] == "backward" for name in names)
         self.grads_used = self._backward or any(name.startswith("Tensor.grad.") for name in names)
-        self.origins: list[Origin] = []
+        self.access_paths: list[AccessPath] = []
         self.refs: dict[int, Ref] = {}
         self.entries = tuple(self._entries())
 
     def pinned(self) -> tuple[torch.Tensor | None, ...]:
         """Of each input the tensor that it was in all runs, if there is one."""
-        return tuple(self.found[origin].value if origin in self.identical else None for origin in self.origins)
+        return tuple(
+            self.found[access_path].value if access_path in self.identical else None
+            for access_path in self.access_paths
+        )
 
     def leaves(self) -> tuple[Ref, ...]:
         """The inputs that may have got gradients when the call is over."""
@@ -70,25 +77,25 @@ class Inputs:
         )
 
     def _entries(self) -> Iterator[Input]:
-        used, where = self._used(), self._trace.origins
+        used, where = self._used(), self._trace.access_paths
         numbers = sorted(number for number in where if number in used)
         grads = [self._live_grad(number) if self._backward else None for number in numbers]
         self.refs.update((number, Ref(index)) for index, number in enumerate(numbers))
-        self.origins += (where[number] for number in numbers)
-        by_origin = {origin: index for index, origin in enumerate(self.origins)}
-        for origin in (*(grad for grad in grads if grad is not None), *self._work.dimensions.carriers()):
-            if origin not in by_origin:
-                by_origin[origin] = len(self.origins)
-                self.origins.append(origin)
-        for index, origin in enumerate(self.origins):
-            example = self.found[origin].value
+        self.access_paths += (where[number] for number in numbers)
+        by_access_path = {access_path: index for index, access_path in enumerate(self.access_paths)}
+        for access_path in (*(grad for grad in grads if grad is not None), *self._work.dimensions.carriers()):
+            if access_path not in by_access_path:
+                by_access_path[access_path] = len(self.access_paths)
+                self.access_paths.append(access_path)
+        for index, access_path in enumerate(self.access_paths):
+            example = self.found[access_path].value
             # As it was when the call began: the call may have changed these, and the example is what it is by now.
-            requires_grad, is_leaf = self.found[origin].detail[-2:]
+            requires_grad, is_leaf = self.found[access_path].detail[-2:]
             grad = grads[index] if index < len(grads) else None
-            bound = None if grad is None else Ref(by_origin[grad])
-            symbols = self._work.dimensions.of(origin, len(self.found[origin].detail[2]))
-            strides = self._work.dimensions.strides[origin] if symbols else ()
-            yield Input(example, requires_grad, is_leaf, bound, str(origin), symbols=symbols, strides=strides)
+            bound = None if grad is None else Ref(by_access_path[grad])
+            symbols = self._work.dimensions.of(access_path, len(self.found[access_path].detail[2]))
+            strides = self._work.dimensions.strides[access_path] if symbols else ()
+            yield Input(example, requires_grad, is_leaf, bound, str(access_path), symbols=symbols, strides=strides)
 
     def _used(self) -> set[int]:
         """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
@@ -108,19 +115,23 @@ class Inputs:
         used.update(self._sizes.inputs())
         return used
 
-    def _live_grad(self, number: int) -> Origin | None:
-        """The origin of the gradient that backward() adds to, or None if there is none by then."""
-        origin = self._trace.origins[number].then(Step.FIELD, "grad")
-        found = self.found.get(origin)
+    def _live_grad(self, number: int) -> AccessPath | None:
+        """The access path of the gradient that backward() adds to, or None if there is none by then."""
+        access_path = self._trace.access_paths[number].then(Step.FIELD, "grad")
+        found = self.found.get(access_path)
         if found is None or found.value is None:
             return None
-        origin = self._places.get(id(found.value), origin)  # it may have been found elsewhere before
+        access_path = self._places.get(id(found.value), access_path)  # it may have been found elsewhere before
         for op in self._ops:
             if op.name.rpartition(".")[2] == "backward" or isinstance(op.func, Begin):
-                return origin  # what autograd calls may write it, but only after backward() has begun
+                return access_path  # what autograd calls may write it, but only after backward() has begun
             if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
-                return origin if any(takes(o.args, n) for n in self._numbers_of(origin) for o in self._ops) else None
-        return origin
+                return (
+                    access_path
+                    if any(takes(o.args, n) for n in self._numbers_of(access_path) for o in self._ops)
+                    else None
+                )
+        return access_path
 
-    def _numbers_of(self, origin: Origin) -> list[int]:
-        return [number for number, where in self._trace.origins.items() if where == origin]
+    def _numbers_of(self, access_path: AccessPath) -> list[int]:
+        return [number for number, where in self._trace.access_paths.items() if where == access_path]

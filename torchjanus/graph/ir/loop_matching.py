@@ -1,4 +1,4 @@
-"""Whether a segment of a program is the rounds of one loop, and what each argument is in each of them.
+"""Whether a segment of a program is the iterations of one loop, and what each argument is in each of them.
 
 Knows nothing of what is made of a loop.
 """
@@ -17,7 +17,7 @@ from torchjanus.graph.ir.user_code import MARKS
 
 __all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 
-MANY = 3  # nodes in a round that carries nothing
+MANY = 3  # nodes in an iteration that carries nothing
 
 
 # What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
@@ -35,13 +35,13 @@ _NEW = frozenset({"stack", "cat", "clone", "written"})  # they give tensors of t
 
 
 class Unfit(Exception):
-    """The rounds are not those of one loop."""
+    """The iterations are not those of one loop."""
 
 
 @dataclass(slots=True)
 class Argument:
-    """What one argument is, in each of the rounds. ``kind``: own, carried, same, rows, numbers, slot (a number that may
-    be another one at each call), constant."""
+    """What one argument is, in each of the iterations. ``kind``: own, carried, same, rows, numbers, slot (a number that
+    may be another one at each call), constant."""
 
     kind: str
     key: Any = None
@@ -54,12 +54,12 @@ class Rolled:
     def __init__(self, program: Program, segment: Segment) -> None:
         self.program, self.segment = program, segment
         self.nodes = program.nodes[segment.start : segment.end]
-        self.rounds = [
-            self.nodes[number * segment.length : (number + 1) * segment.length] for number in range(segment.rounds)
+        self.iterations = [
+            self.nodes[number * segment.length : (number + 1) * segment.length] for number in range(segment.iterations)
         ]
-        # Whether gradients are computed in the rounds: their nodes have been told as functions (see loop_training).
+        # Whether gradients are computed in the iterations: their nodes have been told as functions (see loop_training).
         self.trains = any(is_training(node.func) for node in self.nodes)
-        self.made: dict[int, tuple[int, int, int]] = {}  # ref -> round, node in it, which of its results
+        self.made: dict[int, tuple[int, int, int]] = {}  # ref -> iteration, node in it, which of its results
         self._check_nodes()
         self.arguments = [self._arguments(position) for position in range(segment.length)]
         few = segment.length < MANY and not segment.marks
@@ -71,7 +71,7 @@ class Rolled:
         last = set(range(len(self.program.inputs)))
         for node in self.program.nodes[: self.segment.start]:
             last.update(ref.index for ref in node.outs)
-        for number, nodes in enumerate(self.rounds):
+        for number, nodes in enumerate(self.iterations):
             for position, node in enumerate(nodes):
                 if isinstance(node.func, MARKS) or node.modes.autocast or node.modes.inference:
                     raise Unfit
@@ -89,9 +89,9 @@ class Rolled:
             raise Unfit
 
     def _arguments(self, position: int) -> list[Argument]:
-        if len({_told(nodes[position].func) for nodes in self.rounds}) != 1:
+        if len({_merged(nodes[position].func) for nodes in self.iterations}) != 1:
             raise Unfit
-        columns = [list(leaves_of((nodes[position].args, nodes[position].kwargs))) for nodes in self.rounds]
+        columns = [list(leaves_of((nodes[position].args, nodes[position].kwargs))) for nodes in self.iterations]
         if len({len(column) for column in columns}) != 1:
             raise Unfit
         return [self._classified(position, [column[leaf] for column in columns]) for leaf in range(len(columns[0]))]
@@ -112,7 +112,7 @@ class Rolled:
                 raise Unfit
             return Argument("same" if len(set(values)) == 1 else "rows", values[0], values)
         number, node, which = last
-        behind = len(self.rounds) - 1 - number
+        behind = len(self.iterations) - 1 - number
         if behind not in (0, 1):
             raise Unfit
         first = behind
@@ -124,7 +124,7 @@ class Rolled:
         return Argument("carried" if behind else "own", (node, which), values)
 
     def _check_outside(self) -> None:
-        """What comes after must not care which tensors the rounds made, only what is in them."""
+        """What comes after must not care which tensors the iterations made, only what is in them."""
         tainted = set(self.made)
         for node in self.program.nodes[self.segment.end :]:
             taken = [value.index for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
@@ -164,10 +164,10 @@ def _inputs_of_grad(node: Node) -> list[Ref]:
     return [value for value in leaves_of(given) if isinstance(value, Ref)]
 
 
-def _told(func: Any) -> Any:
-    """What it does: of a loop within a round, what its rounds do."""
-    told = getattr(func, "told", None)
-    return token_of(func) if told is None else told()
+def _merged(func: Any) -> Any:
+    """What it does: of a loop within an iteration, what its iterations do."""
+    merged = getattr(func, "merged", None)
+    return token_of(func) if merged is None else merged()
 
 
 def _known_outs(node: Node, tainted: set[int]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.program import Formula, Symbol
 from torchjanus.trace.actions import Op
 from torchjanus.trace.facts import Found
@@ -45,7 +45,7 @@ def sized(number: Any) -> torch.Tensor:
 sized.size_text = f"({{}} + {_MORE})"  # type: ignore[attr-defined]
 
 
-def carrier_of(number: Origin) -> Origin:
+def carrier_of(number: AccessPath) -> AccessPath:
     """Where the host finds what carries this number."""
     return number.then(Step.OF, sized)
 
@@ -54,12 +54,12 @@ def carried(number: Found) -> Found:
     """The same for a number that a run has found: as if the run had found what carries it."""
     value = sized(number.value)
     detail = ("Tensor", "bool", tuple(value.shape), value.stride(), "cpu", False, True)
-    return Found(carrier_of(number.origin), value, "tensor", detail, place=number.place)
+    return Found(carrier_of(number.access_path), value, "tensor", detail, place=number.place)
 
 
-def carries(origin: Origin) -> bool:
+def carries(access_path: AccessPath) -> bool:
     """Whether a number is carried there."""
-    return origin.step is Step.OF and origin.key is sized
+    return access_path.step is Step.OF and access_path.key is sized
 
 
 def number_of(symbol: int) -> Formula:
@@ -83,15 +83,19 @@ def is_shaping(op: Op) -> bool:
     return any(True for _ in shaping(op))
 
 
-def wanted(ops: Iterable[Op]) -> dict[Origin, None]:
+def wanted(ops: Iterable[Op]) -> dict[AccessPath, None]:
     """The numbers found on the heap, or given by extern calls, that reach sizes or places."""
-    found: dict[Origin, None] = {}
+    found: dict[AccessPath, None] = {}
     for op in ops:
         for part in shaping(op):
             for expr in _expressions(part):
                 for leaf in leaves(expr):
-                    if isinstance(leaf, Read) and leaf.origin.step is not Step.SIZE and not leaf.origin.is_grown:
-                        found[leaf.origin] = None
+                    if (
+                        isinstance(leaf, Read)
+                        and leaf.access_path.step is not Step.SIZE
+                        and not leaf.access_path.is_grown
+                    ):
+                        found[leaf.access_path] = None
     return found
 
 

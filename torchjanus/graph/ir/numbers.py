@@ -11,15 +11,15 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.dimensions import Dimensions, is_size
-from torchjanus.graph.ir.repetition import begin_rounds, end_rounds
+from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.trace.actions import Each, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned
 from torchjanus.trace.recipes import Build, Number, Perhaps, Recipe, Repeat, TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
 __all__ = [
     "HostBatch",
@@ -56,21 +56,21 @@ class Numbers:
 
     traces: Sequence[Trace]
     relaxed: frozenset[Any]
-    constants: dict[Origin, Any] = field(default_factory=dict)
-    varying: set[Origin] = field(default_factory=set)
-    needed: dict[Origin, None] = field(default_factory=dict)  # constants that something was computed from
+    constants: dict[AccessPath, Any] = field(default_factory=dict)
+    varying: set[AccessPath] = field(default_factory=set)
+    needed: dict[AccessPath, None] = field(default_factory=dict)  # constants that something was computed from
     host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
     made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
-    _found: dict[int, tuple[Trace, dict[Origin, Any]]] = field(default_factory=dict)
+    _found: dict[int, tuple[Trace, dict[AccessPath, Any]]] = field(default_factory=dict)
 
-    def found(self, run: int) -> Mapping[Origin, Any]:
+    def found(self, run: int) -> Mapping[AccessPath, Any]:
         """What was found where in a run."""
         trace = self.traces[run]
         known = self._found.get(run)
         if known is None or known[0] is not trace:
             events = [event for event in trace.events if isinstance(event, Found)]
-            known = self._found[run] = trace, {event.origin: event.value for event in reversed(events)}
+            known = self._found[run] = trace, {event.access_path: event.value for event in reversed(events)}
         return known[1]
 
 
@@ -97,37 +97,37 @@ def split_numbers(work: Numbers) -> None:
         first = row[-1]
         if isinstance(first, Found) and first.kind == "number":
             values = [event.value for event in row]
-            if first.origin.step is Step.NUMBERS:
-                work.varying.add(first.origin)  # it is there to grow
-            elif is_size(first.origin):
-                base = first.origin.base
+            if first.access_path.step is Step.NUMBERS:
+                work.varying.add(first.access_path)  # it is there to grow
+            elif is_size(first.access_path):
+                base = first.access_path.base
                 assert base is not None
-                if work.dimensions.number(base, first.origin.key) is not None:
-                    work.varying.add(first.origin)
+                if work.dimensions.number(base, first.access_path.key) is not None:
+                    work.varying.add(first.access_path)
                 else:
-                    work.constants[first.origin] = first.value
-            elif _same_number(values) and first.origin.token not in work.relaxed:
-                work.constants[first.origin] = first.value
+                    work.constants[first.access_path] = first.value
+            elif _same_number(values) and first.access_path.token not in work.relaxed:
+                work.constants[first.access_path] = first.value
             else:
-                work.varying.add(first.origin)
+                work.varying.add(first.access_path)
     _relax_alike(work)
 
 
 def _relax_alike(work: Numbers) -> None:
     """Numbers at the same place of other elements of one list (the labels of a batch) vary where one of them does: that
     the rest have not is chance."""
-    kinds = {kind for origin in work.varying if (kind := _any_element(origin)) is not None}
-    for origin in [origin for origin in work.constants if kinds and _any_element(origin) in kinds]:
-        if origin.step not in (Step.LEN, Step.SIZE):
-            del work.constants[origin]
-            work.varying.add(origin)
+    kinds = {kind for access_path in work.varying if (kind := _any_element(access_path)) is not None}
+    for access_path in [access_path for access_path in work.constants if kinds and _any_element(access_path) in kinds]:
+        if access_path.step not in (Step.LEN, Step.SIZE):
+            del work.constants[access_path]
+            work.varying.add(access_path)
 
 
-def _any_element(origin: Origin) -> Any:
+def _any_element(access_path: AccessPath) -> Any:
     """The path without its indices; None where there are none."""
     steps: list[Any] = []
     indexed = False
-    at: Origin | None = origin
+    at: AccessPath | None = access_path
     while at is not None:
         free = at.step is Step.ITEM and type(at.key) is int
         indexed |= free
@@ -142,8 +142,8 @@ def varies(work: Numbers, expr: Any) -> bool:
 
 def _leaf_varies(work: Numbers, leaf: Expr) -> bool:
     if isinstance(leaf, Read):
-        return leaf.origin in work.varying
-    if isinstance(leaf, Turn):
+        return leaf.access_path in work.varying
+    if isinstance(leaf, InductionVariable):
         return bool(leaf.step)
     # Which of the sizes in the graph follow those of its inputs is known when it has been traced.
     return isinstance(leaf, Fetch) or bool(work.dimensions)
@@ -151,8 +151,8 @@ def _leaf_varies(work: Numbers, leaf: Expr) -> bool:
 
 def need(work: Numbers, expr: Expr) -> None:
     for leaf in leaves(expr):
-        if isinstance(leaf, Read) and leaf.origin in work.constants:
-            work.needed[leaf.origin] = None
+        if isinstance(leaf, Read) and leaf.access_path in work.constants:
+            work.needed[leaf.access_path] = None
 
 
 def expressions_in(value: Any) -> Iterator[Expr]:
@@ -197,12 +197,12 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
 def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
     """What the expression was in a run."""
     if isinstance(expr, Read):
-        if expr.origin in work.constants:
-            return work.constants[expr.origin]
-        return work.found(run)[expr.origin]
+        if expr.access_path in work.constants:
+            return work.constants[expr.access_path]
+        return work.found(run)[expr.access_path]
     if isinstance(expr, Fetch | Size):
         return work.traces[run].fetched[expr.token]
-    if isinstance(expr, Turn):
+    if isinstance(expr, InductionVariable):
         return expr.first
     if isinstance(expr, Apply):
         return expr.func(*(value_of(work, a, run) for a in expr.args))
@@ -241,25 +241,25 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
     for token, fetch in wanted.items():
         if fetch.type not in (int, float):
             continue
-        tensor = trace.tensors[fetch.ref] if fetch.ref in trace.origins else None
-        if tensor is not None and trace.origins[fetch.ref].waits_for:
+        tensor = trace.tensors[fetch.ref] if fetch.ref in trace.access_paths else None
+        if tensor is not None and trace.access_paths[fetch.ref].waits_for:
             continue
         if tensor is None or tensor.dim() != 0 or tensor.is_meta or tensor.requires_grad:
             continue
         before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
         if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
-            continue  # how often the rounds have changed it is not told by those that are kept
+            continue  # how often the iterations have changed it is not told by those that are kept
         if all(counting_step(work, op) is not None for _, op in before):
             work.host[token] = fetch
 
 
 def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
-    """Between which operations the rounds stand that are kept of loops."""
+    """Between which operations the iterations stand that are kept of loops."""
     begins: list[int] = []
     for index, op in enumerate(ops):
-        if op.func is begin_rounds:
+        if op.func is begin_iterations:
             begins.append(index)
-        elif op.func is end_rounds:
+        elif op.func is end_iterations:
             yield begins.pop(), index
 
 

@@ -1,7 +1,7 @@
-"""Finds what repeats in a straight-line program: segments of nodes that are rounds of one loop.
+"""Finds what repeats in a straight-line program: segments of nodes that are iterations of one loop.
 
-Any rotation of a loop's rounds is as good as the one that the user wrote, and so is a segment that repeats without a
-loop in the source. Knows what nodes look like, not what they compute.
+Any rotation of a loop's iterations is as good as the one that the user wrote, and so is a segment that repeats without
+a loop in the source. Knows what nodes look like, not what they compute.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.trace.rounds import Until
+from torchjanus.trace.loop_records import Until
 
-__all__ = ["ARITHMETIC", "Segment", "begin_rounds", "end_rounds", "leaves_of", "marked", "segments"]
+__all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "leaves_of", "marked", "segments"]
 
 # In these a number may as well be a tensor of one element, with the same result to the last bit.
 ARITHMETIC = frozenset(
     """add sub mul div true_divide __add__ __sub__ __mul__ __truediv__ __radd__ __rsub__ __rmul__
     eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__""".split()
 )
-LONGEST = 400  # nodes in a round that is looked for
+LONGEST = 400  # nodes in an iteration that is looked for
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """``rounds`` times ``length`` nodes from ``start`` on."""
+    """``iterations`` times ``length`` nodes from ``start`` on."""
 
     start: int
     length: int
-    rounds: int
-    count: Any = None  # how many rounds there are at a call, where these are only the first: a slot or a size
+    iterations: int
+    count: Any = None  # how many iterations there are at a call, where these are only the first: a slot or a size
     until: Until | None = None  # where a tensor decides that
-    least: int = 1  # the fewest rounds that were met of these
+    least: int = 1  # the fewest iterations that were met of these
 
     @property
     def end(self) -> int:
-        return self.start + self.length * self.rounds
+        return self.start + self.length * self.iterations
 
     @property
     def marks(self) -> int:
@@ -47,23 +47,25 @@ class Segment:
         return int(self.count is not None or self.until is not None)
 
 
-def begin_rounds(count: int | None, kept: int, go: bool = True, limit: int | None = None, least: int = 1) -> None:
-    """Marks where a loop of ``count`` rounds begins, of which ``kept`` follow, up to ``end_rounds``. Where there is no
-    count the loop goes on as long as the assertion at the end of each round is ``go``: see ``Until``."""
+def begin_iterations(count: int | None, kept: int, go: bool = True, limit: int | None = None, least: int = 1) -> None:
+    """Marks where a loop of ``count`` iterations begins, of which ``kept`` follow, up to ``end_iterations``. Where
+    there is no count the loop goes on as long as the assertion at the end of each iteration is ``go``: see
+    ``Until``."""
     raise InternalFault("a loop that was cut down has not been rolled up")
 
 
-def end_rounds() -> None:
-    """Marks where the rounds end."""
+def end_iterations() -> None:
+    """Marks where the iterations end."""
     raise InternalFault("a loop that was cut down has not been rolled up")
 
 
 def marked(nodes: Sequence[Node]) -> list[Segment] | None:
-    """The segments between marks that have no others in between. None where what is there is no row of equal rounds."""
+    """The segments between marks that have no others in between. None where what is there is no row of equal
+    iterations."""
     found = []
-    marks = [position for position, node in enumerate(nodes) if node.func in (begin_rounds, end_rounds)]
+    marks = [position for position, node in enumerate(nodes) if node.func in (begin_iterations, end_iterations)]
     for position, end in itertools.pairwise(marks):
-        if nodes[position].func is begin_rounds and nodes[end].func is end_rounds:
+        if nodes[position].func is begin_iterations and nodes[end].func is end_iterations:
             count, kept, *decided = nodes[position].args
             length, left = divmod(end - position - 1, kept)
             if left or not length:
@@ -91,7 +93,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def _shape(value: Any) -> Any:
-    """The arguments' structure, with all that two rounds of one loop have in common."""
+    """The arguments' structure, with all that two iterations of one loop have in common."""
     if isinstance(value, Ref):
         return "ref"
     if isinstance(value, list | tuple):
@@ -101,7 +103,7 @@ def _shape(value: Any) -> Any:
     if isinstance(value, slice):
         return ("slice", _shape(value.start), _shape(value.stop), _shape(value.step))
     if type(value) in (int, float):
-        return type(value).__name__  # may differ from round to round
+        return type(value).__name__  # may differ from iteration to iteration
     return token_of(value)
 
 
@@ -110,7 +112,7 @@ def _token(node: Node) -> Any:
 
 
 def segments(nodes: Sequence[Node], least: int) -> list[Segment]:
-    """Segments of at least ``least`` rounds that look alike, longest round last; they do not overlap."""
+    """Segments of at least ``least`` iterations that look alike, longest iteration last; they do not overlap."""
     numbers: dict[Any, int] = {}
     tokens = [numbers.setdefault(_token(node), len(numbers)) for node in nodes]
     found: list[Segment] = []
@@ -122,10 +124,10 @@ def segments(nodes: Sequence[Node], least: int) -> list[Segment]:
             if same:
                 run += 1
                 continue
-            rounds = run // length + 1
+            iterations = run // length + 1
             start = position - run - length
-            if run and rounds >= least and not any(taken[start : start + rounds * length]):
-                found.append(Segment(start, length, rounds))
-                taken[start : start + rounds * length] = [True] * (rounds * length)
+            if run and iterations >= least and not any(taken[start : start + iterations * length]):
+                found.append(Segment(start, length, iterations))
+                taken[start : start + iterations * length] = [True] * (iterations * length)
             run = 0
     return sorted(found, key=lambda segment: segment.start)

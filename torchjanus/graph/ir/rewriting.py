@@ -14,8 +14,8 @@ import torch
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.loop_records import Frames, LoopInstance, LoopRecord, Until
 from torchjanus.trace.recipes import Build, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
-from torchjanus.trace.rounds import Frames, Rounds, Turns, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
@@ -105,7 +105,7 @@ class Rewriting:
         self._applied = {}
 
     def held(self, value: Any) -> Any:
-        """What a variable that holds no tensor is between rounds."""
+        """What a variable that holds no tensor is between iterations."""
         return (value[0], self.expr(value[1])) if value[0] in ("fetched", "number") else value
 
     def token(self, token: Any) -> Any:
@@ -150,18 +150,18 @@ class Rewriting:
         return recipe
 
     def moved(self, begins: Callable[[int, int], int], ends: Callable[[int], int]) -> dict[str, Any]:
-        """What the run says of where among its events things are, for ``made``. ``begins``: where rounds that begin
+        """What the run says of where among its events things are, for ``made``. ``begins``: where iterations that begin
         there begin now, if their loop ends there, or where else something happened; ``ends``: where a loop ends now."""
         old, whole = self.old, len(self.old.events)
 
         def spanned(one: Any) -> Any:
             return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
 
-        def counted(one: Rounds) -> Any:
+        def counted(one: LoopInstance) -> Any:
             assert not isinstance(one.count, Until)  # those are found when all has been rewritten
             return replace(spanned(one), count=self.expr(one.count), asked=tuple(map(self.expr, one.asked)))
 
-        def turned(one: Turns) -> Turns:
+        def reversed_loops(one: LoopRecord) -> LoopRecord:
             starts = [begins(at, whole if one.end is None else one.end) for at in one.starts]
             count = None if one.count is None else self.expr(one.count)
             return replace(one, starts=starts, end=None if one.end is None else ends(one.end), count=count)
@@ -173,9 +173,9 @@ class Rewriting:
             return replace(one, starts=starts, end=ends(one.end), states=states, count=count)
 
         return {
-            "rounds": [counted(one) for one in old.rounds],
+            "iterations": [counted(one) for one in old.iterations],
             "loops": [spanned(one) for one in old.loops],
-            "turns": [turned(one) for one in old.turns],
+            "loop_records": [reversed_loops(one) for one in old.loop_records],
             "frames": [framed(one) for one in old.frames],
             "plain": [replace(one, position=begins(one.position, -1)) for one in old.plain],
             "given": [replace(one, position=begins(one.position, -1)) for one in old.given],

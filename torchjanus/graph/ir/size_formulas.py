@@ -42,13 +42,13 @@ class Formulas:
         """A number computed of sizes, as the graph computes it; None where the host has to."""
         work = self._work
         if isinstance(expr, Read):
-            base = expr.origin.base
+            base = expr.access_path.base
             if (count := work.dimensions.counted(expr)) is not None:
                 return Symbol(count)
-            number = work.dimensions.number(base, expr.origin.key) if base is not None else None
-            if is_size(expr.origin) and number is not None:
+            number = work.dimensions.number(base, expr.access_path.key) if base is not None else None
+            if is_size(expr.access_path) and number is not None:
                 return Symbol(number)
-            if (number := work.dimensions.number(carrier_of(expr.origin), 0)) is not None:
+            if (number := work.dimensions.number(carrier_of(expr.access_path), 0)) is not None:
                 return number_of(number)
             return value_of(work, expr) if not varies(work, expr) else None
         if isinstance(expr, Size):
@@ -63,7 +63,7 @@ class Formulas:
     @classmethod
     def numbers_in(cls, expr: Any) -> Iterator[Read]:
         """The numbers that are no sizes of which this is computed. None of them where torch's symbols cannot follow."""
-        if isinstance(expr, Read) and not is_size(expr.origin):
+        if isinstance(expr, Read) and not is_size(expr.access_path):
             yield expr
         elif isinstance(expr, Apply) and expr.func in _OF_SIZES:
             for arg in expr.args:
@@ -71,12 +71,12 @@ class Formulas:
 
     def inputs(self) -> Iterator[int]:
         """The inputs whose changing sizes the graph computes with."""
-        by_origin = {origin: number for number, origin in self._trace.origins.items()}
+        by_access_path = {access_path: number for number, access_path in self._trace.access_paths.items()}
         for op in self._ops:
             for expr in expressions_in((op.args, op.kwargs)):
                 for leaf in leaves(expr):
-                    if isinstance(leaf, Read) and is_size(leaf.origin) and leaf.origin in self._work.varying:
-                        yield by_origin[leaf.origin.base]  # type: ignore[index]
+                    if isinstance(leaf, Read) and is_size(leaf.access_path) and leaf.access_path in self._work.varying:
+                        yield by_access_path[leaf.access_path.base]  # type: ignore[index]
 
     def measured(self) -> Iterator[Size]:
         """The sizes of what the program makes, where something depends on them, and they may change."""

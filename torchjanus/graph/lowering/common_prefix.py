@@ -27,7 +27,7 @@ from torchjanus.graph.ir.program import Assertion, Input
 from torchjanus.graph.lowering.value_numbering import Path, PathValues, Tree
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD
 from torchjanus.graph.regions.loop import Loop
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch import Switch
 
 __all__ = ["Rest", "Shared", "share"]
 
@@ -215,7 +215,7 @@ class _Cut:
         writing = _Writing(self, self._used())
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
         loops = tuple(
-            node for node in writing.program.nodes if isinstance(node.func, Loop | Choice)
+            node for node in writing.program.nodes if isinstance(node.func, Loop | Switch)
         )  # to be kept ready
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(

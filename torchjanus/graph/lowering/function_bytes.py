@@ -1,5 +1,5 @@
-"""The functions that a program calls and that were made for it alone: recursive calls, rounds in which tensors decide,
-and what is asked about the gradients of those. What lowering has made of them, as bytes.
+"""The functions that a program calls and that were made for it alone: recursive calls, iterations in which tensors
+decide, and what is asked about the gradients of those. What lowering has made of them, as bytes.
 
 Knows nothing of where bytes are kept, nor of the step's own graph.
 """
@@ -15,17 +15,17 @@ from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.graph.ir.program import Node, Program
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
-from torchjanus.graph.recursion.cells.partition import Halves
+from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.regions.loop import Loop
 from torchjanus.graph.regions.loop_bytes import NOTHING, trimmed
 from torchjanus.graph.regions.sizes import OwnSizes
-from torchjanus.graph.regions.switch import Choice, ChoiceHalves
+from torchjanus.graph.regions.switch import Switch, SwitchPartition
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 
 __all__ = ["graphs_of", "own_calls", "own_functions", "pack_made_of", "unpack_made_of"]
 
-Own = Roots | Choice | Flow
+Own = Roots | Switch | Flow
 
 
 def own_calls(program: Program) -> Iterator[Own]:
@@ -35,9 +35,9 @@ def own_calls(program: Program) -> Iterator[Own]:
             yield from own_calls(node.func.body)
         elif (own := _own(node)) is not None:
             yield own
-            if isinstance(own, Choice):
-                for way in own.ways:
-                    yield from own_calls(way.body)
+            if isinstance(own, Switch):
+                for arm in own.arms:
+                    yield from own_calls(arm.body)
 
 
 def own_functions(program: Program) -> list[Own]:
@@ -46,7 +46,7 @@ def own_functions(program: Program) -> list[Own]:
 
 
 def _own(node: Node) -> Own | None:
-    if isinstance(node.func, Roots | Choice):
+    if isinstance(node.func, Roots | Switch):
         return node.func
     asking = asking_of(node.func)
     return None if asking is None else asking[0]
@@ -54,10 +54,10 @@ def _own(node: Node) -> Own | None:
 
 def graphs_of(own: Own) -> Iterator[torch.fx.GraphModule]:
     """The graphs that lowering has made of a function, in which keys of others may be."""
-    if isinstance(own, Choice):
-        for choice in own.made.values():
-            for way in choice.ways:
-                yield from (half.graph for half in (way.forward, way.backward) if half is not None)
+    if isinstance(own, Switch):
+        for switch in own.made.values():
+            for arm in switch.arms:
+                yield from (direction.graph for direction in (arm.forward, arm.backward) if direction is not None)
 
 
 def pack_made_of(functions: Sequence[Own]) -> list[Any] | None:
@@ -70,8 +70,8 @@ def _packed(own: Own) -> Any:
     match own:
         case Roots(invocation=invocation):
             return _pack_calls(invocation)
-        case Choice():
-            return _pack_ways(own)
+        case Switch():
+            return _pack_arms(own)
         case Flow():
             return (own.key,)
 
@@ -83,8 +83,8 @@ def unpack_made_of(functions: Sequence[Own], packed: Sequence[Any]) -> dict[int,
         match own:
             case Roots(invocation=invocation):
                 _unpack_calls(invocation, one)
-            case Choice():
-                _unpack_ways(own, one, known)
+            case Switch():
+                _unpack_arms(own, one, known)
             case Flow(key=None) if one[0] is not None:
                 own.known_as(one[0])
             case Flow(key=int(key)) if one[0] is not None:
@@ -97,12 +97,12 @@ def unpack_made_of(functions: Sequence[Own], packed: Sequence[Any]) -> dict[int,
 
 def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
     packed = []
-    for wanted, halves in invocation.made.items():
-        if not all(trimmed(part.graph) for cell in halves.cells for part in _parts(cell)):
+    for wanted, partition in invocation.made.items():
+        if not all(trimmed(part.graph) for cell in partition.cells for part in _parts(cell)):
             return None
-        cells = tuple(replace(parts, cell=None) for parts in halves.cells)  # type: ignore[arg-type]
+        cells = tuple(replace(parts, cell=None) for parts in partition.cells)  # type: ignore[arg-type]
         # Whoever has the program has its cells.
-        bare = replace(halves, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
+        bare = replace(partition, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
         packed.append((wanted, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
     return packed
 
@@ -110,39 +110,39 @@ def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
 def _unpack_calls(invocation: Invocation, packed: Sequence[tuple[Any, bytes]]) -> None:
     recursion = invocation.recursion
     for wanted, data in packed:
-        halves = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
-        assert isinstance(halves, Halves)
+        partition = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        assert isinstance(partition, Partition)
         shared = wanted[: len(recursion.shared)]
         cells = tuple(
-            invocation.traced.keep(replace(parts, cell=cell), recursion, shared, halves.active)
-            for parts, cell in zip(halves.cells, recursion.cells, strict=True)
+            invocation.traced.keep(replace(parts, cell=cell), recursion, shared, partition.active)
+            for parts, cell in zip(partition.cells, recursion.cells, strict=True)
         )
-        invocation.made[wanted] = replace(halves, owner=invocation, recursion=recursion, cells=cells)
+        invocation.made[wanted] = replace(partition, owner=invocation, recursion=recursion, cells=cells)
 
 
 def _parts(cell: CellParts) -> list[Any]:
     return [part for part in (cell.common, cell.forward, cell.rows, cell.sums) if part is not None]
 
 
-# -- rounds in which tensors decide
+# -- iterations in which tensors decide
 
 
-def _pack_ways(choice: Choice) -> list[tuple[Any, bytes]] | None:
-    if not all(map(trimmed, graphs_of(choice))):
+def _pack_arms(switch: Switch) -> list[tuple[Any, bytes]] | None:
+    if not all(map(trimmed, graphs_of(switch))):
         return None
     packed = []
-    for kinds, halves in choice.made.items():
-        bare = replace(halves, ways=tuple(replace(way, body=NOTHING) for way in halves.ways))
+    for kinds, partition in switch.made.items():
+        bare = replace(partition, arms=tuple(replace(arm, body=NOTHING) for arm in partition.arms))
         packed.append((kinds, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
     return packed
 
 
-def _unpack_ways(choice: Choice, packed: Sequence[tuple[Any, bytes]], known: dict[int, int]) -> None:
+def _unpack_arms(switch: Switch, packed: Sequence[tuple[Any, bytes]], known: dict[int, int]) -> None:
     for kinds, data in packed:
-        halves = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
-        assert isinstance(halves, ChoiceHalves)
-        if kinds in choice.made:  # other paths have these rounds, too: they stay the same ones
-            known[halves.key] = choice.made[kinds].key
+        partition = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
+        assert isinstance(partition, SwitchPartition)
+        if kinds in switch.made:  # other paths have these iterations, too: they stay the same ones
+            known[partition.key] = switch.made[kinds].key
             continue
-        ways = tuple(replace(way, body=one.body) for way, one in zip(halves.ways, choice.ways, strict=True))
-        choice.made[kinds] = replace(halves, ways=ways)
+        arms = tuple(replace(arm, body=one.body) for arm, one in zip(partition.arms, switch.arms, strict=True))
+        switch.made[kinds] = replace(partition, arms=arms)

@@ -36,10 +36,10 @@ from torchjanus.graph.recursion.cells.invoke import Roots
 from torchjanus.graph.recursion.variants.plan import Buffer, Column, Recursion, Total
 from torchjanus.graph.recursion.variants.segments import CellFunction
 from torchjanus.graph.regions.loop import Loop, UntilLoop
-from torchjanus.graph.regions.loop_bytes import graphs_of, pack_rounds, trimmed, unpack_rounds
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trimmed, unpack_iterations
+from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
-from torchjanus.trace.rounds import Until
+from torchjanus.trace.loop_records import Until
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
@@ -95,8 +95,8 @@ def _of_program(program: Program) -> Iterator[str]:
 
 
 def _of_node(node: Node) -> str:
-    told = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place), node.lying
-    return f"{_function(node.func)}{told}"
+    merged = _text(node.args), _text(node.kwargs), node.outs, _text(node.modes), _text(node.place), node.lying
+    return f"{_function(node.func)}{merged}"
 
 
 def _of_own(program: Program) -> Iterator[str]:
@@ -108,11 +108,11 @@ def _of_own(program: Program) -> Iterator[str]:
             case Roots():
                 yield _text((own.count, own.used, own.shown, own.tables))
                 yield from _of_recursion(own.invocation.recursion)
-            case Choice():
+            case Switch():
                 yield str(own.results)
-                for way in own.ways:
-                    yield _text(way.answers)
-                    yield from _of_program(way.body)
+                for arm in own.arms:
+                    yield _text(arm.answers)
+                    yield from _of_program(arm.body)
             case Flow(flows=flows):
                 yield _text((flows.matrix, sorted(flows.last), sorted(flows.each), own.asked))
 
@@ -199,12 +199,12 @@ def _of_input(entry: Input, storages: dict[int, int]) -> str:
         raise _Unknown
     # Which inputs share memory, and how they lie in it.
     number = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
-    told = (
+    merged = (
         type(tensor).__name__, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), number,
         tensor.dtype, tensor.device, tensor.is_conj(), tensor.is_neg(), tensor.is_inference(),
         entry.requires_grad, entry.is_leaf, entry.grad, entry.name, entry.stage, entry.symbols, entry.strides,
     )  # fmt: skip
-    return _text(told)
+    return _text(merged)
 
 
 def _text(value: Any) -> str:
@@ -238,7 +238,7 @@ def _function(func: Any) -> str:
         body = "; ".join(_of_program(func.body))
         given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)},{func.trains}"
         return f"{type(func).__name__}({given},{until},{body})"
-    if isinstance(func, Roots | Choice):  # see _of_own
+    if isinstance(func, Roots | Switch):  # see _of_own
         return type(func).__name__
     if (asking := asking_of(func)) is not None:
         return _text(asking[1:])
@@ -290,8 +290,8 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     """The graph that ``program`` was lowered to, its loops rolled up or not, and what was made of these. None where it
     holds more than can be packed."""
     own = own_functions(program)
-    rolled, rounds, made = None, pack_rounds(lowered.program), pack_made_of(own)
-    if rounds is None or made is None or not trimmed(lowered.graph):
+    rolled, iterations, made = None, pack_iterations(lowered.program), pack_made_of(own)
+    if iterations is None or made is None or not trimmed(lowered.graph):
         return None
     if lowered.program is not program:
         rolled = pack_program(replace(lowered.program, inputs=()), own)
@@ -301,7 +301,7 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
-    return pickle.dumps((graph, seen, kept, rolled, rounds, made))
+    return pickle.dumps((graph, seen, kept, rolled, iterations, made))
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
@@ -309,7 +309,7 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
 
     Its loops have the keys that they were made with: nobody else may have these (see loop_op). But what this process
     has already, for other paths, stays what it is."""
-    graph, seen, kept, rolled, rounds, made = pickle.loads(packed)
+    graph, seen, kept, rolled, iterations, made = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
     module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
@@ -319,7 +319,7 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     if rolled is not None:
         other = unpack_program(rolled, own)
         program = replace(other, inputs=program.inputs, slots=program.slots, dimensions=program.dimensions)
-    known = unpack_made_of(own, made) | unpack_rounds(program, rounds)
+    known = unpack_made_of(own, made) | unpack_iterations(program, iterations)
     found = Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
     for one in _graphs_of(found):
         for node, key in keys_in(one) if known else ():

@@ -112,19 +112,19 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
 
 
 def without_marks(program: Program) -> Program:
-    """The program with the loops rolled up of which it has only the first rounds. Raises Refused."""
+    """The program with the loops rolled up of which it has only the first iterations. Raises Refused."""
     return roll_marked(program) if is_cut_down(program) else program
 
 
 def check_counts(program: Program, lowered: Lowered) -> None:
-    """Raises HeldCount where the graph holds the trip count of a loop that ``program`` has the first rounds of."""
+    """Raises HeldCount where the graph holds the trip count of a loop that ``program`` has the first iterations of."""
     if lowered.pinned.keys() & set(counts_of(program)):
-        what = "what a loop's rounds gave is used all together, and their number is no size of a tensor"
+        what = "what a loop's iterations gave is used all together, and their number is no size of a tensor"
         raise HeldCount(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
 
 
 def lower_rolled(program: Program) -> Lowered:
-    """``lower``, with the loops of many rounds rolled up where that can be done. Raises Refused."""
+    """``lower``, with the loops of many iterations rolled up where that can be done. Raises Refused."""
     if has_loops(program) or any(dimension.made for dimension in program.dimensions):
         return lower(program)
     for rolled in roll(program):

@@ -21,7 +21,7 @@ from torchjanus.graph.ir.program import Dimension, Input, Program
 from torchjanus.graph.recursion.cells.invoke import Invocation
 from torchjanus.graph.recursion.variants.plan import Cell
 from torchjanus.graph.regions.loop import Loop, UntilLoop
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asked_by, asking_of
 from torchjanus.trace.blanks import blank, is_blank
 from torchjanus.trace.values import Stand
@@ -31,7 +31,7 @@ __all__ = ["bytes_of", "home_of", "pack_program", "standing", "unpack_program"]
 
 def pack_program(program: Program, there: Sequence[object] = ()) -> bytes | None:
     """The program, if its tensors can be there without their contents: those in the memory of the host. Of sizes that
-    change only the order goes along, not where they are read; of loops, recursive calls and rounds in which tensors
+    change only the order goes along, not where they are read; of loops, recursive calls and iterations in which tensors
     decide what they do, not what was made of them. ``there``: what whoever unpacks it has."""
     if any(entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs):
         return None
@@ -96,16 +96,16 @@ class _Pickler(pickle.Pickler):
                 value.stride(), value.storage_offset(), value.is_inference(), value.requires_grad and value.is_leaf,
             )  # fmt: skip
         if isinstance(value, UntilLoop):
-            rounds = value.body, value.carried, value.stacked
-            return UntilLoop, (*rounds, {}, value.loose, value.unseen, value.trains, value.go)
+            iterations = value.body, value.carried, value.stacked
+            return UntilLoop, (*iterations, {}, value.loose, value.unseen, value.trains, value.go)
         if isinstance(value, Loop):
             return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen, value.trains)
         if isinstance(value, Invocation):
             return Invocation, (value.recursion,)
         if isinstance(value, Cell):
             return Cell, (value.name, value.function, value.takes, value.columns, value.gives, value.alone)
-        if isinstance(value, Choice):
-            return Choice, (value.ways, value.results)
+        if isinstance(value, Switch):
+            return Switch, (value.arms, value.results)
         if isinstance(value, Flow):
             return Flow, (value.flows, value.asked)
         if (asking := asking_of(value)) is not None:

@@ -1,4 +1,4 @@
-"""What may raise in a lowered graph, in the rounds of its loops and in the ways of its decisions."""
+"""What may raise in a lowered graph, in the iterations of its loops and in the ways of its decisions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL_RANDOM,
     is_until,
 )
-from torchjanus.graph.regions.partition import Half, Halves, Source
-from torchjanus.graph.regions.switch import ChoiceHalves
+from torchjanus.graph.regions.partition import Direction, Partition, Source
+from torchjanus.graph.regions.switch import SwitchPartition
 
 __all__ = ["Limits", "Risks", "cannot_fail_within", "risks_of"]
 
@@ -39,16 +39,16 @@ class Risks:
     lost: str
 
 
-def risks_of(lowered: Lowered, loops: Iterable[Halves] = (), choices: Iterable[ChoiceHalves] = ()) -> Risks:
+def risks_of(lowered: Lowered, loops: Iterable[Partition] = (), switches: Iterable[SwitchPartition] = ()) -> Risks:
     """What may raise in this graph, and in what it runs."""
     inputs = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
-    found = _Finding({halves.key: halves for halves in loops}, solvable(_taken(lowered)))
+    found = _Finding({partition.key: partition for partition in loops}, solvable(_taken(lowered)))
     found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
     found.known = frozenset()  # what is in there has symbols of its own
-    for way in (way for choice in choices for way in choice.ways):
-        for half in (way.forward, way.backward):
-            if half is not None:
-                found.look(half.graph, {})
+    for arm in (arm for switch in switches for arm in switch.arms):
+        for direction in (arm.forward, arm.backward):
+            if direction is not None:
+                found.look(direction.graph, {})
     return Risks(tuple(found.bounds), tuple(found.sizes), found.open, found.lost)
 
 
@@ -65,13 +65,15 @@ class Limits:
         return (self.fits is None or self.fits(inputs)) and all(bound.holds(inputs) for bound in self.bounds)
 
 
-def cannot_fail_within(lowered: Lowered, loops: Iterable[Halves], choices: Iterable[ChoiceHalves]) -> Limits | None:
+def cannot_fail_within(
+    lowered: Lowered, loops: Iterable[Partition], switches: Iterable[SwitchPartition]
+) -> Limits | None:
     """Within which limits no operation of the graph raises; None where there are none."""
     for node in lowered.graph.graph.nodes:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target not in _LOOPS:
             return None
-    risks = risks_of(lowered, loops, choices)
+    risks = risks_of(lowered, loops, switches)
     if risks.open or risks.lost:
         return None
     taken = _taken(lowered)
@@ -88,9 +90,9 @@ def _taken(lowered: Lowered) -> list[Geometry]:
 
 
 class _Finding:
-    """Goes through a graph, and the rounds of its loops."""
+    """Goes through a graph, and the iterations of its loops."""
 
-    def __init__(self, loops: Mapping[int, Halves], known: Container[Any]) -> None:
+    def __init__(self, loops: Mapping[int, Partition], known: Container[Any]) -> None:
         """``known``: the symbols that are sizes of inputs."""
         self.loops = loops
         self.known = known
@@ -104,7 +106,7 @@ class _Finding:
             if node.op != "call_function":
                 continue
             if node.target in _LOOPS:
-                self._rounds(node, inputs)
+                self._iterations(node, inputs)
             elif may_fail(node):
                 self._operation(node, inputs)
 
@@ -123,43 +125,44 @@ class _Finding:
                 else:
                     self.open = True
 
-    def _rounds(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
-        half, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
-        places = (one for one in half.graph.graph.nodes if one.op == "placeholder")
+    def _iterations(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        direction, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
+        places = (one for one in direction.graph.graph.nodes if one.op == "placeholder")
         known = {}
-        for place, source in zip(places, half.sources, strict=True):
+        for place, source in zip(places, direction.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
-        if is_until(node.target):  # a round may be without a row
+        if is_until(node.target):  # an iteration may be without a row
             stacked: Any = node.args[6]
             self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
-        outside, self.known = self.known, frozenset()  # the rounds have symbols of their own
-        self.look(half.graph, known)
+        outside, self.known = self.known, frozenset()  # the iterations have symbols of their own
+        self.look(direction.graph, known)
         self.known = outside
 
 
-def _has_rows(stacked: torch.fx.Node, rounds: Any) -> bool:
-    """Whether it has a row for each of so many rounds, whatever they are."""
+def _has_rows(stacked: torch.fx.Node, iterations: Any) -> bool:
+    """Whether it has a row for each of so many iterations, whatever they are."""
     rows = stacked.meta["val"].size(0)
-    count = rounds.meta["val"] if isinstance(rounds, torch.fx.Node) else rounds
+    count = iterations.meta["val"] if isinstance(iterations, torch.fx.Node) else iterations
     if isinstance(rows, int) and isinstance(count, int):
         return 0 <= count <= rows
     symbolic = isinstance(rows, torch.SymInt) and isinstance(count, torch.SymInt)
     return symbolic and bool(rows.node.expr == count.node.expr)
 
 
-def _given(node: torch.fx.Node, halves: Halves) -> tuple[Half, dict[Source, torch.fx.Node]]:
-    """What runs in the rounds that a node stands for, and what they are given that all rounds are, or a row of."""
+def _given(node: torch.fx.Node, partition: Partition) -> tuple[Direction, dict[Source, torch.fx.Node]]:
+    """What runs in the iterations that a node stands for, and what they are given that all iterations are, or a row
+    of."""
     target, args = node.target, node.args
     found: dict[Source, torch.fx.Node] = {}
     backward = target in (BACKWARD, UNTIL_BACKWARD)
     if target is BACKWARD:
-        kept = zip(halves.kept, args[5], strict=True)  # type: ignore[arg-type]
+        kept = zip(partition.kept, args[5], strict=True)  # type: ignore[arg-type]
         found = {source: value for source, value in kept if source.kind in ("stacked", "invariant")}
     else:
         first = 4 if target in (FORWARD, FORWARD_RANDOM) else 6
         for kind, values in zip(("stacked", "invariant"), args[first : first + 2], strict=True):
             found |= {Source(kind, number): value for number, value in enumerate(values)}  # type: ignore[arg-type]
-    half = halves.backward if backward else halves.forward
-    assert half is not None
-    return half, found
+    direction = partition.backward if backward else partition.forward
+    assert direction is not None
+    return direction, found

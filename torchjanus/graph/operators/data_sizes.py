@@ -72,9 +72,9 @@ def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
             raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
         if finding:
             with graph.inserting_after(finding[0]):
-                told = graph.call_function(aten.sym_size.int, (finding[0], 0))
-            told.meta["val"] = size.meta["val"]
-            size.replace_all_uses_with(told, lambda user: user.target is not _FOUND)
+                merged = graph.call_function(aten.sym_size.int, (finding[0], 0))
+            merged.meta["val"] = size.meta["val"]
+            size.replace_all_uses_with(merged, lambda user: user.target is not _FOUND)
         for node in finding:
             how, given, least, _ = node.args
             node.target, node.args = _TARGETS[str(how)], (given,)

@@ -1,7 +1,7 @@
-"""The numbers of all rounds of a loop as one tensor, as Python computes them: an operator that stands in a graph.
+"""The numbers of all iterations of a loop as one tensor, as Python computes them: an operator that stands in a graph.
 
 Each is made of those before it by Python's own arithmetic, so it is eager's to the last bit. Knows forms (see
-``trace.reckoning``), not loops.
+``trace.find_recurrences``), not loops.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define
-from torchjanus.trace.reckoning import Form, column, kind_of
+from torchjanus.trace.recurrences import Form, column, kind_of
 
 __all__ = ["reckoned"]
 
@@ -28,7 +28,7 @@ def reckoned(form: str, count: int, skipped: int, *given: float | torch.Tensor) 
         else torch.full((), number, dtype=torch.float64)
         for number in given
     ]
-    made: torch.Tensor = _RECKONED(form, count, skipped, torch.stack(rows) if rows else torch.empty(0))
+    made: torch.Tensor = _COLUMNS(form, count, skipped, torch.stack(rows) if rows else torch.empty(0))
     return made
 
 
@@ -58,4 +58,4 @@ def _shapes(form: str, count: Any, skipped: int, given: torch.Tensor) -> torch.T
     return torch.empty([count + skipped], dtype=_dtype(form))
 
 
-_RECKONED = define("reckoned", "(str form, SymInt count, int skipped, Tensor given) -> Tensor", _run, _shapes, TAGS)
+_COLUMNS = define("reckoned", "(str form, SymInt count, int skipped, Tensor given) -> Tensor", _run, _shapes, TAGS)

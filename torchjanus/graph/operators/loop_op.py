@@ -1,7 +1,8 @@
-"""The two operators that stand for a loop in a graph: its rounds forward, and its rounds backward (JANUS 4.2.1).
+"""The two operators that stand for a loop in a graph: its iterations forward, and its iterations backward (JANUS
+4.2.1).
 
 They name what to run by a key and say what they give in a text, so that a compiler in another process, which knows
-nothing of the loop, can see the shapes. Who runs the rounds is registered here by whoever can.
+nothing of the loop, can see the shapes. Who runs the iterations is registered here by whoever can.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ __all__ = [
     "UNTIL_BACKWARD",
     "UNTIL_RANDOM",
     "Given",
-    "Rounds",
+    "LoopRunner",
     "Size",
-    "UntilRounds",
+    "TerminatedLoopRunner",
     "are_own",
     "claim_keys",
     "compiled_key",
@@ -37,18 +38,18 @@ __all__ = [
     "is_loop",
     "is_until",
     "keys_in",
-    "known_rounds",
+    "known_iterations",
     "new_key",
     "own_keys",
     "register",
     "reserve_keys",
-    "rounds_of",
+    "runners_of",
     "shapes_of",
 ]
 
 
-class Rounds(Protocol):
-    """Runs a loop's rounds. Both return new tensors only, which share no memory with each other or what they take.
+class LoopRunner(Protocol):
+    """Runs a loop's iterations. Both return new tensors only, which share no memory with each other or what they take.
     ``sizes``: those that change from call to call, by the numbers of ``Size``."""
 
     def forward(
@@ -59,7 +60,7 @@ class Rounds(Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """The carried values after the last round, then all rounds' outputs, each stacked."""
+        """The carried values after the last iteration, then all iterations' outputs, each stacked."""
         ...
 
     def backward(
@@ -74,8 +75,8 @@ class Rounds(Protocol):
         ...
 
 
-class UntilRounds(Rounds, Protocol):
-    """Runs rounds until a tensor ends them, too."""
+class TerminatedLoopRunner(LoopRunner, Protocol):
+    """Runs iterations until a tensor ends them, too."""
 
     def until(
         self,
@@ -87,9 +88,9 @@ class UntilRounds(Rounds, Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """Rounds as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
-        ``ready`` are true. The carried values after the last round, that round's outputs, how many there were. Raises
-        IndexError where a round is without a row, as eager does."""
+        """Iterations as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
+        ``ready`` are true. The carried values after the last iteration, that iteration's outputs, how many there were.
+        Raises IndexError where an iteration is without a row, as eager does."""
         ...
 
     def until_backward(
@@ -102,8 +103,9 @@ class UntilRounds(Rounds, Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """The gradients of so many rounds, which are made once more for it: what they leave depends on their number,
-        and so is not handed from operator to operator. Of what is stacked they are zeros in rows that no round took."""
+        """The gradients of so many iterations, which are made once more for it: what they leave depends on their
+        number, and so is not handed from operator to operator. Of what is stacked they are zeros in rows that no
+        iteration took."""
         ...
 
 
@@ -122,7 +124,7 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one tensor that an operator gives is like; ``stacked``: with the rounds as its first dimension."""
+    """What one tensor that an operator gives is like; ``stacked``: with the iterations as its first dimension."""
 
     dtype: torch.dtype
     size: tuple[Any, ...]  # numbers, and Sizes
@@ -154,7 +156,7 @@ _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(val
 
 
 def new_key() -> int:
-    """A key for the rounds of one more loop."""
+    """A key for the iterations of one more loop."""
     global _next
     _next += 2
     return _next - 2
@@ -200,25 +202,25 @@ def are_own(keys: Iterable[int], first: int) -> bool:
 
 
 def compiled_key(key: int) -> int:
-    """The key of the same rounds, run by a compiler's code."""
+    """The key of the same iterations, run by a compiler's code."""
     return key + 1
 
 
-def register(key: int, rounds: Rounds) -> None:
-    """From now on ``key`` stands for these rounds, as long as they live."""
-    _KEYED[key] = rounds
+def register(key: int, iterations: LoopRunner) -> None:
+    """From now on ``key`` stands for these iterations, as long as they live."""
+    _KEYED[key] = iterations
 
 
-def known_rounds(key: int) -> Rounds | None:
-    """Who runs the rounds that ``key`` stands for, if anybody does."""
+def known_iterations(key: int) -> LoopRunner | None:
+    """Who runs the iterations that ``key`` stands for, if anybody does."""
     return _KEYED.get(key)
 
 
-def rounds_of(key: int) -> Rounds:
-    """Who runs the rounds that ``key`` stands for."""
+def runners_of(key: int) -> LoopRunner:
+    """Who runs the iterations that ``key`` stands for."""
     found = _KEYED.get(key)
     if found is None:
-        raise InternalFault(f"nobody runs the rounds of loop {key}")
+        raise InternalFault(f"nobody runs the iterations of loop {key}")
     return found  # type: ignore[no-any-return]
 
 
@@ -233,7 +235,7 @@ def is_loop(target: object) -> bool:
 
 
 def is_until(target: object) -> bool:
-    """Whether a node's target is one of the operators for rounds forward until a tensor ends them."""
+    """Whether a node's target is one of the operators for iterations forward until a tensor ends them."""
     return target in (UNTIL, UNTIL_RANDOM)
 
 
@@ -263,13 +265,13 @@ _BACKWARD = (
 def _forward(
     key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return rounds_of(key).forward(count, carried, stacked, invariants, sizes)
+    return runners_of(key).forward(count, carried, stacked, invariants, sizes)
 
 
 def _backward(
     key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return rounds_of(key).backward(count, present, tangents, kept, sizes)
+    return runners_of(key).backward(count, present, tangents, kept, sizes)
 
 
 def _forward_shapes(
@@ -294,14 +296,14 @@ _UNTIL_BACKWARD = (
 )
 
 
-def _until_rounds(key: int) -> UntilRounds:
-    return rounds_of(key)  # type: ignore[return-value]
+def _until_iterations(key: int) -> TerminatedLoopRunner:
+    return runners_of(key)  # type: ignore[return-value]
 
 
 def _until(
     key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return _until_rounds(key).until(go, limit, ready, carried, stacked, invariants, sizes)
+    return _until_iterations(key).until(go, limit, ready, carried, stacked, invariants, sizes)
 
 
 def _until_backward(
@@ -316,7 +318,7 @@ def _until_backward(
     rows: Any,
     sizes: Any,
 ) -> list[torch.Tensor]:
-    return _until_rounds(key).until_backward(int(count), present, tangents, carried, stacked, invariants, sizes)
+    return _until_iterations(key).until_backward(int(count), present, tangents, carried, stacked, invariants, sizes)
 
 
 def _until_shapes(
@@ -349,7 +351,7 @@ def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag,
 
 
 FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
-# The same with rounds that draw random numbers: such a node is never dropped, merged or moved.
+# The same with iterations that draw random numbers: such a node is never dropped, merged or moved.
 FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
 UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)

@@ -1,4 +1,4 @@
-"""What operations do with a number, done with a tensor that holds it: where each round of a loop, or each call, has
+"""What operations do with a number, done with a tensor that holds it: where each iteration of a loop, or each call, has
 another one, or where the program fetches it from a tensor.
 
 Each function gives what the operation gives of the number, to the last bit; where it cannot, it raises Refused. Knows
@@ -124,7 +124,7 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
 
 def _scale(number: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The number as a factor of ``y``, beside ``x``. Where one of them is broadcast, kernels of two and three operands
-    compute other elements at once, and so round otherwise. Raises Refused."""
+    compute other elements at once, and so iteration otherwise. Raises Refused."""
     if isinstance(y, torch.Tensor) and (*map(key, x.shape),) != (*map(key, y.shape),):
         what = f"a number that changes scales operands of sizes {tuple(x.shape)} and {tuple(y.shape)}"
         raise Refused(Refusal(NOWHERE, what, "A graph would round in another place.", "Multiply by the number first."))

@@ -98,7 +98,7 @@ def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tu
     """One layer in one or both directions: what it gives, and its last states."""
     if not torch.is_grad_enabled():
         # ``needs_input_grad`` tells what requires gradients, whether or not they are recorded; and eager's kernels
-        # round otherwise where they are.
+        # iteration otherwise where they are.
         given = tuple(one.detach() for one in given)
     made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
     return made

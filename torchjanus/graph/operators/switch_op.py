@@ -1,4 +1,5 @@
-"""The operators that stand for a round in which tensors decide: one of several ways forward, and the same backward.
+"""The operators that stand for an iteration in which tensors decide: one of several arms forward, and the same
+backward.
 
 As those of loops (see ``loop_op``) they name what to run by a key and say what they give in a text.
 """
@@ -10,50 +11,50 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.graph.operators.loop_op import TAGS, define, rounds_of, shapes_of
+from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_of
 
-__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_choice"]
+__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_switch"]
 
 UNKNOWN = -1  # the number of a way that is not known
 
 
 class Chooser(Protocol):
-    """Runs one of several ways. Both return new tensors only, which share no memory."""
+    """Runs one of several arms. Both return new tensors only, which share no memory."""
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """The results, the number of the way that was taken, and what only the backward is interested in."""
         ...
 
     def choose_backward(
-        self, present: str, way: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
+        self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
         ...
 
 
 class Reaching(Protocol):
-    """Knows through which ways gradients flow."""
+    """Knows through which arms gradients flow."""
 
-    def reached(self, ways: Sequence[int]) -> list[bool]:
-        """Which of some tensors get a gradient, where the rounds went these ways."""
+    def reached(self, arms: Sequence[int]) -> list[bool]:
+        """Which of some tensors get a gradient, where the iterations went these arms."""
         ...
 
 
 def _choose(key: int, gives: str, given: Any) -> list[torch.Tensor]:
-    chooser: Any = rounds_of(key)
+    chooser: Any = runners_of(key)
     return chooser.choose(given)  # type: ignore[no-any-return]
 
 
 def _choose_backward(
-    key: int, gives: str, present: str, way: torch.Tensor, tangents: Any, kept: Any
+    key: int, gives: str, present: str, arm: torch.Tensor, tangents: Any, kept: Any
 ) -> list[torch.Tensor]:
-    chooser: Any = rounds_of(key)
-    return chooser.choose_backward(present, int(way), tangents, kept)  # type: ignore[no-any-return]
+    chooser: Any = runners_of(key)
+    return chooser.choose_backward(present, int(arm), tangents, kept)  # type: ignore[no-any-return]
 
 
-def _reached(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:
-    reaching: Any = rounds_of(key)
-    return torch.tensor(reaching.reached(ways.tolist()), dtype=torch.bool)
+def _reached(key: int, count: int, arms: torch.Tensor) -> torch.Tensor:
+    reaching: Any = runners_of(key)
+    return torch.tensor(reaching.reached(arms.tolist()), dtype=torch.bool)
 
 
 def _choose_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
@@ -61,13 +62,13 @@ def _choose_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
 
 
 def _choose_backward_shapes(
-    key: int, gives: str, present: str, way: Any, tangents: Any, kept: Any
+    key: int, gives: str, present: str, arm: Any, tangents: Any, kept: Any
 ) -> list[torch.Tensor]:
     return shapes_of(gives, 1)
 
 
-def _reached_shapes(key: int, count: int, ways: torch.Tensor) -> torch.Tensor:
-    return torch.empty((count,), dtype=torch.bool, device=ways.device)
+def _reached_shapes(key: int, count: int, arms: torch.Tensor) -> torch.Tensor:
+    return torch.empty((count,), dtype=torch.bool, device=arms.device)
 
 
 _CHOOSE = "(int key, str gives, Tensor[] given) -> Tensor[]"
@@ -79,6 +80,6 @@ CHOOSE_BACKWARD = define("choose_backward", _BACKWARD, _choose_backward, _choose
 REACHED = define("reached", "(int key, int count, Tensor ways) -> Tensor", _reached, _reached_shapes, TAGS)
 
 
-def is_choice(target: object) -> bool:
+def is_switch(target: object) -> bool:
     """Whether a node's target is one of these operators."""
     return target in (CHOOSE, CHOOSE_RANDOM, CHOOSE_BACKWARD, REACHED)

@@ -70,7 +70,7 @@ class Tensorised:
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
     """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
     if fetch.each:
-        what = "a number that the rounds of a loop hand on decides what tensors do"
+        what = "a number that the iterations of a loop hand on decides what tensors do"
         raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Compute it with torch functions."))
     if fetch.type not in (int, float, bool):
         what = "the text of a tensor decides what the program does"
@@ -133,7 +133,7 @@ def tensorise(
         if func is None and all(kind is int for kind in kinds):
             func = _OF_INTS.get(part.func)
         if func is None:
-            where = f" ({told})" if (told := where_made(part, place)) else ""
+            where = f" ({merged})" if (merged := where_made(part, place)) else ""
             raise Refused(
                 Refusal(
                     place,

@@ -1,7 +1,7 @@
-"""Several rounds of a loop as one graph: calling a small round costs more than computing it.
+"""Several iterations of a loop as one graph: calling a small round costs more than computing it.
 
-The halves of one round are written down ``width`` times, one after the other; what a round is given or gives a row of
-becomes ``width`` rows. Knows nothing of how blocks are compiled or run.
+The halves of one iteration are written down ``width`` times, one after the other; what an iteration is given or gives a
+row of becomes ``width`` rows. Knows nothing of how blocks are compiled or run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.regions.partition import Half, Halves, Source
+from torchjanus.graph.regions.partition import Direction, Partition, Source
 from torchjanus.graph.regions.products import NOTHING, Ahead, Factored, with_products, without_products
 from torchjanus.graph.regions.saved_values import returned
 
@@ -26,12 +26,12 @@ NODES = 160  # in a block
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``width`` rounds. ``sources``: where its arguments come from; ``rows``: which of those are ``width`` rows.
+    """``width`` iterations. ``sources``: where its arguments come from; ``rows``: which of those are ``width`` rows.
 
-    A block forward gives the carried values that nothing shows (see Halves), then all that is stacked, and is given
+    A block forward gives the carried values that nothing shows (see Partition), then all that is stacked, and is given
     rows of what is made before it (``ahead``) as of stacked inputs that follow those of the loop. A block backward
-    gives the gradients at ``gives`` (see ``Halves.wanted``), then the rows of which the other gradients are products
-    (see ``Factored``), and is given of a carried value what its first round was given, and the rows that show it.
+    gives the gradients at ``gives`` (see ``Partition.wanted``), then the rows of which the other gradients are products
+    (see ``Factored``), and is given of a carried value what its first iteration was given, and the rows that show it.
     """
 
     graph: torch.fx.GraphModule
@@ -43,9 +43,9 @@ class Block:
     ahead: tuple[Ahead, ...] = ()
 
 
-def width_for(halves: Halves, counts: Iterable[int | None]) -> int:
-    """How many rounds a block should have, for loops of these trip counts (None: any)."""
-    nodes = sum(node.op == "call_function" for node in halves.forward.graph.graph.nodes)
+def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
+    """How many iterations a block should have, for loops of these trip counts (None: any)."""
+    nodes = sum(node.op == "call_function" for node in partition.forward.graph.graph.nodes)
     widest = min(WIDEST, NODES // max(1, nodes))
     known = [count for count in counts if count is not None]
     fitting = [width for width in range(3, widest + 1) if all(count % width == 0 for count in known)]
@@ -55,13 +55,13 @@ def width_for(halves: Halves, counts: Iterable[int | None]) -> int:
 class _Writing:
     """A graph in the making."""
 
-    def __init__(self, half: Half, width: int) -> None:
-        self.half, self.width = half, width
+    def __init__(self, direction: Direction, width: int) -> None:
+        self.direction, self.width = direction, width
         self.graph = torch.fx.Graph()
         self.sources: list[Source] = []
         self.rows: list[bool] = []
-        placeholders = [node for node in half.graph.graph.nodes if node.op == "placeholder"]
-        self.likes = {source: node.meta["val"] for source, node in zip(half.sources, placeholders, strict=True)}
+        placeholders = [node for node in direction.graph.graph.nodes if node.op == "placeholder"]
+        self.likes = {source: node.meta["val"] for source, node in zip(direction.sources, placeholders, strict=True)}
         self.mode = placeholders[0].meta["val"].fake_mode
         self._given: dict[tuple[Source, bool], Any] = {}
         self._selected: dict[Any, Any] = {}
@@ -104,10 +104,10 @@ class _Writing:
         return self.call(aten.stack.default, list(values))
 
     def inline(self, given: dict[Source, Any]) -> list[Any]:
-        """One round."""
+        """One iteration."""
         names: dict[Any, Any] = {}
-        sources = iter(self.half.sources)
-        for node in self.half.graph.graph.nodes:
+        sources = iter(self.direction.sources)
+        for node in self.direction.graph.graph.nodes:
             if node.op == "placeholder":
                 names[node] = given[next(sources)]
             elif node.op == "output":
@@ -126,23 +126,23 @@ class _Writing:
         for node in list(self.graph.nodes):
             if node.op == "placeholder":
                 first.prepend(node)
-        module = torch.fx.GraphModule(self.half.graph, self.graph)
+        module = torch.fx.GraphModule(self.direction.graph, self.graph)
         module.graph.lint()
         order = [node for node in self.graph.nodes if node.op == "placeholder"]
         places = {node: key for key, node in self._given.items()}
         return Block(module, self.width, tuple(places[n][0] for n in order), tuple(places[n][1] for n in order))
 
 
-def forward_block(halves: Halves, width: int) -> Block:
-    """The rounds forward."""
-    half, ahead = with_products(halves)
-    work = _Writing(half, width)
+def forward_block(partition: Partition, width: int) -> Block:
+    """The iterations forward."""
+    direction, ahead = with_products(partition)
+    work = _Writing(direction, width)
     current: dict[int, Any] = {}
-    columns: list[list[Any]] = [[] for _ in halves.gives[halves.carried :]]
-    flat = len(returned(half.graph))
+    columns: list[list[Any]] = [[] for _ in partition.gives[partition.carried :]]
+    flat = len(returned(direction.graph))
     for number in range(width):
         given = {}
-        for source in half.sources:
+        for source in direction.sources:
             like = work.likes[source]
             if source.kind == "carried":
                 if source.index not in current:
@@ -151,35 +151,38 @@ def forward_block(halves: Halves, width: int) -> Block:
             else:
                 stacked = source.kind == "stacked"
                 given[source] = work.row(source, like, number) if stacked else work.given(source, like, False)
-        for column, index in zip(columns[flat - halves.carried :], halves.histories, strict=True):
+        for column, index in zip(columns[flat - partition.carried :], partition.histories, strict=True):
             if index not in current:
                 source = Source("carried", index)
                 current[index] = work.given(source, work.likes[source], False)
             column.append(current[index])
         made = work.inline(given)
-        for column, value in zip(columns, made[halves.carried :], strict=False):
+        for column, value in zip(columns, made[partition.carried :], strict=False):
             column.append(value)
-        current.update(enumerate(made[: halves.carried]))
-    finals = [current[index] for index in range(halves.carried) if index not in halves.shown]
+        current.update(enumerate(made[: partition.carried]))
+    finals = [current[index] for index in range(partition.carried) if index not in partition.shown]
     return replace(work.finished([*finals, *(work.stacked(column) for column in columns)]), ahead=ahead)
 
 
-def backward_block(halves: Halves, width: int, widest: int) -> Block:
-    """The rounds backward, last round first. ``widest``: rounds of the widest block that is made of them."""
-    half, gives, factored = without_products(halves, widest)
-    work = _Writing(half, width)
+def backward_block(partition: Partition, width: int, widest: int) -> Block:
+    """The iterations backward, last iteration first. ``widest``: iterations of the widest block that is made of
+    them."""
+    direction, gives, factored = without_products(partition, widest)
+    work = _Writing(direction, width)
     flowing: dict[int, Any] = {}
-    for source in half.sources:
-        if source.kind == "tangent" and source.index < halves.carried:
+    for source in direction.sources:
+        if source.kind == "tangent" and source.index < partition.carried:
             flowing[source.index] = work.given(source, work.likes[source], False)
-    first, second = halves.carried, halves.carried + halves.stacked
-    wanted = [halves.wanted[position] for position in gives]
+    first, second = partition.carried, partition.carried + partition.stacked
+    wanted = [partition.wanted[position] for position in gives]
     rows: dict[int, list[Any]] = {p: [] for p, index in enumerate(wanted) if first <= index < second}
     rows.update((len(gives) + number, []) for number in range(len(factored.rows)))
     sums: dict[int, list[Any]] = {}
     ends: dict[int, Any] = {}
     for number in reversed(range(width)):
-        made = work.inline({source: _given_back(halves, work, source, number, flowing) for source in half.sources})
+        made = work.inline(
+            {source: _given_back(partition, work, source, number, flowing) for source in direction.sources}
+        )
         following = {index: work.call(aten.zeros_like.default, value) for index, value in flowing.items()}
         for position, value in enumerate(made):
             if position in rows:
@@ -199,7 +202,7 @@ def backward_block(halves: Halves, width: int, widest: int) -> Block:
 
 
 def _sum(work: _Writing, values: Sequence[Any]) -> Any:
-    """The sum of what the rounds gave. Matrix products (gradients of weights) are summed by one product."""
+    """The sum of what the iterations gave. Matrix products (gradients of weights) are summed by one product."""
     if len(values) > 1 and all(value.target is aten.mm.default for value in values):
         left, right = zip(*(value.args for value in values), strict=True)
         return work.call(aten.mm.default, _side_by_side(work, left), work.call(aten.cat.default, list(right), 0))
@@ -217,19 +220,19 @@ def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
     return work.call(aten.t.default, work.call(aten.cat.default, below, 0))
 
 
-def _given_back(halves: Halves, work: _Writing, source: Source, number: int, flowing: dict[int, Any]) -> Any:
-    """What a round backward is given."""
+def _given_back(partition: Partition, work: _Writing, source: Source, number: int, flowing: dict[int, Any]) -> Any:
+    """What an iteration backward is given."""
     like = work.likes[source]
-    if source.kind == "tangent" and source.index < halves.carried:
+    if source.kind == "tangent" and source.index < partition.carried:
         return flowing[source.index]
     if source.kind == "invariant":
         return work.given(source, like, False)
-    if source.kind == "carried" and source.index in halves.shown:
-        shown = halves.shown[source.index]
+    if source.kind == "carried" and source.index in partition.shown:
+        shown = partition.shown[source.index]
         entering = work.given(source, like, False)  # a block always is given both
         row = work.row(shown, like, max(number - 1, 0))
         return row if number else entering
     if source.kind == "carried":
-        saved = len(halves.gives) - halves.results - len(halves.histories)
-        return work.row(Source("saved", saved + halves.histories.index(source.index)), like, number)
+        saved = len(partition.gives) - partition.results - len(partition.histories)
+        return work.row(Source("saved", saved + partition.histories.index(source.index)), like, number)
     return work.row(source, like, number)

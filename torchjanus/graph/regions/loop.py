@@ -1,7 +1,7 @@
 """A loop whose body is compiled once, whatever the trip count: a differentiable function of torch (JANUS 4.2.1).
 
 ``Loop`` is called like a function of torch, by which it becomes one node of each direction in the step's graph. Knows
-nothing of how rounds are run, nor of where a loop was found.
+nothing of how iterations are run, nor of where a loop was found.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL_RANDOM,
     describe,
 )
-from torchjanus.graph.regions.partition import Halves, halves_of, kind_of, told_of
+from torchjanus.graph.regions.partition import Partition, kind_of, partition_of, structure_of
 from torchjanus.graph.regions.sizes import named, sizes_for
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch import Switch
 
 __all__ = ["HeldCount", "Loop", "UntilLoop"]
 
 
 class HeldCount(Refused):
-    """How often a loop goes round would be constant: its number is a size, and not known to be one."""
+    """How often a loop iterates would be constant: its number is a size, and not known to be one."""
 
 
 @dataclass(eq=False)
 class Loop:
-    """The rounds of a loop as one differentiable function of torch.
+    """The iterations of a loop as one differentiable function of torch.
 
-    ``body``: one round. Its first ``carried`` inputs are what the round before left (at first: what is passed in), the
-    next ``stacked`` are a row each of what is passed in, the others are the same in each round. Its outputs are the
-    next carried values, and then the round's outputs.
+    ``body``: one iteration. Its first ``carried`` inputs are what the iteration before left (at first: what is passed
+    in), the next ``stacked`` are a row each of what is passed in, the others are the same in each iteration. Its
+    outputs are the next carried values, and then the iteration's outputs.
 
-    Called with the trip count and three lists of tensors, it returns a list: the carried values after the last round,
-    and each output of the rounds, stacked. Results are bitwise those of the unrolled loop; gradients agree up to
-    rounding, since those of invariants are summed round by round.
+    Called with the trip count and three lists of tensors, it returns a list: the carried values after the last
+    iteration, and each output of the iterations, stacked. Results are bitwise those of the unrolled loop; gradients
+    agree up to rounding, since those of invariants are summed iteration by iteration.
 
-    ``loose``: there may be more rows than rounds. How many rounds there are is a number, then, and nobody knows while
-    tracing whether there are so many rows: whoever runs the rounds finds out.
+    ``loose``: there may be more rows than iterations. How many iterations there are is a number, then, and nobody knows
+    while tracing whether there are so many rows: whoever runs the iterations finds out.
 
-    ``trains``: its rounds compute gradients themselves, so none flow through it.
+    ``trains``: its iterations compute gradients themselves, so none flow through it.
     """
 
     body: Program
     carried: int
     stacked: int
-    made: dict[Any, Halves] = field(default_factory=dict)
+    made: dict[Any, Partition] = field(default_factory=dict)
     loose: bool = False
     unseen: frozenset[int] = frozenset()
     trains: bool = False
@@ -63,9 +63,9 @@ class Loop:
 
     @property
     def shared(self) -> bool:
-        """Whether its rounds are those of other loops that do the same: what is compiled of one is for its own trip
+        """Whether its iterations are those of other loops that do the same: what is compiled of one is for its own trip
         counts, but paths that part after a loop have it in common."""
-        return any(isinstance(node.func, Choice) for node in self.body.nodes)
+        return any(isinstance(node.func, Switch) for node in self.body.nodes)
 
     def __call__(
         self,
@@ -76,32 +76,32 @@ class Loop:
         sizes: Sequence[Any] = (),
     ) -> list[torch.Tensor]:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
-            what = "the first rows of a tensor that requires gradients are taken by a number of rounds"
+            what = "the first rows of a tensor that requires gradients are taken by a number of iterations"
             raise HeldCount(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
         if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
-            what = "a round of the loop trains by what has a backward graph from before the loop"
-            raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all rounds.", ""))
+            what = "an iteration of the loop trains by what has a backward graph from before the loop"
+            raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all iterations.", ""))
         stacked = [_evenly(tensor) for tensor in stacked]
-        halves, known = self._halves(_kinds(carried, stacked, invariants), sizes)
-        found = _Rounds.apply(  # type: ignore[no-untyped-call]
-            halves, count, known, *carried, *stacked, *invariants
+        partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
+        found = _Loop.apply(  # type: ignore[no-untyped-call]
+            partition, count, known, *carried, *stacked, *invariants
         )
         return list(found)
 
-    def _halves(self, kinds: Sequence[tuple[Any, ...]], sizes: Sequence[Any]) -> tuple[Halves, list[Any]]:
-        """The round for such tensors and sizes, and the sizes that it is handed."""
+    def _partition(self, kinds: Sequence[tuple[Any, ...]], sizes: Sequence[Any]) -> tuple[Partition, list[Any]]:
+        """The iteration for such tensors and sizes, and the sizes that it is handed."""
         given = named(kinds, sizes)
         key = (given.kinds, given.others, given.hints)
-        halves = self.made.get(key)
-        if halves is None:
-            # A copy of what rounds change in place would not be changed.
+        partition = self.made.get(key)
+        if partition is None:
+            # A copy of what iterations change in place would not be changed.
             copied = frozenset[int]() if self.trains else self.unseen
-            halves = self.made[key] = halves_of(self.body, self.carried, self.stacked, given, self.shared, copied)
-        return halves, sizes_for(halves.sizes, halves.conditions, given.values)
+            partition = self.made[key] = partition_of(self.body, self.carried, self.stacked, given, self.shared, copied)
+        return partition, sizes_for(partition.sizes, partition.conditions, given.values)
 
-    def told(self) -> Any:
-        """What it does, apart from what it is given: equal for loops whose rounds do the same."""
-        return (type(self), self.carried, self.stacked, self.loose, self.unseen, self.trains, told_of(self.body))
+    def merged(self) -> Any:
+        """What it does, apart from what it is given: equal for loops whose iterations do the same."""
+        return (type(self), self.carried, self.stacked, self.loose, self.unseen, self.trains, structure_of(self.body))
 
     def inner(self) -> Iterator[Loop]:
         """This loop, and the loops within."""
@@ -113,11 +113,13 @@ class Loop:
 
 @dataclass(eq=False)
 class UntilLoop(Loop):
-    """The same for as many rounds as a tensor decides: the last of a round's outputs says whether there is another.
+    """The same for as many iterations as a tensor decides: the last of an iteration's outputs says whether there is
+    another.
 
-    Called with how many rounds there may be (-1: any number), what must be true for there to be any, and the tensors,
-    it returns the carried values after the last round, that round's outputs, and how many rounds there were: a tensor,
-    as nobody knows before. There may be more rows than rounds; gradients of the others are zeros.
+    Called with how many iterations there may be (-1: any number), what must be true for there to be any, and the
+    tensors, it returns the carried values after the last iteration, that iteration's outputs, and how many iterations
+    there were: a tensor, as nobody knows before. There may be more rows than iterations; gradients of the others are
+    zeros.
 
     ``go``: it goes on as long as that is the answer.
     """
@@ -139,27 +141,27 @@ class UntilLoop(Loop):
         sizes: Sequence[Any] = (),
     ) -> list[torch.Tensor]:
         stacked = [_evenly(tensor) for tensor in stacked]
-        halves, known = self._halves(_kinds(carried, stacked, invariants), sizes)
-        if halves.random and halves.tangents:
-            what = "the rounds of a loop that a tensor ends draw random numbers, and have gradients"
+        partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
+        if partition.random and partition.tangents:
+            what = "the iterations of a loop that a tensor ends draw random numbers, and have gradients"
             raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
-        found = _UntilRounds.apply(  # type: ignore[no-untyped-call]
-            halves, self.go, limit, known, list(ready), *carried, *stacked, *invariants
+        found = _TerminatedLoop.apply(  # type: ignore[no-untyped-call]
+            partition, self.go, limit, known, list(ready), *carried, *stacked, *invariants
         )
         return list(found)
 
-    def told(self) -> Any:
+    def merged(self) -> Any:
         """See ``Loop``."""
-        return (*super().told(), self.go)
+        return (*super().merged(), self.go)
 
 
-class _UntilRounds(torch.autograd.Function):
-    """Rounds until a tensor ends them, differentiated by as many rounds backwards."""
+class _TerminatedLoop(torch.autograd.Function):
+    """Iterations until a tensor ends them, differentiated by as many iterations backwards."""
 
     @staticmethod
     def forward(
         ctx: Any,
-        halves: Halves,
+        partition: Partition,
         go: bool,
         limit: Any,
         sizes: list[Any],
@@ -167,80 +169,80 @@ class _UntilRounds(torch.autograd.Function):
         *given: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        gives = [replace(one, stacked=False) for one in halves.gives[: halves.results]]
-        target = UNTIL_RANDOM if halves.random else UNTIL
-        made = target(halves.key, describe(gives), go, limit, ready, *_lists(halves, given), sizes)
-        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
+        gives = [replace(one, stacked=False) for one in partition.gives[: partition.results]]
+        target = UNTIL_RANDOM if partition.random else UNTIL
+        made = target(partition.key, describe(gives), go, limit, ready, *_lists(partition, given), sizes)
+        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in partition.tangents))
         ctx.save_for_backward(made[-1], *given)
-        ctx.halves, ctx.sizes = halves, sizes
+        ctx.partition, ctx.sizes = partition, sizes
         return tuple(made)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        halves: Halves = ctx.halves
-        given = [tangents[index] for index in halves.tangents]
+        partition: Partition = ctx.partition
+        given = [tangents[index] for index in partition.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * halves.inputs
+        results: list[Any] = [None] * partition.inputs
         if "1" in present:
             count, *tensors = ctx.saved_tensors
-            wanted = zip(halves.wanted, halves.gradients, strict=True)
+            wanted = zip(partition.wanted, partition.gradients, strict=True)
             made = UNTIL_BACKWARD(
-                halves.key, describe(halves.gradients), present, count,
-                [tangent for tangent in given if tangent is not None], *_lists(halves, tensors),
+                partition.key, describe(partition.gradients), present, count,
+                [tangent for tangent in given if tangent is not None], *_lists(partition, tensors),
                 [tensors[index].size(0) for index, one in wanted if one.stacked], ctx.sizes,
             )  # fmt: skip
-            for index, gradient in zip(halves.wanted, made, strict=True):
+            for index, gradient in zip(partition.wanted, made, strict=True):
                 results[index] = gradient
         return (None, None, None, None, None, *results)
 
 
-class _Rounds(torch.autograd.Function):
-    """All rounds, differentiated by all rounds backwards."""
+class _Loop(torch.autograd.Function):
+    """All iterations, differentiated by all iterations backwards."""
 
     @staticmethod
     def forward(
-        ctx: Any, halves: Halves, count: Any, sizes: list[Any], *given: torch.Tensor
+        ctx: Any, partition: Partition, count: Any, sizes: list[Any], *given: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        lists = _lists(halves, given)
-        target = FORWARD_RANDOM if halves.random else FORWARD
-        made = target(halves.key, describe(halves.gives), count, *lists, sizes)
-        visible = tuple(made[: halves.results])
-        ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in halves.tangents))
+        lists = _lists(partition, given)
+        target = FORWARD_RANDOM if partition.random else FORWARD
+        made = target(partition.key, describe(partition.gives), count, *lists, sizes)
+        visible = tuple(made[: partition.results])
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in partition.tangents))
         kept = []
-        for source in halves.kept:
+        for source in partition.kept:
             match source.kind:
                 case "output":
-                    kept.append(visible[halves.carried + source.index])
+                    kept.append(visible[partition.carried + source.index])
                 case "saved":
                     kept.append(made[len(visible) + source.index])
                 case kind:
                     kept.append(lists[("carried", "stacked", "invariant").index(kind)][source.index])
         ctx.save_for_backward(*kept)
-        ctx.halves, ctx.count, ctx.sizes = halves, count, sizes
+        ctx.partition, ctx.count, ctx.sizes = partition, count, sizes
         return visible
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        halves: Halves = ctx.halves
-        given = [tangents[index] for index in halves.tangents]
+        partition: Partition = ctx.partition
+        given = [tangents[index] for index in partition.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * halves.inputs
+        results: list[Any] = [None] * partition.inputs
         if "1" in present:
             present_ones = [tangent for tangent in given if tangent is not None]
-            gives = describe(halves.gradients)
+            gives = describe(partition.gradients)
             kept = list(ctx.saved_tensors)
-            made = BACKWARD(halves.key, gives, ctx.count, present, present_ones, kept, ctx.sizes)
-            for index, gradient in zip(halves.wanted, made, strict=True):
+            made = BACKWARD(partition.key, gives, ctx.count, present, present_ones, kept, ctx.sizes)
+            for index, gradient in zip(partition.wanted, made, strict=True):
                 results[index] = gradient
         return (None, None, None, *results)
 
 
-def _lists(halves: Halves, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
-    """What is carried, what is stacked, and what is the same in all rounds."""
-    first, second = halves.carried, halves.carried + halves.stacked
+def _lists(partition: Partition, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+    """What is carried, what is stacked, and what is the same in all iterations."""
+    first, second = partition.carried, partition.carried + partition.stacked
     return list(given[:first]), list(given[first:second]), list(given[second:])
 
 
@@ -252,11 +254,11 @@ def _evenly(stacked: torch.Tensor) -> torch.Tensor:
 def _kinds(
     carried: Sequence[torch.Tensor], stacked: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]
 ) -> list[tuple[Any, ...]]:
-    """What one round is given."""
+    """What one iteration is given."""
     return [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
 
 
 def _row(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What one round is given of a stacked tensor."""
+    """What one iteration is given of a stacked tensor."""
     size, stride, *rest = kind_of(tensor)
     return (size[1:], stride[1:], *rest)

@@ -1,4 +1,4 @@
-"""What lowering has made of the loops of a program as bytes: their rounds in both directions.
+"""What lowering has made of the loops of a program as bytes: their iterations in both directions.
 
 Knows nothing of where bytes are kept, nor of the step's own graph.
 """
@@ -14,14 +14,14 @@ from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.regions.loop import Loop
-from torchjanus.graph.regions.partition import Halves, adopted
+from torchjanus.graph.regions.partition import Partition, adopted
 from torchjanus.graph.regions.sizes import OwnSizes
 
-__all__ = ["NOTHING", "graphs_of", "has_loops", "loops_in", "pack_rounds", "trimmed", "unpack_rounds"]
+__all__ = ["NOTHING", "graphs_of", "has_loops", "loops_in", "pack_iterations", "trimmed", "unpack_iterations"]
 
 NOTHING = Program((), (), (), (), (), (), ())
 
-Rounds = list[tuple[Any, bytes]]  # of one loop: for which inputs, and the halves
+PackedLoop = list[tuple[Any, bytes]]  # of one loop: for which inputs, and the halves
 
 
 def loops_in(program: Program) -> Iterator[Loop]:
@@ -37,39 +37,41 @@ def has_loops(program: Program) -> bool:
 
 
 def graphs_of(program: Program) -> Iterator[torch.fx.GraphModule]:
-    """The rounds of all loops in both directions."""
+    """The iterations of all loops in both directions."""
     for loop in loops_in(program):
-        for halves in loop.made.values():
-            yield from (half.graph for half in (halves.forward, halves.backward) if half is not None)
+        for partition in loop.made.values():
+            yield from (
+                direction.graph for direction in (partition.forward, partition.backward) if direction is not None
+            )
 
 
-def pack_rounds(program: Program) -> list[Rounds] | None:
-    """The rounds of each loop. None where a round holds the contents of tensors."""
+def pack_iterations(program: Program) -> list[PackedLoop] | None:
+    """The iterations of each loop. None where an iteration holds the contents of tensors."""
     if not all(map(trimmed, graphs_of(program))):
         return None
     packed = []
     for loop in loops_in(program):
-        rounds: Rounds = []
-        for key, halves in loop.made.items():
-            bare = replace(halves, body=NOTHING)  # whoever has the program has it
-            rounds.append((key, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
-        packed.append(rounds)
+        iterations: PackedLoop = []
+        for key, partition in loop.made.items():
+            bare = replace(partition, body=NOTHING)  # whoever has the program has it
+            iterations.append((key, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
+        packed.append(iterations)
     return packed
 
 
-def unpack_rounds(program: Program, packed: list[Rounds]) -> dict[int, int]:
-    """Let the loops of the program have these rounds. Returns under which keys they are known here that had others
+def unpack_iterations(program: Program, packed: list[PackedLoop]) -> dict[int, int]:
+    """Let the loops of the program have these iterations. Returns under which keys they are known here that had others
     there."""
     renamed: dict[int, int] = {}
-    for loop, rounds in zip(loops_in(program), packed, strict=True):
-        for key, data in rounds:
+    for loop, iterations in zip(loops_in(program), packed, strict=True):
+        for key, data in iterations:
             hints = key[2]
-            halves = GraphPickler.loads(data, OwnSizes(hints).symbolic.mode)
-            assert isinstance(halves, Halves)
-            made = replace(halves, body=loop.body)
+            partition = GraphPickler.loads(data, OwnSizes(hints).symbolic.mode)
+            assert isinstance(partition, Partition)
+            made = replace(partition, body=loop.body)
             loop.made[key] = adopted(made, loop.body, loop.unseen, key) if loop.shared else made
-            if loop.made[key].key != halves.key:
-                renamed[halves.key] = loop.made[key].key
+            if loop.made[key].key != partition.key:
+                renamed[partition.key] = loop.made[key].key
     return renamed
 
 

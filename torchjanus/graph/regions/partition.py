@@ -1,6 +1,6 @@
-"""One round of a loop as two functional ATen graphs, forward and backward, and what each is given.
+"""One iteration of a loop as two functional ATen graphs, forward and backward, and what each is given.
 
-Knows nothing of trip counts, nor of how rounds are run.
+Knows nothing of trip counts, nor of how iterations are run.
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ from torchjanus.graph.regions.sizes import Named, OwnSizes
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.trace_program import substitute
 
-__all__ = ["Half", "Halves", "Source", "adopted", "halves_of", "kind_of", "told_of"]
+__all__ = ["Direction", "Partition", "Source", "adopted", "kind_of", "partition_of", "structure_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a half is given in one round.
+    """What a half is given in one iteration.
 
-    ``kind``: carried, stacked, invariant (inputs of the body, by number); output (a round's output), saved (what only
-    the backward is interested in), tangent (of an output of the body), size (by its number among the round's own).
+    ``kind``: carried, stacked, invariant (inputs of the body, by number); output (an iteration's output), saved (what
+    only the backward is interested in), tangent (of an output of the body), size (by its number among the iteration's
+    own).
     """
 
     kind: str
@@ -44,41 +45,44 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class Half:
-    """One direction of one round: a functional graph, and where each of its arguments comes from."""
+class Direction:
+    """One direction of one iteration: a functional graph, and where each of its arguments comes from."""
 
     graph: torch.fx.GraphModule
     sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Halves:
-    """One round in both directions, for inputs of one kind.
+class Partition:
+    """One iteration in both directions, for inputs of one kind.
 
-    ``forward`` gives the next carried values, the outputs of the round, and what only the backward needs. ``backward``
-    (None where nothing requires gradients) gives the gradients of the body's inputs with the numbers in ``wanted``.
+    ``forward`` gives the next carried values, the outputs of the iteration, and what only the backward needs.
+    ``backward`` (None where nothing requires gradients) gives the gradients of the body's inputs with the numbers in
+    ``wanted``.
     """
 
     key: int
     carried: int
     stacked: int
     invariants: int
-    forward: Half
-    backward: Half | None
+    forward: Direction
+    backward: Direction | None
     gives: tuple[Given, ...]  # what the loop gives: its results, and then what is saved
     gradients: tuple[Given, ...]
     wanted: tuple[int, ...]
     tangents: tuple[int, ...]  # the outputs that have gradients
     kept: tuple[Source, ...]  # what the loop backwards is given, beside tangents
     results: int  # how many outputs the body has; the rest of what ``forward`` gives is saved
-    shown: dict[int, Source]  # carried value -> the round's output, or what is saved, that is the same value
-    histories: tuple[int, ...]  # other carried values that the backward needs: as each round was given them, saved last
+    shown: dict[int, Source]  # carried value -> the iteration's output, or what is saved, that is the same value
+    histories: tuple[
+        int, ...
+    ]  # other carried values that the backward needs: as each iteration was given them, saved last
     random: bool
-    body: Program  # whose rounds these are
-    sizes: tuple[Any, ...] = ()  # those that whoever runs the rounds is handed, in the round's own symbols
+    body: Program  # whose iterations these are
+    sizes: tuple[Any, ...] = ()  # those that whoever runs the iterations is handed, in the iteration's own symbols
     conditions: tuple[Any, ...] = ()  # what must hold of them
 
-    def sized(self, sizes: Sequence[int]) -> Halves:
+    def sized(self, sizes: Sequence[int]) -> Partition:
         """The same where these are the sizes."""
         if not sizes:
             return self
@@ -97,37 +101,37 @@ class Halves:
         return Source("stacked", index) if index < self.stacked else Source("invariant", index - self.stacked)
 
 
-def halves_of(
+def partition_of(
     body: Program, carried: int, stacked: int, given: Named, shared: bool = False, copied: frozenset[int] = frozenset()
-) -> Halves:
-    """Both directions of one round for what it is given. ``shared``: for all bodies that do the same. ``copied``: the
-    outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
+) -> Partition:
+    """Both directions of one iteration for what it is given. ``shared``: for all bodies that do the same. ``copied``:
+    the outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
     if not shared:
-        return _Body(body, carried, stacked, given, copied).halves()
-    key = (carried, stacked, given.kinds, given.others, given.hints, copied, told_of(body))
+        return _Body(body, carried, stacked, given, copied).partition()
+    key = (carried, stacked, given.kinds, given.others, given.hints, copied, structure_of(body))
     made = _MADE.get(key)
     if made is None:
-        made = _MADE[key] = _Body(body, carried, stacked, given, copied).halves()
+        made = _MADE[key] = _Body(body, carried, stacked, given, copied).partition()
     return made
 
 
-def adopted(halves: Halves, body: Program, copied: frozenset[int], made_for: Any) -> Halves:
+def adopted(partition: Partition, body: Program, copied: frozenset[int], made_for: Any) -> Partition:
     """Shared halves that were made elsewhere for a body of ours, or what stands for the same here. ``made_for``: the
     kinds, the other sizes and the hints."""
-    key = (halves.carried, halves.stacked, *made_for, copied, told_of(body))
+    key = (partition.carried, partition.stacked, *made_for, copied, structure_of(body))
     known = _MADE.get(key)
     if known is None:
-        known = _MADE[key] = replace(halves, body=body)
+        known = _MADE[key] = replace(partition, body=body)
     return known
 
 
-# Of those that are shared: rounds that do the same are the same, so paths that part after a loop have it in common.
+# Of those that are shared: iterations that do the same are the same, so paths that part after a loop have it in common.
 # Whoever has the halves keeps the body, and with it all that its token speaks of.
-_MADE: WeakValueDictionary[Any, Halves] = WeakValueDictionary()
+_MADE: WeakValueDictionary[Any, Partition] = WeakValueDictionary()
 
 
-def told_of(body: Program) -> Any:
-    """What a round does: equal for rounds that do the same."""
+def structure_of(body: Program) -> Any:
+    """What an iteration does: equal for iterations that do the same."""
 
     def part(value: Any) -> Any:
         if isinstance(value, Ref | Symbol | Measured | Slot):
@@ -142,21 +146,21 @@ def told_of(body: Program) -> Any:
             return ("slice", part(value.start), part(value.stop), part(value.step))
         return token_of(value)
 
-    nodes = ((_told(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
+    nodes = ((_merged(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
     return (*nodes, body.outputs)
 
 
-def _told(func: Any) -> Any:
-    return func.told() if hasattr(func, "told") else token_of(func)
+def _merged(func: Any) -> Any:
+    return func.merged() if hasattr(func, "merged") else token_of(func)
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What a round must know of a tensor that it is given."""
+    """What an iteration must know of a tensor that it is given."""
     return (tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 class _Body:
-    """Traces one round of a loop, for inputs of these kinds."""
+    """Traces one iteration of a loop, for inputs of these kinds."""
 
     def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
         self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
@@ -164,16 +168,16 @@ class _Body:
         self.kinds = list(given.kinds)
         self.own = OwnSizes(given.hints, given.others)
 
-    def halves(self) -> Halves:
-        """Both directions. Raises Refused where a round is not one that a graph can repeat."""
+    def partition(self) -> Partition:
+        """Both directions. Raises Refused where an iteration is not one that a graph can repeat."""
         try:
-            return self._halves()
+            return self._partition()
         except (Fixed, KeyError) as error:
             if not self.own.sizes:
                 raise
             raise _refused(f"works on tensors whose sizes change ({error})") from error
 
-    def _halves(self) -> Halves:
+    def _partition(self) -> Partition:
         if any(node.modes.autocast or node.modes.inference for node in self.program.nodes):
             raise _refused("runs under autocast or in inference mode")
         with _disable_current_modes(), Ambient(), torch.enable_grad():
@@ -194,12 +198,12 @@ class _Body:
                 pack(forward, backward, len(outs))
             repeated = backward is not None and any(map(_is_once, backward.graph.nodes))
             if repeated or sum(map(clean_up.has_effect, _calls(forward))) != effects:
-                raise _refused("has an effect that a round run backwards would repeat or lose")
+                raise _refused("has an effect that an iteration run backwards would repeat or lose")
             assembly = _Assembly(self.carried, self.stacked, self.kinds, outs, tangents, wanted, self.program, self.own)
-            return assembly.halves(forward, backward)
+            return assembly.partition(forward, backward)
 
     def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
-        """A round forward and backward in one functional graph, and which inputs it has gradients of."""
+        """An iteration forward and backward in one functional graph, and which inputs it has gradients of."""
         program, wanted = self.program, list[int]()
         own, first = self.own, len(self.own.sizes)
         fakes = [own.blank(kind) for kind in self.kinds]
@@ -225,7 +229,7 @@ class _Body:
         entries = [Input(fake, False, True) for fake in (*fakes, *likes)]
         graph, mutated, restored = functionalize.functionalise(made, entries, own.symbolic, own.sizes)
         if mutated or restored:
-            raise _refused("changes a tensor in place that was there before the round")
+            raise _refused("changes a tensor in place that was there before the iteration")
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
         # The partitioner goes by these names.
         names = [f"primals_{index}" for index in (*range(len(fakes), len(fakes) + first), *range(len(fakes)))]
@@ -237,7 +241,7 @@ class _Body:
         return graph, wanted
 
     def _settled(self) -> list[torch.Tensor]:
-        """The body's outputs on fakes. What a round leaves must be like what it was given."""
+        """The body's outputs on fakes. What an iteration leaves must be like what it was given."""
         carried = self.carried
         outs: list[torch.Tensor] = []
         fakes: list[torch.Tensor] = []
@@ -251,14 +255,14 @@ class _Body:
                 after = self.own.kind_of(out)
                 if (before[0], before[2], before[3]) != (after[0], after[2], after[3]):
                     raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
-                # A gradient that a round needs of what it was given exists from the second round on.
+                # A gradient that an iteration needs of what it was given exists from the second iteration on.
                 following.append((*after[:4], before[4] or after[4]))
             if self.trains and any(kind[4] for kind in following):
                 raise _refused("hands on what has a backward graph, and trains")
             if following == self.kinds[:carried]:
                 break
             if attempt > carried and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:
-                raise _refused("needs gradients of other values in each round")
+                raise _refused("needs gradients of other values in each iteration")
             self.kinds[:carried] = following
         for out in outs[carried:]:
             if not out.is_contiguous():
@@ -272,7 +276,7 @@ class _Body:
         return self._settled()
 
     def _replay(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """One round on these tensors."""
+        """One iteration on these tensors."""
         values = dict(enumerate(given))
 
         def leaf(value: Any) -> Any:
@@ -307,7 +311,7 @@ class _Assembly:
         self.carried, self.stacked, self.kinds, self.body, self.own = carried, stacked, kinds, body, own
         self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
 
-    def halves(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Halves:
+    def partition(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Partition:
         carried, results = self.carried, len(self.outs)
         flat = returned(forward)
         made, saved = flat[:results], flat[results:]
@@ -327,18 +331,18 @@ class _Assembly:
             if node.name in sources and sources[node.name].kind in kinds
         }
         sources.update((f"tangents_{index}", Source("tangent", number)) for index, number in enumerate(self.tangents))
-        second = Half(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
+        second = Direction(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
         used = second.sources if second else ()
         histories = tuple(dict.fromkeys(s.index for s in used if s.kind == "carried" and s.index not in shown))
         return_values(forward, [*made, *own])
         values = [node.meta["val"] for node in own] + [self.outs[index] for index in histories]
         rows = [self._given(value, True) for value in values]
-        return Halves(
+        return Partition(
             key=new_key(),
             carried=carried,
             stacked=self.stacked,
             invariants=len(self.kinds) - carried - self.stacked,
-            forward=Half(forward, tuple(sources[name] for name in _placeholders(forward))),
+            forward=Direction(forward, tuple(sources[name] for name in _placeholders(forward))),
             backward=second,
             gives=(*(self._given(out, index >= carried) for index, out in enumerate(self.outs)), *rows),
             gradients=tuple(self._gradient(index) for index in self.wanted),
@@ -376,7 +380,7 @@ def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int,
         if source.kind == "carried" and source.index in histories:
             kept[Source("saved", histories[source.index])] = None
         elif source.kind not in ("tangent", "size"):
-            kept[source] = None  # of a carried value: what the first round was given
+            kept[source] = None  # of a carried value: what the first iteration was given
             if source.kind == "carried":
                 kept[shown[source.index]] = None
     return tuple(kept)
@@ -397,7 +401,7 @@ def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _is_once(node: torch.fx.Node) -> bool:
-    """Whether this must not be done once more by a round run backwards. What may only raise, does not then."""
+    """Whether this must not be done once more by an iteration run backwards. What may only raise, does not then."""
     if node.op != "call_function":
         return False
     return clean_up.is_random(node) or (clean_up.has_effect(node) and not may_fail(node))
@@ -408,4 +412,6 @@ def _placeholders(graph: torch.fx.GraphModule) -> list[str]:
 
 
 def _refused(what: str) -> Refused:
-    return Refused(Refusal(NOWHERE, f"a round of the loop {what}", "It cannot be compiled once for all rounds.", ""))
+    return Refused(
+        Refusal(NOWHERE, f"an iteration of the loop {what}", "It cannot be compiled once for all iterations.", "")
+    )

@@ -1,9 +1,10 @@
-"""Matrix products that no round hands on: made once for all rounds of a loop, before its rounds or after them.
+"""Matrix products that no iteration hands on: made once for all iterations of a loop, before its iterations or after
+them.
 
-Of ``h @ w`` in each round the gradient of ``w`` is the sum of the rounds' products, which is one product of all rounds'
-rows; adding to a matrix of the weight's size after each block of rounds costs more than to keep the rows. ``x @ w`` of
-rows that are there before the loop is one product of all of them, which is faster than many of few rows. Rewritings of
-the halves of a round; know nothing of blocks.
+Of ``h @ w`` in each iteration the gradient of ``w`` is the sum of the iterations' products, which is one product of all
+iterations' rows; adding to a matrix of the weight's size after each block of iterations costs more than to keep the
+rows. ``x @ w`` of rows that are there before the loop is one product of all of them, which is faster than many of few
+rows. Rewritings of the halves of an iteration; know nothing of blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.operators.loop_op import Given
-from torchjanus.graph.regions.partition import Half, Halves, Source
+from torchjanus.graph.regions.partition import Direction, Partition, Source
 
 __all__ = ["NOTHING", "Ahead", "Factor", "Factored", "Product", "with_products", "without_products"]
 
@@ -24,13 +25,13 @@ aten = torch.ops.aten
 
 TALL = 128  # rows: a product of more is no faster than several
 
-Factor = Source | int  # what rounds are given, or the number of one of the rows that they give for it
+Factor = Source | int  # what iterations are given, or the number of one of the rows that they give for it
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The gradient at ``position`` (see ``Halves.wanted``): ``left`` transposed, times ``right``, all rounds' rows of
-    each below one another."""
+    """The gradient at ``position`` (see ``Partition.wanted``): ``left`` transposed, times ``right``, all iterations'
+    rows of each below one another."""
 
     position: int
     left: Factor
@@ -39,7 +40,8 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Factored:
-    """The gradients that are products, and what the rows are like that rounds give for them, each in one round."""
+    """The gradients that are products, and what the rows are like that iterations give for them, each in one
+    iteration."""
 
     products: tuple[Product, ...]
     rows: tuple[Given, ...]
@@ -48,22 +50,22 @@ class Factored:
 NOTHING = Factored((), ())
 
 
-def without_products(halves: Halves, width: int) -> tuple[Half, tuple[int, ...], Factored]:
+def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], Factored]:
     """The half backward that gives rows in place of products of them, the positions of the gradients that it still
-    gives, and what became of the others. ``width``: rounds after which a sum would be added to."""
-    half = halves.backward
-    assert half is not None
+    gives, and what became of the others. ``width``: iterations after which a sum would be added to."""
+    direction = partition.backward
+    assert direction is not None
     graph = torch.fx.Graph()
-    made: Any = graph.graph_copy(half.graph.graph, {})
+    made: Any = graph.graph_copy(direction.graph.graph, {})
     nodes = [node for node in graph.nodes if node.op == "placeholder"]
-    sources = dict(zip(nodes, half.sources, strict=True))
+    sources = dict(zip(nodes, direction.sources, strict=True))
     rows: dict[Any, int] = {}
     products = []
-    for position, (index, value) in enumerate(zip(halves.wanted, made, strict=True)):
-        if index < halves.carried + halves.stacked or not _is_product(value):
+    for position, (index, value) in enumerate(zip(partition.wanted, made, strict=True)):
+        if index < partition.carried + partition.stacked or not _is_product(value):
             continue
         factors = [value.args[0].args[0], value.args[1]]
-        own = {node for node in factors if not _is_stacked(halves, sources.get(node))}
+        own = {node for node in factors if not _is_stacked(partition, sources.get(node))}
         tall = factors[0].meta["val"].size(0) >= TALL
         if tall and _count(own - rows.keys()) * width > value.meta["val"].numel():
             continue  # much to keep, and little to add to
@@ -72,18 +74,18 @@ def without_products(halves: Halves, width: int) -> tuple[Half, tuple[int, ...],
                 rows.setdefault(node, len(rows))
         products.append(Product(position, *(rows[node] if node in own else sources[node] for node in factors)))
     if not products:
-        return half, tuple(range(len(made))), NOTHING
+        return direction, tuple(range(len(made))), NOTHING
     instead = {product.position for product in products}
     gives = tuple(position for position in range(len(made)) if position not in instead)
     values = [node.meta["val"] for node in rows]
     likes = tuple(Given(value.dtype, tuple(value.size()), True, value.device) for value in values)
     results = [*(made[position] for position in gives), *rows]
-    return _rewritten(half, graph, results, sources), gives, Factored(tuple(products), likes)
+    return _rewritten(direction, graph, results, sources), gives, Factored(tuple(products), likes)
 
 
 def _rewritten(
-    half: Half, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
-) -> Half:
+    direction: Direction, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
+) -> Direction:
     """The half with this graph, without what the results do not need, but for what is ``kept``."""
     graph.output(list(results))
     graph.eliminate_dead_code()
@@ -91,13 +93,13 @@ def _rewritten(
         if not node.users and sources[node].kind != kept:
             del sources[node]
             graph.erase_node(node)
-    module = torch.fx.GraphModule(half.graph, graph)
-    return Half(module, tuple(sources[node] for node in graph.nodes if node.op == "placeholder"))
+    module = torch.fx.GraphModule(direction.graph, graph)
+    return Direction(module, tuple(sources[node] for node in graph.nodes if node.op == "placeholder"))
 
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is made before the rounds: the rows of a stacked input times an invariant one, or its transpose, plus a
+    """What is made before the iterations: the rows of a stacked input times an invariant one, or its transpose, plus a
     bias. Its rows follow those of the stacked inputs, in the order in which they are made."""
 
     rows: int
@@ -114,14 +116,14 @@ class Ahead:
         return made.view(rows.size(0), rows.size(1), -1)
 
 
-def with_products(halves: Halves) -> tuple[Half, tuple[Ahead, ...]]:
+def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
     """The half forward that is given products of its rows, and which ones."""
-    half = halves.forward
+    direction = partition.forward
     graph = torch.fx.Graph()
     names: dict[torch.fx.Node, torch.fx.Node] = {}
-    made: Any = graph.graph_copy(half.graph.graph, names)
+    made: Any = graph.graph_copy(direction.graph.graph, names)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-    sources = dict(zip(placeholders, half.sources, strict=True))
+    sources = dict(zip(placeholders, direction.sources, strict=True))
     found: list[Ahead] = []
     behind = next(node for node in graph.nodes if node.op != "placeholder")
     for node in list(graph.nodes):
@@ -132,16 +134,16 @@ def with_products(halves: Halves) -> tuple[Half, tuple[Ahead, ...]]:
             row = graph.placeholder(f"ahead_{len(found)}")
         row.meta["val"] = node.meta["val"]
         node.replace_all_uses_with(row)
-        sources[row] = Source("stacked", halves.stacked + len(found))
+        sources[row] = Source("stacked", partition.stacked + len(found))
         found.append(ahead)
     if not found:
-        return half, ()
-    # A carried value that rounds do not use may still be kept for the way back.
-    return _rewritten(half, graph, made, sources, "carried"), tuple(found)
+        return direction, ()
+    # A carried value that iterations do not use may still be kept for the way back.
+    return _rewritten(direction, graph, made, sources, "carried"), tuple(found)
 
 
 def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> Ahead | None:
-    """What the node computes, if that can be made before the rounds."""
+    """What the node computes, if that can be made before the iterations."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return None
     *bias, rows, weight = node.args
@@ -160,11 +162,11 @@ def _is_product(value: Any) -> bool:
     return bool(value.target is aten.mm.default and value.args[0].target is aten.t.default)
 
 
-def _is_stacked(halves: Halves, source: Source | None) -> bool:
-    """Whether all rounds' rows of it are at hand when the rounds are over."""
+def _is_stacked(partition: Partition, source: Source | None) -> bool:
+    """Whether all iterations' rows of it are at hand when the iterations are over."""
     if source is None or source.kind in ("invariant", "size"):
         return False
-    return source.kind != "tangent" or source.index >= halves.carried
+    return source.kind != "tangent" or source.index >= partition.carried
 
 
 def _count(nodes: set[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What the forward half of a round hands to its backward half, in as few and as small pieces as can be.
+"""What the forward half of an iteration hands to its backward half, in as few and as small pieces as can be.
 
 Knows two graphs as the partitioner leaves them: what the first returns behind its results are inputs of the second.
 """
@@ -87,7 +87,8 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
 
 
 def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Values of one size and dtype are handed on as one; what a round is given is at hand anyway, and not copied."""
+    """Values of one size and dtype are handed on as one; what an iteration is given is at hand anyway, and not
+    copied."""
     values = returned(forward)
     given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     groups: dict[Any, list[torch.fx.Node]] = {}

@@ -1,10 +1,10 @@
-"""Ways of a round that part in little, as one program that computes both and selects (if-conversion; JANUS 4.2.1).
+"""Ways of an iteration that part in little, as one program that computes both and selects (if-conversion; JANUS 4.2.1).
 
 Where tensors decide only between what costs little and what has no effect, nobody has to wait for the decision: all is
-computed, and what comes of it selected. What comes before, and what comes behind in all ways, is there once.
+computed, and what comes of it selected. What comes before, and what comes behind in all arms, is there once.
 
-Gradients of what was not selected are zeros, and a zero times what is not finite is NaN. So between the ways nothing is
-differentiated that would multiply by a value. Knows programs of torch, not rounds.
+Gradients of what was not selected are zeros, and a zero times what is not finite is NaN. So between the arms nothing is
+differentiated that would multiply by a value. Knows programs of torch, not iterations.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class _Unfit(Exception):
     """The ways cannot be told as one."""
 
 
-def selecting(ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
-    """The ways (see ``choice.WayProgram``) as one program, for inputs of these kinds, that gives the results and the
+def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
+    """The ways (see ``switch.ArmProgram``) as one program, for inputs of these kinds, that gives the results and the
     number of the way that was taken; None where they part in more than is cheap, or where not all of it may be
     computed."""
     try:
-        return _Joining(ways, results, kinds).program()
+        return _Joining(arms, results, kinds).program()
     except _Unfit:
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The number of a way: that of one of two, as ``flag`` says."""
+    """The number of an arm: that of one of two, as ``flag`` says."""
 
     flag: int
     yes: Any
@@ -50,32 +50,32 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Rest:
-    """What remains to be done from some point on: the operations, the results, and which way it is."""
+    """What remains to be done from some point on: the operations, the results, and which arm it is."""
 
     nodes: list[Node]
     results: list[int]
-    way: Any  # a number, or _Asked
+    arm: Any  # a number, or _Asked
 
 
 class _Joining:
     """Makes one program of several. Values have new numbers: equal ones have one number."""
 
-    def __init__(self, ways: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
-        self.ways, self.inputs = ways, len(kinds)
-        self.answers = [way.answers for way in ways]
+    def __init__(self, arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
+        self.arms, self.inputs = arms, len(kinds)
+        self.answers = [arm.answers for arm in arms]
         self.known: dict[int, Known] = {}
         self.cheap: dict[int, bool] = {}  # by the id of a node
         self.alive: list[Node] = []  # whose ids these are
         self.next = self.inputs
-        self.bodies = [_trimmed(way.body, results) for way in ways]
-        self.flags = [[ref.index for ref in way.body.outputs[results:]] for way in ways]
+        self.bodies = [_trimmed(arm.body, results) for arm in arms]
+        self.flags = [[ref.index for ref in arm.body.outputs[results:]] for arm in arms]
         self.looks = [looked(body.nodes, body.outputs, kinds) for body in self.bodies]
-        self.names: list[dict[int, int]] = [{place: place for place in range(self.inputs)} for _ in ways]
+        self.names: list[dict[int, int]] = [{place: place for place in range(self.inputs)} for _ in arms]
         for place in range(self.inputs):
             self.known[place] = self.looks[0].known[place]
 
     def program(self) -> Program:
-        rest = self._rest(list(range(len(self.ways))), [0] * len(self.ways), frozenset())
+        rest = self._rest(list(range(len(self.arms))), [0] * len(self.arms), frozenset())
         nodes, first = list(rest.nodes), self.bodies[0]
         modes = replace(nodes[0].modes, grad=any(node.modes.grad for node in nodes)) if nodes else Modes()
         outputs: list[int] = []
@@ -83,19 +83,19 @@ class _Joining:
             if number < self.inputs or number in outputs:
                 number = self._emit(nodes, torch.clone, (Ref(number),), modes)
             outputs.append(number)
-        way = self._way(nodes, rest.way, replace(modes, grad=False))
-        outputs.append(way)
-        body: Program = self.ways[0].body
+        arm = self._arm(nodes, rest.arm, replace(modes, grad=False))
+        outputs.append(arm)
+        body: Program = self.arms[0].body
         return replace(
             body, nodes=tuple(nodes), outputs=tuple(map(Ref, outputs)),
             output_after=(len(nodes),) * len(outputs), assertions=(), leaves=(), inputs=first.inputs,
         )  # fmt: skip
 
-    def _way(self, nodes: list[Node], way: Any, modes: Modes) -> int:
-        if not isinstance(way, _Asked):
-            return self._emit(nodes, _numbered, (way,), modes)
-        yes, no = self._way(nodes, way.yes, modes), self._way(nodes, way.no, modes)
-        return self._emit(nodes, torch.where, (Ref(way.flag), Ref(yes), Ref(no)), modes)
+    def _arm(self, nodes: list[Node], arm: Any, modes: Modes) -> int:
+        if not isinstance(arm, _Asked):
+            return self._emit(nodes, _numbered, (arm,), modes)
+        yes, no = self._arm(nodes, arm.yes, modes), self._arm(nodes, arm.no, modes)
+        return self._emit(nodes, torch.where, (Ref(arm.flag), Ref(yes), Ref(no)), modes)
 
     def _emit(self, nodes: list[Node], func: Callable[..., Any], args: tuple[Any, ...], modes: Modes) -> int:
         number, self.next = self.next, self.next + 1
@@ -104,71 +104,71 @@ class _Joining:
 
     # -- ways of which some are the same up to a point --------------------------------------------------------------
 
-    def _rest(self, ways: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
-        """What these ways do, each from one of its operations on. ``asked``: the questions that part them from
+    def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
+        """What these arms do, each from one of its operations on. ``asked``: the questions that part them from
         others."""
         nodes: list[Node] = []
-        while all(at[way] < len(self.bodies[way].nodes) for way in ways):
-            made = [self._renamed(way, self.bodies[way].nodes[at[way]]) for way in ways]
+        while all(at[arm] < len(self.bodies[arm].nodes) for arm in arms):
+            made = [self._renamed(arm, self.bodies[arm].nodes[at[arm]]) for arm in arms]
             if any(_key(one) != _key(made[0]) for one in made):
                 break
-            nodes.append(self._done(ways, at, made[0]))
-        first = ways[0]
-        if len(ways) == 1:
+            nodes.append(self._done(arms, at, made[0]))
+        first = arms[0]
+        if len(arms) == 1:
             results = [self.names[first][ref.index] for ref in self.bodies[first].outputs]
             return _Rest(nodes, results, self._number(first, asked))
-        parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(way, n) for way in ways}) > 1]
+        parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(arm, n) for arm in arms}) > 1]
         if not parting:
             raise _Unfit  # something else parts them
-        numbers = {self.names[way].get(self.flags[way][parting[0]], -1) for way in ways}
+        numbers = {self.names[arm].get(self.flags[arm][parting[0]], -1) for arm in arms}
         if len(numbers) > 1 or -1 in numbers:
             raise _Unfit
         (flag,) = numbers
-        yes = [way for way in ways if self._answer(way, parting[0])]
-        no = [way for way in ways if not self._answer(way, parting[0])]
+        yes = [arm for arm in arms if self._answer(arm, parting[0])]
+        no = [arm for arm in arms if not self._answer(arm, parting[0])]
         known = asked | {parting[0]}
         joined = self._joined(flag, self._rest(yes, at, known), self._rest(no, at, known))
-        return _Rest([*nodes, *joined.nodes], joined.results, joined.way)
+        return _Rest([*nodes, *joined.nodes], joined.results, joined.arm)
 
-    def _answer(self, way: int, number: int) -> bool | None:
-        return self.answers[way][number] if number < len(self.answers[way]) else None
+    def _answer(self, arm: int, number: int) -> bool | None:
+        return self.answers[arm][number] if number < len(self.answers[arm]) else None
 
-    def _number(self, way: int, asked: frozenset[int]) -> Any:
+    def _number(self, arm: int, asked: frozenset[int]) -> Any:
         """The number of the way, if the questions that no other way answers otherwise are answered as it does."""
-        found: Any = way
-        for number, answer in reversed(list(enumerate(self.answers[way]))):
+        found: Any = arm
+        for number, answer in reversed(list(enumerate(self.answers[arm]))):
             if number not in asked:
-                flag = self.names[way].get(self.flags[way][number])
+                flag = self.names[arm].get(self.flags[arm][number])
                 if flag is None:
                     raise _Unfit
                 found = _Asked(flag, found, UNKNOWN) if answer else _Asked(flag, UNKNOWN, found)
         return found
 
-    def _renamed(self, way: int, node: Node) -> Node:
-        names = self.names[way]
+    def _renamed(self, arm: int, node: Node) -> Node:
+        names = self.names[arm]
 
         def leaf(value: Any) -> Any:
             return Ref(names[value.index]) if isinstance(value, Ref) else value
 
         return replace(node, args=substitute(node.args, leaf), kwargs=substitute(node.kwargs, leaf))
 
-    def _done(self, ways: list[int], at: list[int], node: Node) -> Node:
-        """All of these ways do this next."""
+    def _done(self, arms: list[int], at: list[int], node: Node) -> Node:
+        """All of these arms do this next."""
         outs = []
-        original = self.bodies[ways[0]].nodes[at[ways[0]]]
+        original = self.bodies[arms[0]].nodes[at[arms[0]]]
         for position, ref in enumerate(original.outs):
-            number = self.names[ways[0]].get(ref.index)
+            number = self.names[arms[0]].get(ref.index)
             if number is None:
                 number, self.next = self.next, self.next + 1
             outs.append(Ref(number))
-            self.known[number] = self.looks[ways[0]].known[ref.index]
-            for way in ways:
-                self.names[way][self.bodies[way].nodes[at[way]].outs[position].index] = number
+            self.known[number] = self.looks[arms[0]].known[ref.index]
+            for arm in arms:
+                self.names[arm][self.bodies[arm].nodes[at[arm]].outs[position].index] = number
         made = replace(node, outs=tuple(outs))
-        self.cheap[id(made)] = self.looks[ways[0]].cheap[at[ways[0]]]
+        self.cheap[id(made)] = self.looks[arms[0]].cheap[at[arms[0]]]
         self.alive.append(made)
-        for way in ways:
-            at[way] += 1
+        for arm in arms:
+            at[arm] += 1
         return made
 
     # -- two that part at a decision --------------------------------------------------------------------------------
@@ -186,11 +186,11 @@ class _Joining:
     def _joined_at(self, flag: int, yes: _Rest, no: _Rest, length: int) -> _Rest:
         """``length``: so many operations at the end are of both."""
         ends = len(yes.nodes) - length, len(no.nodes) - length
-        vain = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
-        if len(vain) > MOST or not all(self.cheap[id(node)] for node in vain):
+        speculated = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
+        if len(speculated) > MOST or not all(self.cheap[id(node)] for node in speculated):
             raise _Unfit
-        nodes: list[Node] = list(vain)
-        made = {out.index for node in vain for out in node.outs}
+        nodes: list[Node] = list(speculated)
+        made = {out.index for node in speculated for out in node.outs}
         pairs: dict[tuple[int, int], int] = {}
         mine: dict[int, int] = {}  # what the one calls a value of both -> what it is called now
         others: dict[int, int] = {}
@@ -230,7 +230,7 @@ class _Joining:
             self.alive.append(joined)
             nodes.append(joined)
         results = [one(a, b) for a, b in zip(yes.results, no.results, strict=True)]
-        return _Rest(nodes, results, _Asked(flag, _moved(yes.way, mine), _moved(no.way, others)))
+        return _Rest(nodes, results, _Asked(flag, _moved(yes.arm, mine), _moved(no.arm, others)))
 
     def _selected(self, nodes: list[Node], flag: int, a: int, b: int) -> int:
         one, other = self.known[a], self.known[b]
@@ -247,20 +247,20 @@ class _Joining:
 
 
 class _Apart(Exception):
-    """What looked like an operation of both ways is none. ``position``: among those at the end."""
+    """What looked like an operation of both arms is none. ``position``: among those at the end."""
 
     def __init__(self, position: int) -> None:
         self.position = position
 
 
-def _moved(way: Any, names: Mapping[int, int]) -> Any:
-    if not isinstance(way, _Asked):
-        return way
-    return _Asked(names.get(way.flag, way.flag), _moved(way.yes, names), _moved(way.no, names))
+def _moved(arm: Any, names: Mapping[int, int]) -> Any:
+    if not isinstance(arm, _Asked):
+        return arm
+    return _Asked(names.get(arm.flag, arm.flag), _moved(arm.yes, names), _moved(arm.no, names))
 
 
-def _numbered(way: int) -> torch.Tensor:
-    return torch.full((), way, dtype=torch.int64)
+def _numbered(arm: int) -> torch.Tensor:
+    return torch.full((), arm, dtype=torch.int64)
 
 
 def _plain(value: Any) -> Any:

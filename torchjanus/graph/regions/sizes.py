@@ -1,7 +1,7 @@
-"""The sizes of a round's tensors that change from call to call, as symbols of the round's own.
+"""The sizes of an iteration's tensors that change from call to call, as symbols of the iteration's own.
 
-A round is traced once for all sizes, in whatever graph it stands: there it is handed what its symbols are, and what
-tracing it has asked of them is asked of those sizes. Knows nothing of rounds, nor of programs.
+An iteration is traced once for all sizes, in whatever graph it stands: there it is handed what its symbols are, and
+what tracing it has asked of them is asked of those sizes. Knows nothing of iterations, nor of programs.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ __all__ = ["Named", "OwnSizes", "at", "named", "plain", "sizes_for"]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What a round is given, in symbols of its own: the kinds of its tensors, and sizes that it computes with.
-    ``values``: what each symbol is where the round stands."""
+    """What an iteration is given, in symbols of its own: the kinds of its tensors, and sizes that it computes with.
+    ``values``: what each symbol is where the iteration stands."""
 
     kinds: tuple[Any, ...]
     others: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Named:
 
 
 def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named:
-    """The same kinds and sizes, for wherever the round may stand."""
+    """The same kinds and sizes, for wherever the iteration may stand."""
     known: dict[sympy.Symbol, sympy.Symbol] = {}
     values: list[Any] = []
 
@@ -52,8 +52,8 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
             known[symbol] = _symbol(len(known))
             is_it = symbol == expr
             values.append(size if is_it else env.create_symintnode(symbol, hint=int(env.size_hint(symbol))))
-            if values[-1] < 2:  # asks, where that is not known: a round is traced for two or more
-                raise InternalFault("a round is given a size that is 0 or 1")
+            if values[-1] < 2:  # asks, where that is not known: an iteration is traced for two or more
+                raise InternalFault("an iteration is given a size that is 0 or 1")
         return plain(expr.xreplace(known))
 
     found = tuple((tuple(map(own, kind[0])), tuple(map(own, kind[1])), *kind[2:]) for kind in kinds)
@@ -61,7 +61,7 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
 
 
 def at(exprs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """These expressions in a round's own symbols, for these values of the symbols."""
+    """These expressions in an iteration's own symbols, for these values of the symbols."""
     env = {_symbol(number): value for number, value in enumerate(values)}
     return [_value(expr, env) for expr in exprs]
 
@@ -70,7 +70,7 @@ def sizes_for(sizes: Sequence[Any], conditions: Sequence[Any], values: Sequence[
     """What these are where the symbols have these values, of which the conditions must hold."""
     for condition in at(conditions, values):
         if not condition:  # asks whoever the sizes belong to
-            raise InternalFault("a round was traced for other sizes")
+            raise InternalFault("an iteration was traced for other sizes")
     return at(sizes, values)
 
 
@@ -88,7 +88,7 @@ def _symbol(number: int) -> sympy.Symbol:
 
 
 class OwnSizes:
-    """The symbols of a round while it is traced."""
+    """The symbols of an iteration while it is traced."""
 
     def __init__(self, hints: Sequence[int], others: Sequence[Any] = ()) -> None:
         self.symbolic = Symbolic(tuple(Dimension(Stand(n, f"size {n}"), hint) for n, hint in enumerate(hints)))
@@ -105,12 +105,12 @@ class OwnSizes:
         return made.requires_grad_(requires_grad)
 
     def kind_of(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """What a round must know of a tensor that it is given."""
+        """What an iteration must know of a tensor that it is given."""
         size, stride = (tuple(map(self.own, part)) for part in (tensor.size(), tensor.stride()))
         return (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
 
     def own(self, size: Any) -> Any:
-        """A size in the round's own symbols. Raises KeyError where it is none of these."""
+        """A size in the iteration's own symbols. Raises KeyError where it is none of these."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         return self._own(size.node.expr)
@@ -119,7 +119,7 @@ class OwnSizes:
         return plain(expr.xreplace({symbol: self._names[symbol] for symbol in expr.free_symbols}))
 
     def given(self, value: torch.Tensor, stacked: bool) -> Given:
-        """What one tensor that a round gives is like, for whoever is handed ``wanted`` sizes."""
+        """What one tensor that an iteration gives is like, for whoever is handed ``wanted`` sizes."""
         found = [self.own(one) for one in value.size()]
         size = tuple(one if isinstance(one, int) else self._number(one) for one in found)
         return Given(value.dtype, size, stacked, value.device)
@@ -129,7 +129,7 @@ class OwnSizes:
 
     @property
     def wanted(self) -> tuple[Any, ...]:
-        """The sizes that whoever runs the rounds is handed: the symbols, and what else tensors have."""
+        """The sizes that whoever runs the iterations is handed: the symbols, and what else tensors have."""
         return tuple(self._wanted)
 
     def conditions(self) -> tuple[Any, ...]:

@@ -1,6 +1,7 @@
-"""A round of a loop in which tensors decide, as a differentiable function of torch: one of several ways (JANUS 4.2.1).
+"""An iteration of a loop in which tensors decide, as a differentiable function of torch: one of several arms (JANUS
+4.2.1).
 
-``Choice`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing
+``Switch`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing
 of how ways are run, nor of where they were found.
 """
 
@@ -20,18 +21,18 @@ from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.ir.program import Program, Ref
 from torchjanus.graph.operators.loop_op import Given, describe, new_key
 from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
-from torchjanus.graph.regions.partition import Halves, Source, halves_of, kind_of
+from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.select import selecting
 from torchjanus.graph.regions.sizes import named
 from torchjanus.graph.regions.speculation import concrete
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.trace_program import substitute
 
-__all__ = ["Choice", "ChoiceHalves", "WayProgram"]
+__all__ = ["ArmProgram", "Switch", "SwitchPartition"]
 
 
 @dataclass(frozen=True, slots=True)
-class WayProgram:
+class ArmProgram:
     """One way: a program that gives the results, and then what is asked; ``answers``: what the answers are on this
     way."""
 
@@ -40,15 +41,15 @@ class WayProgram:
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class ChoiceHalves:
+class SwitchPartition:
     """All ways in both directions, for inputs of one kind.
 
-    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each way, in which
+    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each arm, in which
     column each of what it saves is.
     """
 
     key: int
-    ways: tuple[Halves, ...]
+    arms: tuple[Partition, ...]
     answers: tuple[tuple[bool, ...], ...]
     results: int
     gives: tuple[Given, ...]  # the results
@@ -57,20 +58,20 @@ class ChoiceHalves:
     tangents: tuple[int, ...]  # the results that have gradients
     wanted: tuple[int, ...]  # the inputs that have gradients
     gradients: tuple[Given, ...]
-    kept: tuple[Source, ...]  # what the ways backwards are given, beside tangents
+    kept: tuple[Source, ...]  # what the arms backwards are given, beside tangents
     random: bool
 
 
 @dataclass(eq=False)
-class Choice:
-    """One round as a function of tensors: what it carries on, and the number of the way that it took."""
+class Switch:
+    """One iteration as a function of tensors: what it carries on, and the number of the way that it took."""
 
-    ways: tuple[WayProgram, ...]
+    arms: tuple[ArmProgram, ...]
     results: int
-    made: dict[Any, ChoiceHalves] = field(default_factory=dict)
+    made: dict[Any, SwitchPartition] = field(default_factory=dict)
     flowing: dict[Any, Any] = field(default_factory=dict)  # what is asked about its gradients, by what is used of it
-    joined: dict[Any, Program | None] = field(default_factory=dict)  # the ways as one, by kinds, where that pays
-    stale: bool = False  # more ways are known by now
+    joined: dict[Any, Program | None] = field(default_factory=dict)  # the arms as one, by kinds, where that pays
+    stale: bool = False  # more arms are known by now
     __name__ = "choice"
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
@@ -81,8 +82,8 @@ class Choice:
             with Ambient() as ambient:
                 run(joined, values, ambient)
             return [values[ref.index] for ref in joined.outputs]
-        halves = self.halves(kinds)
-        found = _Chosen.apply(halves, *given)  # type: ignore[no-untyped-call]
+        partition = self.partition(kinds)
+        found = _Chosen.apply(partition, *given)  # type: ignore[no-untyped-call]
         return list(found[: self.results + 1])
 
     def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | None:
@@ -90,30 +91,30 @@ class Choice:
         if key is None:
             return None
         if key not in self.joined:
-            self.joined[key] = selecting(self.ways, self.results, key)
+            self.joined[key] = selecting(self.arms, self.results, key)
         return self.joined[key]
 
-    def halves(self, kinds: Sequence[tuple[Any, ...]]) -> ChoiceHalves:
+    def partition(self, kinds: Sequence[tuple[Any, ...]]) -> SwitchPartition:
         """All ways for inputs of these kinds. Raises Refused."""
         kinds = tuple(kinds)
         if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
-            raise _refused(self.ways, "work on tensors whose sizes change")
-        halves = self.made.get(kinds)
-        if halves is None:
-            halves = self.made[kinds] = _halves(self.ways, self.results, kinds)
-        return halves
+            raise _refused(self.arms, "work on tensors whose sizes change")
+        partition = self.made.get(kinds)
+        if partition is None:
+            partition = self.made[kinds] = _partition(self.arms, self.results, kinds)
+        return partition
 
     def flows(self, kinds: Sequence[tuple[Any, ...]]) -> list[list[list[bool]]]:
-        """Of each way, for each result, into which inputs its gradient flows."""
-        return [_flows(way.body, self.results, kinds) for way in self.ways]
+        """Of each arm, for each result, into which inputs its gradient flows."""
+        return [_flows(arm.body, self.results, kinds) for arm in self.arms]
 
 
-def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ...], ...]) -> ChoiceHalves:
-    made = [_half(way.body, kinds) for way in ways]
-    given = [tuple(replace(one, stacked=False) for one in half.gives) for half in made]
+def _partition(arms: Sequence[ArmProgram], results: int, kinds: tuple[tuple[Any, ...], ...]) -> SwitchPartition:
+    made = [_part(arm.body, kinds) for arm in arms]
+    given = [tuple(replace(one, stacked=False) for one in direction.gives) for direction in made]
     gives = given[0][:results]
     if any(some[:results] != gives for some in given):
-        raise _refused(ways, "leave tensors of different sizes or types")
+        raise _refused(arms, "leave tensors of different sizes or types")
     most: Counter[Given] = Counter()
     for one, some in zip(made, given, strict=True):
         most |= Counter(some[one.results :])
@@ -127,12 +128,12 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
     for one, where in zip(made, places, strict=True):
         for source in one.kept:
             if source.kind == "output" and source.index >= results:
-                raise _refused(ways, "need what was asked for their gradients")
+                raise _refused(arms, "need what was asked for their gradients")
             kept[replace(source, index=where[source.index]) if source.kind == "saved" else source] = None
-    return ChoiceHalves(
+    return SwitchPartition(
         key=new_key(),
-        ways=tuple(made),
-        answers=tuple(way.answers for way in ways),
+        arms=tuple(made),
+        answers=tuple(arm.answers for arm in arms),
         results=results,
         gives=gives,
         columns=columns,
@@ -145,8 +146,8 @@ def _halves(ways: Sequence[WayProgram], results: int, kinds: tuple[tuple[Any, ..
     )
 
 
-def _half(body: Program, kinds: tuple[tuple[Any, ...], ...]) -> Halves:
-    return halves_of(body, 0, 0, named(kinds), copied=frozenset(range(len(body.outputs))))
+def _part(body: Program, kinds: tuple[tuple[Any, ...], ...]) -> Partition:
+    return partition_of(body, 0, 0, named(kinds), copied=frozenset(range(len(body.outputs))))
 
 
 def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> list[list[bool]]:
@@ -196,15 +197,15 @@ class _Chosen(torch.autograd.Function):
     """One way, differentiated by the same way backwards."""
 
     @staticmethod
-    def forward(ctx: Any, halves: ChoiceHalves, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, partition: SwitchPartition, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        way = Given(torch.int64, (), False)
-        target = CHOOSE_RANDOM if halves.random else CHOOSE
-        made = target(halves.key, describe((*halves.gives, way, *halves.columns)), list(given))
-        results = halves.results
-        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in halves.tangents))
+        arm = Given(torch.int64, (), False)
+        target = CHOOSE_RANDOM if partition.random else CHOOSE
+        made = target(partition.key, describe((*partition.gives, arm, *partition.columns)), list(given))
+        results = partition.results
+        ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in partition.tangents))
         kept = []
-        for source in halves.kept:
+        for source in partition.kept:
             match source.kind:
                 case "output":
                     kept.append(made[source.index])
@@ -213,27 +214,29 @@ class _Chosen(torch.autograd.Function):
                 case _:
                     kept.append(given[source.index])
         ctx.save_for_backward(made[results], *kept)
-        ctx.halves, ctx.inputs = halves, len(given)
+        ctx.partition, ctx.inputs = partition, len(given)
         return tuple(made)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        halves: ChoiceHalves = ctx.halves
-        given = [tangents[index] for index in halves.tangents]
+        partition: SwitchPartition = ctx.partition
+        given = [tangents[index] for index in partition.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
         results: list[Any] = [None] * ctx.inputs
-        if "1" in present and halves.wanted:
-            way, *kept = ctx.saved_tensors
+        if "1" in present and partition.wanted:
+            arm, *kept = ctx.saved_tensors
             made = CHOOSE_BACKWARD(
-                halves.key, describe(halves.gradients), present, way,
+                partition.key, describe(partition.gradients), present, arm,
                 [tangent for tangent in given if tangent is not None], list(kept),
             )  # fmt: skip
-            for index, gradient in zip(halves.wanted, made, strict=True):
+            for index, gradient in zip(partition.wanted, made, strict=True):
                 results[index] = gradient
         return (None, *results)
 
 
-def _refused(ways: Sequence[WayProgram], what: str) -> Refused:
-    place = next((node.place for way in ways for node in way.body.nodes if node.place != NOWHERE), NOWHERE)
-    return Refused(Refusal(place, f"the ways through a round of a loop {what}", "They are no rounds of one loop.", ""))
+def _refused(arms: Sequence[ArmProgram], what: str) -> Refused:
+    place = next((node.place for arm in arms for node in arm.body.nodes if node.place != NOWHERE), NOWHERE)
+    return Refused(
+        Refusal(place, f"the arms through an iteration of a loop {what}", "They are no iterations of one loop.", "")
+    )

@@ -1,7 +1,8 @@
-"""Who gets a gradient from a loop in which tensors decide: that depends on the ways that its rounds went.
+"""Who gets a gradient from a loop in which tensors decide: that depends on the arms that its iterations went.
 
-Eager leaves the gradient of what no round has used None, and optimizers skip it. So the ways that were taken are asked
-for after the loop, and where the answer is another one the run is another path. Knows functions of torch, not traces.
+Eager leaves the gradient of what no iteration has used None, and optimizers skip it. So the arms that were taken are
+asked for after the loop, and where the answer is another one the run is another path. Knows functions of torch, not
+traces.
 """
 
 from __future__ import annotations
@@ -20,36 +21,36 @@ __all__ = ["Flow", "Flows", "asked_by", "asking_of"]
 
 MOST = 256  # sets of variables
 
-Matrix = Sequence[Sequence[Sequence[bool]]]  # of each way, for each result, into which inputs its gradient flows
+Matrix = Sequence[Sequence[Sequence[bool]]]  # of each arm, for each result, into which inputs its gradient flows
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """How gradients flow through rounds. ``last``: the results of the last round that are used after the loop;
-    ``each``: those of all rounds that are."""
+    """How gradients flow through iterations. ``last``: the results of the last iteration that are used after the loop;
+    ``each``: those of all iterations that are."""
 
     matrix: Matrix
     last: frozenset[int]
     each: frozenset[int]
 
-    def back(self, way: int, live: Iterable[int]) -> frozenset[int]:
-        """The inputs of a round into which the gradients of its results flow, if these have any."""
-        rows = [self.matrix[way][result] for result in {*live, *self.each}]
+    def back(self, arm: int, live: Iterable[int]) -> frozenset[int]:
+        """The inputs of an iteration into which the gradients of its results flow, if these have any."""
+        rows = [self.matrix[arm][result] for result in {*live, *self.each}]
         return frozenset(i for row in rows for i, flows in enumerate(row) if flows)
 
-    def reached(self, ways: Sequence[int]) -> frozenset[int]:
-        """The inputs that get a gradient: carried ones before the first round, others in any."""
+    def reached(self, arms: Sequence[int]) -> frozenset[int]:
+        """The inputs that get a gradient: carried ones before the first iteration, others in any."""
         found: set[int] = set()
         live = self.last
-        for way in reversed(ways):
-            given = self.back(way, live)
+        for arm in reversed(arms):
+            given = self.back(arm, live)
             found |= given
             live = frozenset(i for i in given if i < self.results)
         return frozenset(i for i in found if i >= self.results) | live
 
     @property
     def results(self) -> int:
-        """How many results a round has, and so how many of its inputs are carried."""
+        """How many results an iteration has, and so how many of its inputs are carried."""
         return len(self.matrix[0])
 
     def dependent(self) -> frozenset[int]:
@@ -57,26 +58,26 @@ class Flows:
         matters, then, whether all of those are differentiated."""
         single = [replace(self, last=frozenset({one}), each=frozenset()) for one in self.last]
         single += [replace(self, last=frozenset(), each=frozenset({one})) for one in self.each]
-        ways = range(len(self.matrix))
-        found = [frozenset.intersection(*(one.back(way, one.last) for way in ways)) for one in single]
+        arms = range(len(self.matrix))
+        found = [frozenset.intersection(*(one.back(arm, one.last) for arm in arms)) for one in single]
         partly = frozenset[int]().union(*(one.uncertain() for one in single))
         return partly | (frozenset[int]().union(*found) - frozenset.intersection(*found) if found else frozenset())
 
     def uncertain(self) -> frozenset[int]:
         """The inputs that get a gradient in some runs only."""
-        results, ways = self.results, range(len(self.matrix))
+        results, arms = self.results, range(len(self.matrix))
         met, pending = set[frozenset[int]](), [self.last]
         ever: set[int] = set()
         while pending and len(met) < MOST:
             live = pending.pop()
-            for way in ways:
-                given = self.back(way, live)
+            for arm in arms:
+                given = self.back(arm, live)
                 ever |= given
                 following = frozenset(i for i in given if i < results)
                 if following not in met:
                     met.add(following)
                     pending.append(following)
-        always = frozenset.intersection(*(self.back(way, self.last) for way in ways))
+        always = frozenset.intersection(*(self.back(arm, self.last) for arm in arms))
         carried = frozenset.intersection(*met) if not pending else frozenset()
         certain = frozenset(i for i in always if i >= results) | carried
         return frozenset(ever) - certain
@@ -135,20 +136,20 @@ class Flow:
         register(key, self)  # type: ignore[arg-type]
 
     def begin(self) -> None:
-        """The rounds begin."""
+        """The iterations begin."""
         self.used, self.met = set(), set()
 
     def check(self) -> None:
         """Gradients have come to all that is used after the loop, as was supposed. Raises Refused."""
         if self.used - self.met:
-            what = "the gradients of a loop's rounds depend on the ways that these go"
+            what = "the gradients of a loop's iterations depend on the arms that these go"
             raise Refused(Refusal(NOWHERE, what, "And not all that the loop leaves is differentiated.", ""))
 
-    def reached(self, ways: Sequence[int]) -> list[bool]:
-        """See ``choice_op.Reaching``."""
-        if any(way < 0 for way in ways):
+    def reached(self, arms: Sequence[int]) -> list[bool]:
+        """See ``switch_op.Reaching``."""
+        if any(arm < 0 for arm in arms):
             return [False] * len(self.asked)
-        found = self.flows.reached(ways)
+        found = self.flows.reached(arms)
         return [index in found for index in self.asked]
 
     def mark(self, number: int) -> Any:
@@ -182,10 +183,10 @@ class _Reaching:
     flow: Flow
     __name__ = "reached"
 
-    def __call__(self, ways: torch.Tensor) -> torch.Tensor:
+    def __call__(self, arms: torch.Tensor) -> torch.Tensor:
         if self.flow.key is None:
             self.flow.known_as(new_key())
-        return REACHED(self.flow.key, len(self.flow.asked), ways)  # type: ignore[no-any-return]
+        return REACHED(self.flow.key, len(self.flow.asked), arms)  # type: ignore[no-any-return]
 
 
 def _closed(tensor: torch.Tensor) -> None:

@@ -170,7 +170,7 @@ class _Finder:
                 self.pins[index] = f"it reaches {node.target} as {path[0]!r} ({derived.name}), which must be constant"
 
     def _alike(self, one: Any, other: Any) -> bool:
-        """Equal geometries, but for sizes that are slots: how many rounds a loop has gone through."""
+        """Equal geometries, but for sizes that are slots: how many iterations a loop has gone through."""
         if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
             return all(map(self._alike, one, other))
         return bool(one == other) or (type(one) is int and (one, other) in [(a, b) for _, a, b in self.pairs])

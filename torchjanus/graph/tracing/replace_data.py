@@ -1,6 +1,6 @@
 """``x.data = y``: from then on the tensor x lies where y does, and what lay in its place is let go.
 
-Optimizers that step aside and back again (SAM, adversarial training) put parameters back this way, and averages and
+Optimizers that step aside and back again (SAM, adversarial training) put parameters back this variant, and averages and
 target networks are made so. In a trace the stand-in of x is put on the memory of y's, and stands for the same node:
 what is done to one is done to both, and autograd finds x as the leaf that it was. Whoever commits puts the real tensor
 on the memory of a value that the graph has made. Knows nothing of how the rest of a program is traced.

@@ -356,7 +356,7 @@ class _Run:
         ]
         bases = ViewBases(memory, tensors, finals, made, self._on_host)
         self.outputs = tuple(
-            bases.told(tensor, result) if number in looked_at else result
+            bases.merged(tensor, result) if number in looked_at else result
             for number, (tensor, result) in enumerate(zip(finals, made, strict=True))
         )
         # Where a gradient is only thrown away, nobody knows whether there was one.

@@ -1,4 +1,4 @@
-"""What an ``if`` statement decides about, from its test to where both ways meet again.
+"""What an ``if`` statement decides about, from its test to where both variants meet again.
 
 Only a statement that is always left at its end has such a place: one that may be left by ``return``, ``break`` or
 ``continue``, or suspended, has not. An exception leaves the region, too; nothing is known of where it goes.
@@ -22,7 +22,7 @@ _JUMPS = (ast.Break, ast.Continue)
 
 
 def region(walk: Walk, node: ast.If, rewrite: Callable[[], ast.stmt]) -> ast.stmt:
-    """The statement that ``rewrite`` makes, in a region of its own if its ways meet again."""
+    """The statement that ``rewrite`` makes, in a region of its own if its variants meet again."""
     if walk.regions == MOST or _leaves([node], looping=False):
         return rewrite()
     where = location_of(node)

@@ -83,7 +83,7 @@ class Walk:
         self._kinds.update(dict.fromkeys(nodes, "counted"))
 
     def turning(self, node: ast.Compare) -> None:
-        """The site of this comparison says that a loop goes round no more if it does not hold; and so do those of
+        """The site of this comparison says that a loop iterates no more if it does not hold; and so do those of
         calls of ``len()`` in it."""
         self._kinds[node] = "turning"
         for part in (node.left, *node.comparators):

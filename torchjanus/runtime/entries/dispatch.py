@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.host.assumption import Assumption, Identity, TensorKind, TypeOf, ValueOf
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import Branching
@@ -28,28 +28,28 @@ _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, Referenc
 
 
 class Dispatch:
-    """Of some routes: ``origin`` is where they differ most, None if nowhere."""
+    """Of some routes: ``access_path`` is where they differ most, None if nowhere."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
-        self.origin: Origin | None = None
+        self.access_path: AccessPath | None = None
         self._table: dict[Feature, tuple[Route, ...]] = {}
         self._late: Route | None = None
         self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None  # what tells routes apart, by route
         if len(routes) >= WORTHWHILE:
             self._choose([_told(route) for route in routes])
 
-    def _choose(self, told: list[dict[Origin, Feature]]) -> None:
+    def _choose(self, told: list[dict[AccessPath, Feature]]) -> None:
         shared = set.intersection(*(set(features) for features in told))
         if not shared:
             return
         # Of equally good ones the shortest path: it is read at each call.
-        order = sorted(shared, key=lambda origin: (len(str(origin)), str(origin)))
-        best = max(order, key=lambda origin: len({features[origin] for features in told}))
+        order = sorted(shared, key=lambda access_path: (len(str(access_path)), str(access_path)))
+        best = max(order, key=lambda access_path: len({features[access_path] for features in told}))
         found = [features[best] for features in told]
         if len(set(found)) == 1:
             return
-        self.origin = best
+        self.access_path = best
         for value in set(found):
             # A value is of a type: graphs for all values of that type are worth trying, too.
             kinds = {value, ("type", value[1][0])} if value[0] == "value" else {value}
@@ -57,10 +57,10 @@ class Dispatch:
 
     def candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Route, ...]:
         """The routes to be tried on this call, in order."""
-        if self.origin is None:
+        if self.access_path is None:
             return self.routes
         try:
-            now = self.origin.read(args, kwargs)
+            now = self.access_path.read(args, kwargs)
         except _BROKEN:
             return ()  # every route relies on there being something
         found = self._table.get(("value", (type(now), token_of(now))))
@@ -73,7 +73,7 @@ class Dispatch:
             return 0
         try:
             if self._own is None:
-                self._own = _told_apart(self.routes)
+                self._own = _distinguished(self.routes)
             for route in self.candidates(args, kwargs):
                 if any(not entry.broken(args, kwargs, own) for entry, own in self._own[id(route)]):
                     return id(route)
@@ -96,7 +96,7 @@ def _first(route: Route, routes: tuple[Route, ...]) -> tuple[Route, ...]:
     return tuple(sorted(routes, key=lambda other: other is not route))
 
 
-def _told_apart(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Assumption]]]]:
+def _distinguished(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Assumption]]]]:
     """Of each route the entries, and of these what they assume of places of which another assumes something else."""
     spoken = {id(entry): {str(a): a for a in entry.assumptions} for route in routes for entry in route.entries}
     shared = set.intersection(*map(set, spoken.values()))
@@ -107,22 +107,22 @@ def _told_apart(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Ass
 
 
 def _place(assumption: Assumption) -> tuple[str, ...]:
-    return tuple(str(origin) for origin in assumption.origins())
+    return tuple(str(access_path) for access_path in assumption.access_paths())
 
 
-def _told(route: Route) -> dict[Origin, Feature]:
+def _told(route: Route) -> dict[AccessPath, Feature]:
     """What all graphs of a route assume of the values that they find, by place: the class, or the very value."""
     first, *others = map(_features, route.entries)
-    return {origin: f for origin, f in first.items() if all(other.get(origin) == f for other in others)}
+    return {access_path: f for access_path, f in first.items() if all(other.get(access_path) == f for other in others)}
 
 
-def _features(entry: Entry) -> dict[Origin, Feature]:
-    found: dict[Origin, Feature] = {}
+def _features(entry: Entry) -> dict[AccessPath, Feature]:
+    found: dict[AccessPath, Feature] = {}
     for assumption in entry.assumptions:
         feature = _feature(assumption)
-        for origin in assumption.origins() if feature is not None else ():
-            if not origin.waits_for:  # on an extern call, which has not been made yet
-                found[origin] = feature  # type: ignore[assignment]
+        for access_path in assumption.access_paths() if feature is not None else ():
+            if not access_path.waits_for:  # on an extern call, which has not been made yet
+                found[access_path] = feature  # type: ignore[assignment]
     return found
 
 

@@ -306,21 +306,21 @@ class _Race:
         self._engine = engine
         self._candidates = (replay, candidate)
         self._times = [[other for _, other in known], [one for one, _ in known]]
-        self._turn = 0
+        self._iteration = 0
         # The first run of each warms up its caches; the trial has not counted its own.
         self._cold = 0 if known else 1
         self._turns = 2 * max(2, _TIMED_CALLS - len(known))
 
     def __call__(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int]) -> Any:
-        number = self._turn % len(self._candidates)
-        self._turn += 1
+        number = self._iteration % len(self._candidates)
+        self._iteration += 1
         candidate = self._candidates[number]
         started = time.perf_counter()
         values = candidate.run(inputs, slots)
         taken = time.perf_counter() - started
         self._times[number].append(taken)
         self._engine.charge("race", taken)
-        if self._turn >= self._turns:
+        if self._iteration >= self._turns:
             medians = [statistics.median(times[self._cold :]) for times in self._times]
             times = [*zip(self._candidates, medians, strict=True)]
             clear = max(medians) >= _LEAD * min(medians)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import RESULTS, Origin, Step
+from torchjanus.core.access_path import RESULTS, AccessPath, Step
 from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.aten.symbolic_sizes import Fixed
@@ -27,8 +27,8 @@ from torchjanus.graph.loops.roll.roll import is_nested
 from torchjanus.graph.lowering.lower import made_in
 from torchjanus.graph.operators.host_column import reckoned
 from torchjanus.graph.recursion.cells.invoke import Unrolled
-from torchjanus.graph.recursion.grouping.grouping import with_groves
-from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.grouping.grouping import with_call_groups
+from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.regions.loop import HeldCount
 from torchjanus.host.assumption import (
     AmbientState,
@@ -97,7 +97,7 @@ class Entry:
         """Whether somebody could tell of an extern call that is made before the commit."""
         return any(not event.effects.harmless or event.draws for some in self.plan.schedule.stages for event in some)
 
-    def way_to(self, entry: Entry) -> list[Assertion]:
+    def path_to(self, entry: Entry) -> list[Assertion]:
         """What was decided on the way to it: nothing."""
         return []
 
@@ -119,8 +119,8 @@ class Entry:
 
     def varying(self) -> set[Any]:
         """The tokens of all that it takes as an input."""
-        inputs = (o.token for o, held in zip(self.plan.origins, self.plan.pinned, strict=True) if held is None)
-        return {*inputs, *(origin.token for origin in self.plan.varying)}
+        inputs = (o.token for o, held in zip(self.plan.access_paths, self.plan.pinned, strict=True) if held is None)
+        return {*inputs, *(access_path.token for access_path in self.plan.varying)}
 
     def broken(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], among: Sequence[Assumption] | None = None
@@ -130,7 +130,9 @@ class Entry:
         known = (
             a
             for a in (self.assumptions if among is None else among)
-            if not _waiting(a) and not _unmade(a, kwargs) and not any(origin.is_grown for origin in a.origins())
+            if not _waiting(a)
+            and not _unmade(a, kwargs)
+            and not any(access_path.is_grown for access_path in a.access_paths())
         )
         return [assumption for assumption in known if not assumption.holds(args, kwargs)]
 
@@ -138,14 +140,14 @@ class Entry:
         """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
         if isinstance(assumption, ValueOf) and self._is_number(assumption):
             # A number that Python itself needs (a length, an index) would be held constant all the same.
-            read = Read(assumption.origin).token
+            read = Read(assumption.access_path).token
             needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
-            found = [] if needed else [assumption.origin]
-        elif isinstance(assumption, Identity) and _is_gradient(assumption.origin):
+            found = [] if needed else [assumption.access_path]
+        elif isinstance(assumption, Identity) and _is_gradient(assumption.access_path):
             # One gradient was made anew, so all were: one more graph, not one for each parameter.
-            found = [a.origin for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.origin)]
+            found = [a.access_path for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.access_path)]
         elif isinstance(assumption, Identity) and self._may_vary(assumption):
-            found = [assumption.origin]
+            found = [assumption.access_path]
         else:
             found = []
         return [o.token for o in found if o.token not in self.group.relaxed]
@@ -154,19 +156,23 @@ class Entry:
         """Whether it is a number, or a text that is known to change."""
         if type(assumption.value) is not str:
             return type(assumption.value) in (int, float)
-        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        reads = (
+            e for e in self.group.traces[-1].events if isinstance(e, Found) and e.access_path == assumption.access_path
+        )
         return any(read.kind == "number" for read in reads)
 
     def _may_vary(self, assumption: Identity) -> bool:
         """Whether another object could be there: not what decides which code runs."""
         if callable(assumption.value) and not isinstance(assumption.value, torch.nn.Module):
             return False
-        reads = (e for e in self.group.traces[-1].events if isinstance(e, Found) and e.origin == assumption.origin)
+        reads = (
+            e for e in self.group.traces[-1].events if isinstance(e, Found) and e.access_path == assumption.access_path
+        )
         return all(read.kind in ("tensor", "object") for read in reads)
 
 
-def _is_gradient(origin: Origin) -> bool:
-    return origin.step is Step.FIELD and origin.key == "grad"
+def _is_gradient(access_path: AccessPath) -> bool:
+    return access_path.step is Step.FIELD and access_path.key == "grad"
 
 
 def _waiting(assumption: Assumption) -> bool:
@@ -176,15 +182,15 @@ def _waiting(assumption: Assumption) -> bool:
 def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
     """Whether it speaks of an extern call that has not been made."""
     results = kwargs.get(RESULTS, {})
-    return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.origins())
+    return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.access_paths())
 
 
-def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: Elsewhere | None = None) -> Entry:
+def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhere: Elsewhere | None = None) -> Entry:
     """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
     can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
-    plan = _planned(group, repertoire)
+    plan = _planned(group, variant_table)
     try:
-        plan, lowered = _lowered(group, plan, repertoire, elsewhere)
+        plan, lowered = _lowered(group, plan, variant_table, elsewhere)
     except Pending:
         group.planned = group.planned or (_asked(group), plan)  # it is asked for again
         raise
@@ -197,7 +203,7 @@ def make_entry(group: Group, executor: str, repertoire: Repertoire, elsewhere: E
             group.held = True
         else:
             raise
-        return make_entry(group, executor, repertoire, elsewhere)
+        return make_entry(group, executor, variant_table, elsewhere)
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
@@ -226,14 +232,14 @@ def _asked(group: Group) -> Any:
     return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
 
 
-def _planned(group: Group, repertoire: Repertoire) -> Generalised:
+def _planned(group: Group, variant_table: VariantTable) -> Generalised:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
     plan, traces = _generalised(group, group.traces), group.traces
     if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
         plan, traces = _generalised(group, told), told
-    return with_groves(plan, traces[-1], repertoire)
+    return with_call_groups(plan, traces[-1], variant_table)
 
 
 def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:
@@ -258,13 +264,13 @@ def alone(entry: Entry, executor: str) -> Entry:
 
 
 def _lowered(
-    group: Group, plan: Generalised, repertoire: Repertoire, elsewhere: Elsewhere | None
+    group: Group, plan: Generalised, variant_table: VariantTable, elsewhere: Elsewhere | None
 ) -> tuple[Generalised, Lowered]:
-    """The graph, and of what it is made: with trip counts as sizes, where what rounds give is used all together, or
+    """The graph, and of what it is made: with trip counts as sizes, where what iterations give is used all together, or
     what they take is made for all of them."""
     made = plan.program
     if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
-        plan = _counted(group, repertoire)
+        plan = _counted(group, variant_table)
     try:
         lowered = _lower(plan, elsewhere)
         _check_made(group, plan, lowered)
@@ -273,7 +279,7 @@ def _lowered(
         if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
             raise
         try:
-            plan = _counted(group, repertoire)
+            plan = _counted(group, variant_table)
             return plan, lowered_or_kept(plan.program, elsewhere)
         except (Refused, Fixed):
             group.counted, group.planned = False, None
@@ -300,10 +306,10 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
         raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
 
 
-def _counted(group: Group, repertoire: Repertoire) -> Generalised:
+def _counted(group: Group, variant_table: VariantTable) -> Generalised:
     """The plan with trip counts as sizes. It is kept: its graph may be made elsewhere."""
     group.counted = True
-    plan = _planned(group, repertoire)
+    plan = _planned(group, variant_table)
     group.planned = (_asked(group), plan)
     return plan
 
@@ -317,7 +323,7 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         members = plan.dimensions.symbols
         held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
         if not held:
-            what = f"the number of a loop's rounds cannot change: {'; '.join(fixed.dimensions.values())}"
+            what = f"the number of a loop's iterations cannot change: {'; '.join(fixed.dimensions.values())}"
             raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
         raise Split(held) from fixed
     except Unrolled:
@@ -333,7 +339,7 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
 
 def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
     """Raises Split where runs of the path have sizes 0 or 1 for which the graph is not right."""
-    parts = list(plan.dimensions.told_by_few())
+    parts = list(plan.dimensions.seen_few_times())
     if not parts or all(holds_for(condition, trace) for condition in lowered.conditions for trace in group.traces):
         return
     if len({key_of(trace, parts) for trace in group.traces}) > 1:
@@ -360,7 +366,7 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
 def _is_one(expr: Any) -> bool:
     """Whether it asks whether a size equals itself. (A NaN does not.)"""
     same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
-    sizes = all(isinstance(leaf, Read) and is_size(leaf.origin) for leaf in leaves(expr)) if same else False
+    sizes = all(isinstance(leaf, Read) and is_size(leaf.access_path) for leaf in leaves(expr)) if same else False
     return sizes and len({arg.token for arg in expr.args}) == 1
 
 
@@ -368,7 +374,7 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     """Where inputs change in place, tensors that are new at each call must not share memory with them."""
     if not lowered.mutated and not lowered.replaced and not lowered.restored:
         return ()
-    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.origins[i])]
+    fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.access_paths[i])]
     if not fresh:
         return ()
     changed = {*lowered.mutated, *lowered.restored}
@@ -390,7 +396,7 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
                 "Clone it before the step.",
             )
         )
-    one = Distinct(NOWHERE, tuple(plan.origins[i] for i in fresh), held, together, moving)
+    one = Distinct(NOWHERE, tuple(plan.access_paths[i] for i in fresh), held, together, moving)
     return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
 
 
@@ -401,4 +407,6 @@ def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collectio
     examples = [plan.program.inputs[i].example for i in written]
     others = [t for t in others if not any(Memory((t,)).holds(one.data_ptr()) for one in examples)]
     if written and others:
-        yield Distinct(NOWHERE, tuple(plan.origins[i] for i in written), tuple(others), False, of="the graph reads")
+        yield Distinct(
+            NOWHERE, tuple(plan.access_paths[i] for i in written), tuple(others), False, of="the graph reads"
+        )

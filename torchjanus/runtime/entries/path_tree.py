@@ -196,7 +196,7 @@ class Branching:
             if not done and generators is not None and states is not None:
                 generators.restore(states)
 
-    def way_to(self, entry: Entry) -> list[Assertion]:
+    def path_to(self, entry: Entry) -> list[Assertion]:
         """What was decided on the way to an entry, from the first decision on."""
 
         def search(fork: Fork) -> list[Assertion] | None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.graph.generalize.generalize import Generalised, HostBatch
 from torchjanus.graph.ir.program import Input, Modes
 from torchjanus.graph.lowering.common_prefix import Rest, Shared, share
@@ -24,9 +24,9 @@ from torchjanus.trace.actions import Extern
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Held, Pinned
 from torchjanus.trace.recipes import Constant
-from torchjanus.trace.values import Apply, Fetch, Read, Turn, leaves
+from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read, leaves
 
-__all__ = ["branch", "lacking", "part_ways", "same_as"]
+__all__ = ["branch", "divide", "lacking", "same_as"]
 
 
 def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
@@ -34,13 +34,17 @@ def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
     before they can be joined."""
     varying = set().union(*(entry.varying() for entry in entries))
     return [
-        {a.origin.token for a in entry.assumptions if isinstance(a, ValueOf | Identity) and a.origin.token in varying}
+        {
+            a.access_path.token
+            for a in entry.assumptions
+            if isinstance(a, ValueOf | Identity) and a.access_path.token in varying
+        }
         - entry.group.relaxed
         for entry in entries
     ]
 
 
-def part_ways(entries: Sequence[Entry]) -> Tree | None:
+def divide(entries: Sequence[Entry]) -> Tree | None:
     """How the entries part, if they are the same up to decisions that tensors make; None otherwise."""
     position = _parting([entry.group.traces[-1] for entry in entries])
     first = set(entries[0].plan.schedule.early)
@@ -56,7 +60,7 @@ def part_ways(entries: Sequence[Entry]) -> Tree | None:
 
 def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
     """One tree of these entries, if they are the same up to decisions that tensors make; None otherwise."""
-    tree = part_ways(entries)
+    tree = divide(entries)
     shared = None if tree is None else share([_path(entry) for entry in entries], tree)
     if shared is None:
         return None
@@ -75,8 +79,8 @@ def _path(entry: Entry) -> Path:
         return tuple(n if k is None else tokens[k] for n, k in zip(source.example.shape, symbols, strict=True))
 
     inputs = tuple(
-        (origin, None if held is None else id(held), sizes(source))
-        for origin, held, source in zip(plan.origins, plan.pinned, plan.program.inputs, strict=True)
+        (access_path, None if held is None else id(held), sizes(source))
+        for access_path, held, source in zip(plan.access_paths, plan.pinned, plan.program.inputs, strict=True)
     )
     return Path(entry.whole, inputs, tuple(expr.token for expr in plan.slots))
 
@@ -99,14 +103,14 @@ def _tree(entries: Sequence[Entry], members: list[int]) -> Tree | int | None:
     asked = {number: _assertion(entries[number], position) for number in members}
     if len(questions) > 1 or None in questions or None in asked.values():
         return None
-    ways: dict[Any, list[int]] = {}
+    groups: dict[Any, list[int]] = {}
     for number, event in zip(members, row, strict=True):
-        ways.setdefault(event.token, []).append(number)
-    arms = [_tree(entries, way) for way in ways.values()]
+        groups.setdefault(event.token, []).append(number)
+    arms = [_tree(entries, group) for group in groups.values()]
     found = [arm for arm in arms if arm is not None]
     if len(found) < len(arms):
         return None
-    return Tree(tuple(found), tuple((way[0], asked[way[0]] or 0) for way in ways.values()))
+    return Tree(tuple(found), tuple((group[0], asked[group[0]] or 0) for group in groups.values()))
 
 
 def _parting(traces: Sequence[Trace]) -> int | None:
@@ -150,7 +154,7 @@ class _Assembly:
         below = [self.entries[number] for number in _paths(part)]
         common = set.intersection(*({same_as(a) for a in e.assumptions} for e in below))
         mine = [a for a in entry.assumptions if same_as(a) in common and not _late(a)]
-        plan = replace(_before(entry.plan, part), groves=_groves(entry, below, part))
+        plan = replace(_before(entry.plan, part), call_groups=_call_groups(entry, below, part))
         own = [a for a in mine if same_as(a) not in checked]
         beginning = build_beginning(plan, part.lowered, own, part.live)
         engine = Engine(part.lowered, self.executor, beginning.use)
@@ -168,14 +172,16 @@ class _Assembly:
         return made
 
 
-def _groves(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
+def _call_groups(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
     """The recursive calls that a part makes: for what decides between paths, also those of other paths."""
     called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
     owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
     told = [
-        grove for grove in entry.plan.groves if [*grove.lists, *grove.numbers, *grove.counts]
+        call_group
+        for call_group in entry.plan.call_groups
+        if [*call_group.lists, *call_group.numbers, *call_group.counts]
     ]  # other parts of the step know it
-    made = [grove for other in below for grove in other.plan.groves if grove.invocation in owners]
+    made = [call_group for other in below for call_group in other.plan.call_groups if call_group.invocation in owners]
     return tuple(dict.fromkeys([*told, *made]))
 
 
@@ -204,7 +210,7 @@ def _before(plan: Generalised, part: Shared) -> Generalised:
     return replace(
         plan,
         program=replace(plan.program, inputs=inputs),
-        origins=tuple(plan.origins[index] for index in chosen),
+        access_paths=tuple(plan.access_paths[index] for index in chosen),
         pinned=tuple(plan.pinned[index] for index in chosen),
         slots=slots,
         batches=tuple(batches),
@@ -218,7 +224,7 @@ def _before(plan: Generalised, part: Shared) -> Generalised:
 
 def _late(assumption: Assumption) -> bool:
     """Whether it is left to the rest of each path: what needs numbers from tensors, or matters to the commit only."""
-    if isinstance(assumption, Distinct) or any(origin.waits_for for origin in assumption.origins()):
+    if isinstance(assumption, Distinct) or any(access_path.waits_for for access_path in assumption.access_paths()):
         return True
     return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
 
@@ -236,7 +242,7 @@ def same_as(assumption: Assumption) -> Any:
 
 
 def _token(value: Any) -> Any:
-    if isinstance(value, Origin | Read | Fetch | Turn | Apply):
+    if isinstance(value, AccessPath | Read | Fetch | InductionVariable | Apply):
         return value.token
     if isinstance(value, tuple):
         return tuple(map(_token, value))

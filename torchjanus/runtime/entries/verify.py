@@ -1,4 +1,4 @@
-"""Shadow checks: one call made both ways, by an entry's graph on copies and by the program for real, and compared.
+"""Shadow checks: one call made both variants, by an entry's graph on copies and by the program for real, and compared.
 
 The user gets eager's outcome, whatever the graph does. Compared are: what is returned, every object and container that
 the commit would write, the tensors that change in place and those that must not, gradients, and torch's generator.
@@ -90,7 +90,7 @@ class Shadow:
         return [*self.disagreements, *compare.found][:_SHOWN]
 
     def _name(self, index: int) -> str:
-        return str(self.entry.plan.origins[index])
+        return str(self.entry.plan.access_paths[index])
 
 
 class _Missing:
@@ -245,7 +245,7 @@ def _expect(
 
 
 def _in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each write and extern call that is made, and its values; those of rounds round by round."""
+    """Each write and extern call that is made, and its values; those of iterations iteration by iteration."""
     for event, given in _all_in_order(effects, values):
         if not event.chosen or given is LATE:
             yield event, given
@@ -347,7 +347,7 @@ class _Comparison:
 def _sums_in_another_order(entry: Entry) -> bool:
     targets = (node.target for node in entry.whole.graph.graph.nodes)
     operators = [str(target) for target in targets if getattr(target, "namespace", "") == "torchjanus"]
-    return bool(entry.plan.groves) or any("backward" in name for name in operators)
+    return bool(entry.plan.call_groups) or any("backward" in name for name in operators)
 
 
 def _nearly(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -11,17 +11,17 @@ from typing import Any
 
 from torch.autograd.graph import increment_version
 
-from torchjanus.core.access_path import Floats, Ints, Origin
+from torchjanus.core.access_path import AccessPath, Floats, Ints
 from torchjanus.execute.regions.loop import loops_of
-from torchjanus.execute.regions.switch import choices_of
+from torchjanus.execute.regions.switch import switches_of
 from torchjanus.graph.generalize.generalize import Effect, Generalised
 from torchjanus.graph.ir.lowered import Lowered, Replaced, ViewOf
 from torchjanus.graph.lowering.risks import cannot_fail_within
 from torchjanus.graph.recursion.traversal.text import given_text
 from torchjanus.host.assumption import Assumption
 from torchjanus.host.checks import same_value
-from torchjanus.host.deferred_writes import Commit, numbers_in, origins_of, write_all
-from torchjanus.host.source import TURN, Source
+from torchjanus.host.deferred_writes import Commit, access_paths_of, numbers_in, write_all
+from torchjanus.host.source import ITERATION, Source
 from torchjanus.runtime.launch.guards import Guards
 from torchjanus.runtime.launch.number_formulas import formulas
 from torchjanus.runtime.launch.reading import reader
@@ -29,7 +29,7 @@ from torchjanus.runtime.launch.results import Results
 from torchjanus.semantics.known.host_memory import Snapshot
 from torchjanus.trace.actions import Each, Extern, Several, name_of
 from torchjanus.trace.recipes import Recipe
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -72,26 +72,34 @@ class Emitter:
     def follow(self) -> None:
         """Follow the recursive calls of the step: where one takes a way that was not seen, the call misses."""
         source = self.source
-        for number, grove in enumerate(self.plan.groves):
-            step = "".join(f"{source.value(origin)}, " for origin in grove.reads)
-            roots = [f"({''.join(f'{given_text(source, recipe)}, ' for _, recipe in given)})" for given in grove.given]
-            starts = "".join(f"{given_text(source, recipe)}, " for recipe in grove.starts)
-            follow = source.constant(grove.follow)
+        for number, call_group in enumerate(self.plan.call_groups):
+            step = "".join(f"{source.value(access_path)}, " for access_path in call_group.reads)
+            roots = [
+                f"({''.join(f'{given_text(source, recipe)}, ' for _, recipe in given)})" for given in call_group.given
+            ]
+            starts = "".join(f"{given_text(source, recipe)}, " for recipe in call_group.starts)
+            follow = source.constant(call_group.follow)
             source.line(f"forest{number} = {follow}(({step}), ({''.join(f'{root}, ' for root in roots)}), ({starts}))")
             source.fail_if(f"forest{number} is None")
-        if self.plan.groves:
-            owners = "".join(f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.groves))
+        if self.plan.call_groups:
+            owners = "".join(
+                f"{source.constant(g.invocation)}: forest{n}, " for n, g in enumerate(self.plan.call_groups)
+            )
             source.line(f"forests = {{{owners}}}")
-        groves = [*enumerate(self.plan.groves)]
+        call_groups = [*enumerate(self.plan.call_groups)]
         found = [
-            *((o, f"forest{n}.results[{which}]") for n, grove in groves for o, which in grove.lists),
-            *((o, f"forest{n}.numbers[{call}][{which}]") for n, grove in groves for o, call, which in grove.numbers),
-            *((o, f"forest{n}.counts[{which}]") for n, grove in groves for o, which in grove.counts),
+            *((o, f"forest{n}.results[{which}]") for n, call_group in call_groups for o, which in call_group.lists),
+            *(
+                (o, f"forest{n}.numbers[{call}][{which}]")
+                for n, call_group in call_groups
+                for o, call, which in call_group.numbers
+            ),
+            *((o, f"forest{n}.counts[{which}]") for n, call_group in call_groups for o, which in call_group.counts),
         ]
-        for origin, text in found:
+        for access_path, text in found:
             name = source.fresh("l")
             source.line(f"{name} = {text}")
-            source.give(origin, name)
+            source.give(access_path, name)
         if found:
             source.flush()
             self.guards.require(followed=True)
@@ -109,7 +117,7 @@ class Emitter:
             text = self._commit.extern_text(event, texts, self._making(event))
             name = f"x{event.number}"
             source.line(f"{name} = {text}")
-            source.give(Origin.extern(event.number, ""), name)
+            source.give(AccessPath.extern(event.number, ""), name)
             self.guards.require(event.number + 1)
         if unknown:
             self._check_again()
@@ -124,30 +132,32 @@ class Emitter:
 
     def _read_before(self) -> None:
         """Unknown code is about to run: what the graph is given is read before that."""
-        for origin in self._given():
-            self.source.value(origin)
+        for access_path in self._given():
+            self.source.value(access_path)
         self.source.flush()
 
-    def _given(self) -> Iterator[Origin]:
+    def _given(self) -> Iterator[AccessPath]:
         """Where what the graph is given was found before the call."""
-        fresh = [o for o, t in zip(self.plan.origins, self.plan.pinned, strict=True) if t is None]
+        fresh = [o for o, t in zip(self.plan.access_paths, self.plan.pinned, strict=True) if t is None]
         return (o for o in (*self.plan.varying, *fresh) if not o.waits_for and not o.is_grown)
 
     def _check_again(self) -> None:
         """Unknown code has run: what was found before must still be there."""
         source = self.source
         source.fail_if("check(args, kwargs) is MISS")
-        for origin in self._given():
+        for access_path in self._given():
             same = source.constant(_same)
-            source.fail_if(f"not {same}({source.constant(origin.read)}(args, kwargs), {source.value(origin)})")
+            source.fail_if(
+                f"not {same}({source.constant(access_path.read)}(args, kwargs), {source.value(access_path)})"
+            )
         source.flush()
 
     def inputs(self, stage: int) -> str:
         """The text of the list of inputs that this stage brings."""
         source = self.source
-        for index, (origin, tensor) in enumerate(zip(self.plan.origins, self.plan.pinned, strict=True)):
+        for index, (access_path, tensor) in enumerate(zip(self.plan.access_paths, self.plan.pinned, strict=True)):
             if self.plan.program.inputs[index].stage == stage:
-                self._inputs[index] = source.constant(tensor) if tensor is not None else source.value(origin)
+                self._inputs[index] = source.constant(tensor) if tensor is not None else source.value(access_path)
         if stage == len(self.schedule.cuts):
             self.guards.require_apart()
         source.flush()
@@ -190,9 +200,9 @@ class Emitter:
         """Read everything that the commit needs of the heap as it is before the call, and of what this stage's extern
         calls gave."""
         recipes = [self.plan.result, *(r for effect in self.plan.effects for r in effect.recipes)]
-        for origin in origins_of(recipes, [effect.event for effect in self.plan.effects]):
-            if self.schedule.stage_of(origin.waits_for) == stage:
-                self.source.value(origin)
+        for access_path in access_paths_of(recipes, [effect.event for effect in self.plan.effects]):
+            if self.schedule.stage_of(access_path.waits_for) == stage:
+                self.source.value(access_path)
         # What depends on no tensor is computed now: if Python raises, nothing has happened yet.
         for expr in (*self.plan.computed, *(expr for recipe in recipes for expr in numbers_in(recipe))):
             self._number_early(expr, stage)
@@ -200,9 +210,9 @@ class Emitter:
     def _number_early(self, expr: Any, stage: int) -> None:
         if isinstance(expr, Apply):
             known = max((self._stage_of(leaf) for leaf in leaves(expr)), default=0)
-            by_turn = any(isinstance(leaf, Turn) for leaf in leaves(expr))
+            by_iteration = any(isinstance(leaf, InductionVariable) for leaf in leaves(expr))
             fetches = (leaf for leaf in leaves(expr) if isinstance(leaf, Fetch))
-            if by_turn or known != stage or not all(map(self.source.knows, fetches)):
+            if by_iteration or known != stage or not all(map(self.source.knows, fetches)):
                 for part in expr.args:
                     self._number_early(part, stage)
             else:
@@ -212,7 +222,7 @@ class Emitter:
         told = self.source.sizes.get(leaf.token) if isinstance(leaf, Size) else None
         if isinstance(told, Expr):  # a size of what the graph makes, which may follow that of an extern call's result
             return max(map(self._stage_of, leaves(told)), default=0)
-        return self.schedule.stage_of(leaf.origin.waits_for) if isinstance(leaf, Read) else 0
+        return self.schedule.stage_of(leaf.access_path.waits_for) if isinstance(leaf, Read) else 0
 
     # -- the commit -------------------------------------------------------------------------------------------------
 
@@ -221,9 +231,9 @@ class Emitter:
         commit gives is not known before that call."""
         for expr in self.plan.risky:
             self._commit.number(expr)
-        for number, grove in enumerate(self.plan.groves):
-            if grove.writes:
-                self.source.line(f"written{number} = {self.source.constant(grove.written)}(forest{number})")
+        for number, call_group in enumerate(self.plan.call_groups):
+            if call_group.writes:
+                self.source.line(f"written{number} = {self.source.constant(call_group.written)}(forest{number})")
         effects = [e for e in self.plan.effects if not self._is_made(e)]
         texts = [None if self._comes_late(e.recipes) else self._texts(e) for e in effects]
         result = None if self._comes_late((self.plan.result,)) else self._commit.value(self.plan.result)
@@ -247,31 +257,31 @@ class Emitter:
             source.line(f"{self._inputs[index]}.grad = {text}")
         for index, flag in self.lowered.requires_grad_set:
             source.line(f"{self._inputs[index]}.requires_grad_({flag})")
-        for number, grove in enumerate(self.plan.groves):
-            if grove.writes:
+        for number, call_group in enumerate(self.plan.call_groups):
+            if call_group.writes:
                 source.line(f"{source.constant(write_all)}(written{number})")
-        later = ""  # extern calls that rounds make, beside those of the first ones
+        later = ""  # extern calls that iterations make, beside those of the first ones
         for effect, known in values.effects:
             event, texts = effect.event, self._texts(effect) if known is None else known
             if isinstance(event, Each):
-                self._rounds(effect, texts[0], later)
+                self._iterations(effect, texts[0], later)
                 if event.externs:
                     later += f" + {event.externs} * len({texts[0]})"
                 continue
             name = f"x{event.number}" if isinstance(event, Extern) else None
             self._commit.effect(event, texts, name, later)
             if isinstance(event, Extern):
-                source.give(Origin.extern(event.number, name_of(event.func)), f"x{event.number}")
+                source.give(AccessPath.extern(event.number, name_of(event.func)), f"x{event.number}")
         return self._commit.value(self.plan.result) if values.result is None else values.result
 
-    def _rounds(self, effect: Effect, rows: str, later: str) -> None:
-        """The writes and extern calls of a loop's rounds. ``rows``: a list of the values of each."""
+    def _iterations(self, effect: Effect, rows: str, later: str) -> None:
+        """The writes and extern calls of a loop's iterations. ``rows``: a list of the values of each."""
         assert isinstance(effect.event, Each)
         names = [f"u{number}" for number in range(len(effect.recipes))]
-        more = f" + {effect.event.externs} * {TURN}"
-        each = self.source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the rounds
+        more = f" + {effect.event.externs} * {ITERATION}"
+        each = self.source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the iterations
         self.source.line(f"{each} = enumerate({rows})")
-        with self.source.block(f"for {TURN}, ({''.join(f'{name}, ' for name in names)}) in {each}:"):
+        with self.source.block(f"for {ITERATION}, ({''.join(f'{name}, ' for name in names)}) in {each}:"):
             given = iter(names)
             for event, count in zip(effect.event.events, effect.parts, strict=True):
                 self._commit.effect(event, [next(given) for _ in range(count)], None, f"{later}{more}")
@@ -282,7 +292,7 @@ class Emitter:
         lowered = self.lowered
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(2 if effect.parts else not self._is_made(effect) for effect in self.plan.effects)
-        calls = int(any(grove.writes for grove in self.plan.groves))
+        calls = int(any(call_group.writes for call_group in self.plan.call_groups))
         flags = len(lowered.requires_grad_set) + len(lowered.replaced) + len(lowered.restored)
         return bool(lowered.mutated) + lowered.random + calls + gradients + flags + effects
 
@@ -297,7 +307,7 @@ class Emitter:
         lines = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if not leaf.later]
         later = [f"{self._inputs[leaf.index]}.grad = None" for leaf in leaves if leaf.later]
         program = lowered.program
-        limits = cannot_fail_within(lowered, loops_of(program), choices_of(program)) if later else None
+        limits = cannot_fail_within(lowered, loops_of(program), switches_of(program)) if later else None
         if limits is not None:
             asked = ", ".join(f"{number}: {self._inputs[number]}" for number in limits.inputs)
             held = f"{self.source.constant(limits.hold)}({{{asked}}})" if asked else "True"
@@ -320,7 +330,9 @@ class Emitter:
 
     def _comes_late(self, recipes: Sequence[Recipe]) -> bool:
         last = len(self.schedule.stages)
-        return any(self.schedule.stage_of(origin.waits_for) == last for origin in origins_of(recipes, ()))
+        return any(
+            self.schedule.stage_of(access_path.waits_for) == last for access_path in access_paths_of(recipes, ())
+        )
 
 
 def _same(now: Any, then: Any) -> bool:

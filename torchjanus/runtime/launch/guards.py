@@ -52,33 +52,35 @@ class Guards:
         kinds: dict[Any, TensorKind] = {}
         of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
         for assumption in self.assumptions:
-            waiting = self.plan.schedule.last(origin.waits_for for origin in assumption.origins())
-            known = any(origin.is_grown for origin in assumption.origins()) == followed
+            waiting = self.plan.schedule.last(access_path.waits_for for access_path in assumption.access_paths())
+            known = any(access_path.is_grown for access_path in assumption.access_paths()) == followed
             if isinstance(assumption, Distinct) or waiting != after or not known:
                 continue
             if isinstance(assumption, TensorKind):
-                kinds[assumption.origin] = assumption
+                kinds[assumption.access_path] = assumption
             elif isinstance(assumption, AmbientState):
                 self._ambient(assumption)
-            elif isinstance(assumption, Condition) and any(is_size(origin) for origin in assumption.origins()):
+            elif isinstance(assumption, Condition) and any(
+                is_size(access_path) for access_path in assumption.access_paths()
+            ):
                 if not _waits(assumption):
                     of_sizes.append(assumption)
             elif not _waits(assumption):
                 requirements.require(assumption)
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
-                    source.give_number(assumption.origin, assumption.value)
+                    source.give_number(assumption.access_path, assumption.value)
         if not after and not followed:
-            places = [a.origin for a in self.assumptions if hasattr(a, "origin")]
+            places = [a.access_path for a in self.assumptions if hasattr(a, "access_path")]
             hooked = {place.base for place in places if type(place.key) is str and place.key in LEAF_HOOKS}
             requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
-            inputs = zip(self.plan.origins, self.plan.pinned, self.plan.program.inputs, strict=True)
-            for origin, tensor, entry in inputs:
-                if origin in hooked or origin.waits_for or origin.is_grown:
+            inputs = zip(self.plan.access_paths, self.plan.pinned, self.plan.program.inputs, strict=True)
+            for access_path, tensor, entry in inputs:
+                if access_path in hooked or access_path.waits_for or access_path.is_grown:
                     continue
                 if tensor is not None and tensor.requires_grad:
                     requirements.hookless.append(tensor)
                 elif tensor is None and entry.requires_grad:
-                    name = source.value(origin)
+                    name = source.value(access_path)
                     source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
                     if graded:
                         source.fail_if(f"{source.constant(has_node_hooks)}({name})")
@@ -89,14 +91,14 @@ class Guards:
             guards = torch._C._dynamo.guards.TensorGuards(
                 *map(_as_found, checked), dynamic_dims_sizes=sizes, dynamic_dims_strides=strides
             )
-            names = [source.value(k.origin) for k in checked]
+            names = [source.value(k.access_path) for k in checked]
             source.fail_if(f"not {source.constant(guards.check)}({', '.join(names)})")
         source.flush()
         for kind in checked:
             for dim, stride in enumerate(kind.strides):
                 if not isinstance(stride, int):
-                    parts = (source.value(kind.origin.then(Step.SIZE, inner)) for inner in stride)
-                    source.fail_if(f"{source.value(kind.origin)}.stride({dim}) != {' * '.join(parts)}")
+                    parts = (source.value(kind.access_path.then(Step.SIZE, inner)) for inner in stride)
+                    source.fail_if(f"{source.value(kind.access_path)}.stride({dim}) != {' * '.join(parts)}")
         for condition in of_sizes:
             requirements.require(condition)
         source.flush()

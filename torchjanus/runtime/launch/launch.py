@@ -201,7 +201,7 @@ def build_beginning(
     emitter.follow()
     inputs, slots = emitter.inputs(0), emitter.host_numbers(0)
     source.flush()
-    run = f"among({inputs}, {slots}, run, forests)" if plan.groves else f"run({inputs}, {slots})"
+    run = f"among({inputs}, {slots}, run, forests)" if plan.call_groups else f"run({inputs}, {slots})"
     lines = [
         *("def begin(args, kwargs, journal, live):", "    try:", *checking, *_taken(source), "        pass"),
         *("    except BROKEN: return MISS", "    except ExternRaised: return RAISED"),
@@ -316,7 +316,7 @@ class _Text:
             f"work.advance({part.inputs}, {part.slots}, {stage})"
             if self.staged
             else f"among({part.inputs}, {part.slots}, run, forests)"
-            if self.emitter.plan.groves
+            if self.emitter.plan.call_groups
             else f"run({part.inputs}, {part.slots})"
         )
         run = [*saving, f"    {name} = {call}"]
@@ -372,7 +372,9 @@ class _Text:
         gradients = ", ".join(f"({index}, {text})" for index, text in self.values.gradients)
         memory = ", ".join(f"({one.index}, {text})" for one, text in self.values.memory)
         result = "LATE" if self.values.result is None else self.result
-        by_calls = "".join(f"*written{n}, " for n, grove in enumerate(self.emitter.plan.groves) if grove.writes)
+        by_calls = "".join(
+            f"*written{n}, " for n, call_group in enumerate(self.emitter.plan.call_groups) if call_group.writes
+        )
         return f"    return {result}, [{by_calls}], [{written}], [{gradients}], [{memory}]"
 
 

@@ -36,7 +36,7 @@ class Formula:
         source, names = Source("    "), [f"other{k}" for k in range(len(self.others))]
         source.give_fetch(fetches[self.places[0]], "number")
         for other, name in zip(self.others, names, strict=True):
-            source.give(other.origin, name)
+            source.give(other.access_path, name)
         results = "".join(f"{source.number(expr)}, " for expr in self.computed[0])
         lines = [f"def of({', '.join(['number', *names])}):", *source.lines, f"    return ({results})"]
         scope: dict[str, Any] = {}

@@ -185,8 +185,8 @@ class Results:
         if name is None:
             result = self.lowered.outputs[self.plan.outputs["tensor", number]]
             if result.state is not GradState.PLAIN and not alone:
-                what = "tensors that rounds of a loop hand out have a backward graph"
-                why = "The loop is one function of torch, with one backward graph for all rounds."
+                what = "tensors that iterations of a loop hand out have a backward graph"
+                why = "The loop is one function of torch, with one backward graph for all iterations."
                 raise Refused(Refusal(self.place, what, why, "Hand out tensor.detach()."))
             name = self._columns[number] = self.source.fresh("r")
             row = self._dress("row.clone()", result.state)

@@ -17,7 +17,7 @@ __all__ = ["Awaiting"]
 Making = Callable[[], Route | None]  # returns what is to be tried then
 
 MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
-MAX_IN_VAIN = 3  # calls by graphs that have to be made once more, while a graph of another way is made
+MAX_WASTED = 3  # calls by graphs that have to be made once more, while a graph of another way is made
 
 
 class Awaiting:
@@ -31,7 +31,7 @@ class Awaiting:
         self._making: Making | None = None  # what goes on when a graph has been made elsewhere
         self._attempts = 0
         self._deferred = False  # whether nothing but time is awaited
-        self._in_vain = 0  # calls that graphs have made in vain since then
+        self._wasted = 0  # calls that graphs have made in vain since then
         self._begun = 0  # calls speculated by then
 
     @property
@@ -71,7 +71,7 @@ class Awaiting:
         except Pending as pending:
             self._making = self.instead or making
             if self._attempts == 1:
-                self._in_vain, self._begun = 0, self._story.counts.speculated
+                self._wasted, self._begun = 0, self._story.counts.speculated
                 self._story.say("lowering", f"{pending}; calls are Python's until it is there")
             return None
         except BaseException:
@@ -83,7 +83,7 @@ class Awaiting:
     def defer(self, making: Making) -> None:
         """Make graphs in a later call."""
         self._making, self._attempts, self._deferred = making, 0, True
-        self._in_vain, self._begun = 0, self._story.counts.speculated
+        self._wasted, self._begun = 0, self._story.counts.speculated
 
     def go_on(self) -> None:
         """Put what has been made elsewhere to use, if it is there."""
@@ -97,17 +97,17 @@ class Awaiting:
 
     # Calls may go the way of the graph that is not there yet, and the others find that out ever anew.
 
-    def in_vain(self) -> None:
+    def wasted(self) -> None:
         """A graph has run, or has made extern calls, and the call has to be made once more."""
-        self._in_vain += self.waits
+        self._wasted += self.waits
 
     @property
     def hinders(self) -> bool:
         """Whether that has happened often while one is awaited."""
-        return self._in_vain >= MAX_IN_VAIN and self.waits and not self.elsewhere.over
+        return self._wasted >= MAX_WASTED and self.waits and not self.elsewhere.over
 
     def prevails(self, share: float) -> bool:
         """Whether it has happened so often that graphs do not pay. ``share``: what a call by one takes, of one by
         Python; a call that is made twice takes both."""
         served = self._story.counts.speculated - self._begun
-        return self._in_vain > (1 - share) * (self._in_vain + served)
+        return self._wasted > (1 - share) * (self._wasted + served)

@@ -50,7 +50,7 @@ REASONS = 4  # that are told of a miss
 RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
 
 _UNDECIDED = (
-    "its assertions keep failing: a tensor decides which way the program goes. Instead: choose with torch.where(), or "
+    "its assertions keep failing: a tensor decides which path is taken. Instead: choose with torch.where(), or "
     "take the decision outside of the step"
 )
 
@@ -101,14 +101,14 @@ class Learning:
 
     def learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Take in one watched run; make an entry when enough runs agree."""
-        for origin, place in self.texts.learn(trace):
-            self.story.say("relax", f"{origin} was another text again: it is an input from now on", place)
+        for access_path, place in self.texts.learn(trace):
+            self.story.say("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
         self.paths.take(trace, args, kwargs)
         if not self._learn_calls(trace):
             return
         try:
-            trace = self.recursion.told(trace)
+            trace = self.recursion.merged(trace)
         except Refused as refused:
             self._unroll(refused.refusal)
             return
@@ -125,7 +125,7 @@ class Learning:
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
-        if self._unrolled is not None and self._is_in_vain(*self._unrolled[:3]):
+        if self._unrolled is not None and self._is_wasted(*self._unrolled[:3]):
             why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
             self.patience.give_up(why, True)
             return
@@ -138,7 +138,7 @@ class Learning:
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
         if renewed and any(entry.group is group for entry in self.routes.entries):
-            return  # all that was new was a way through recursive calls
+            return  # all that was new was a variant through recursive calls
         if self.counts.compiles >= MAX_COMPILES:
             why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
             self.patience.close(why)
@@ -173,7 +173,7 @@ class Learning:
 
     # -- recursive calls ------------------------------------------------------------------------------------------
 
-    def _is_in_vain(self, watched: int, speculated: int, calls: int) -> bool:
+    def _is_wasted(self, watched: int, speculated: int, calls: int) -> bool:
         """Whether since then graphs of unrolled calls have hardly ever served another call."""
         served = self.counts.speculated - speculated
         return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
@@ -184,7 +184,9 @@ class Learning:
         for unsuited in recursion.unsuited():
             self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place)
         if names := recursion.discover(trace):
-            self.story.say("recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each way")
+            self.story.say(
+                "recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each variant"
+            )
             return False
         if counted := recursion.counted():
             places = ", ".join(dict.fromkeys(counted))
@@ -208,9 +210,10 @@ class Learning:
         self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
-        """Let entries with recursive calls serve the ways that have been seen since. Returns whether all of them do."""
-        groves = [grove for entry in self.routes.entries for grove in entry.plan.groves]
-        done = [grove.renew(self.recursion.repertoire) for grove in groves]
+        """Let entries with recursive calls serve the variants that have been seen since. Returns whether all of them
+        do."""
+        call_groups = [call_group for entry in self.routes.entries for call_group in entry.plan.call_groups]
+        done = [call_group.renew(self.recursion.variant_table) for call_group in call_groups]
         return bool(done) and all(done)
 
     # -- graphs of paths ------------------------------------------------------------------------------------------
@@ -249,7 +252,7 @@ class Learning:
     def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
         """Raises Pending where ``elsewhere`` makes it."""
         try:
-            entry = make_entry(group, self.routes.executor, self.recursion.repertoire, elsewhere)
+            entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
         except Split as split:
             return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
         except Unrolled as unrolled:
@@ -303,7 +306,7 @@ class Learning:
             new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
             group.sizes.update((o.token, dim) for o, dim in new)
             if any((o.token, dim) not in told for o, dim in new):
-                names = ", ".join(str(origin.then(Step.SIZE, dim)) for origin, dim in new)
+                names = ", ".join(str(access_path.then(Step.SIZE, dim)) for access_path, dim in new)
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
                 self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
@@ -360,7 +363,7 @@ class Learning:
         """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
         is awaited that may know the other way."""
         if self.awaiting.waits:
-            self.awaiting.in_vain()
+            self.awaiting.wasted()
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
@@ -374,7 +377,7 @@ class Learning:
             self.drop(entry, f"its graph raises more often than not: {type(error).__name__}")
 
     def verified(self, entry: Entry, differences: list[str]) -> None:
-        """A call was made both ways. An entry that differs from eager is taken out of use."""
+        """A call was made both variants. An entry that differs from eager is taken out of use."""
         self.counts.verified += 1
         if differences:
             text = f"a graph ({entry.engine.current}) differs from eager: {'; '.join(differences)}"

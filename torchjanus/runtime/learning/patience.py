@@ -177,7 +177,7 @@ class Patience:
     @property
     def _may_repeat(self) -> bool:
         """Whether the next call by a graph has to be repeated under watch, for all that is known: the last one had to,
-        or runs have gone several ways and no graph has made one yet."""
+        or runs have gone several variants and no graph has made one yet."""
         untried = not self._counts.speculated and self._paths.count > 1
         return self._repeating or (untried and self._routes.repeats)
 

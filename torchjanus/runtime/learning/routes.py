@@ -11,7 +11,7 @@ from torchjanus.runtime.entries.dispatch import Dispatch, Route
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry, alone
 from torchjanus.runtime.entries.path_tree import Branching
-from torchjanus.runtime.entries.path_tree_build import branch, lacking, part_ways
+from torchjanus.runtime.entries.path_tree_build import branch, divide, lacking
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.paths import Group
 from torchjanus.runtime.runs.records import Story
@@ -100,7 +100,7 @@ class Routes:
 
     def _join(self, entries: list[Entry], make: Make) -> Branching | None:
         """The entries as one tree, if a tensor decides between them. What one takes as an input all have to."""
-        if part_ways(entries) is None:
+        if divide(entries) is None:
             return None
         for number, tokens in enumerate(lacking(entries)):
             if tokens:

@@ -113,7 +113,7 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A program that is to be lowered. ``whole``: before the loops were rolled up of which it has the first rounds;
+    """A program that is to be lowered. ``whole``: before the loops were rolled up of which it has the first iterations;
     ``text``: its signature, if it has one; ``key``: by which its graph is found."""
 
     whole: Program

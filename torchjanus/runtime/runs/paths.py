@@ -118,7 +118,7 @@ class Paths:
             group.cut = True
             if group.refusal is None:
                 for run in runs:
-                    # Where the number of rounds cannot change, runs of others are parts of their own.
+                    # Where the number of iterations cannot change, runs of others are parts of their own.
                     part = self._group(run, shape)
                     part.cut = True
                     if not any(run is known for known in part.traces):

@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.errors import Refusal, Refused
 from torchjanus.graph.recursion.entry_loops.loops import RootLoops
 from torchjanus.graph.recursion.entry_loops.output_lists import grown
-from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.traversal.recognition import Recogniser
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.trace.actions import Invoked, InvokedEach
@@ -26,24 +26,25 @@ MANY = 2000  # events of a run: making one graph of it would take longer than an
 
 
 class Recursion:
-    """Of one speculated function. ``functions``: what watching knows; ``repertoire``: the ways that were seen."""
+    """Of one speculated function. ``functions``: what watching knows; ``variant_table``: the variants that were
+    seen."""
 
     def __init__(self) -> None:
         self.functions = Recursions()
-        self.repertoire = Repertoire()
-        self.functions.take = self.repertoire.take
+        self.variant_table = VariantTable()
+        self.functions.take = self.variant_table.take
         self.functions.recogniser = self._recogniser
         self._recognisers: dict[frozenset[int], Recogniser] = {}
         self._matchers: dict[int, Any] = {}  # the code by which calls are recognised, by the numbers of ways
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
         self._learnt = 0
         self._loops = RootLoops()
-        self._told: set[types.CodeType] = set()
+        self._reported: set[types.CodeType] = set()
 
     def unsuited(self) -> list[Refusal]:
         """Why functions that call themselves are unrolled all the same: those not yet told."""
-        new = [refusal for code, refusal in self.functions.unsuited.items() if code not in self._told]
-        self._told.update(self.functions.unsuited)
+        new = [refusal for code, refusal in self.functions.unsuited.items() if code not in self._reported]
+        self._reported.update(self.functions.unsuited)
         return new
 
     def counted(self) -> list[str]:
@@ -67,32 +68,32 @@ class Recursion:
         return [] if alike else self.functions.add(new)
 
     def _recogniser(self, world: Mapping[Any, Any]) -> Recogniser | None:
-        ways = self.repertoire.holding(world)
-        numbers = frozenset(way.number for own in ways.values() for way in own)
+        variants = self.variant_table.holding(world)
+        numbers = frozenset(variant.number for own in variants.values() for variant in own)
         if numbers and numbers not in self._recognisers:
-            self._recognisers = {numbers: Recogniser(ways, self._matchers)}  # the ways are learnt one by one
+            self._recognisers = {numbers: Recogniser(variants, self._matchers)}  # the variants are learnt one by one
         return self._recognisers.get(numbers)
 
     def learn(self, trace: Trace) -> bool:
         """Take in the recursive calls of a run. Returns whether ways have been seen since this was last asked. Raises
         Refused."""
-        self.repertoire.learn(trace)
-        before, self._learnt = self._learnt, self.repertoire.version
+        self.variant_table.learn(trace)
+        before, self._learnt = self._learnt, self.variant_table.version
         return self._learnt != before
 
-    def told(self, trace: Trace) -> Trace:
+    def merged(self, trace: Trace) -> Trace:
         """The run with what its calls give as rows, of any number, as far as it can be told so. Raises Refused."""
         made = self.functions.made
-        rooted = self._loops.told(trace, made)
+        rooted = self._loops.merged(trace, made)
         if rooted is not trace:
             try:
-                told = grown(rooted, made)
-                self.repertoire.learn(rooted)
+                merged = grown(rooted, made)
+                self.variant_table.learn(rooted)
             except Refused:
                 pass  # it is told with as many calls as there were
             else:
                 if not self._shows_shared(rooted):
-                    return told
+                    return merged
         return grown(trace, made)
 
     def _shows_shared(self, trace: Trace) -> bool:
@@ -101,7 +102,7 @@ class Recursion:
         left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         calls = [event for event in trace.events if isinstance(event, InvokedEach)]
         shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))
-        return any(map(self.repertoire.shows, shown))
+        return any(map(self.variant_table.shows, shown))
 
     def unroll(self) -> list[str]:
         """Watch fewer calls for themselves, or none any more. Returns the functions whose calls those are."""

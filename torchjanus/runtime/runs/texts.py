@@ -6,7 +6,7 @@ relaxed (JANUS figure 4).
 
 from __future__ import annotations
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
@@ -21,19 +21,19 @@ class Texts:
     """Of one function. ``loose``: the places whose texts are traced from now on; each gets in once."""
 
     def __init__(self) -> None:
-        self.loose: set[Origin] = set()
-        self._seen: dict[Origin, set[str]] = {}
+        self.loose: set[AccessPath] = set()
+        self._seen: dict[AccessPath, set[str]] = {}
 
-    def learn(self, trace: Trace) -> list[tuple[Origin, Place]]:
+    def learn(self, trace: Trace) -> list[tuple[AccessPath, Place]]:
         """Take in one watched run. Returns what was relaxed, and where the program reads it."""
         relaxed = []
         for event in trace.events:
             if isinstance(event, Found) and event.kind == "constant" and type(event.value) is str:
-                if len(self._seen) >= MAX_PLACES and event.origin not in self._seen:
+                if len(self._seen) >= MAX_PLACES and event.access_path not in self._seen:
                     continue
-                seen = self._seen.setdefault(event.origin, set())
+                seen = self._seen.setdefault(event.access_path, set())
                 seen.add(event.value)
-                if len(seen) >= MANY and event.origin not in self.loose:
-                    self.loose.add(event.origin)
-                    relaxed.append((event.origin, event.place))
+                if len(seen) >= MANY and event.access_path not in self.loose:
+                    self.loose.add(event.access_path)
+                    relaxed.append((event.access_path, event.place))
         return relaxed

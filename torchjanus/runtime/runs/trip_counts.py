@@ -1,4 +1,4 @@
-"""Runs of one function that differ only in how often its loops went round. Knows nothing of entries."""
+"""Runs of one function that differ only in how often its loops iterated. Knows nothing of entries."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.graph.loops.rewrites.fold import KEPT, Chosen, Shortened, brief, shorten
-from torchjanus.graph.switches.rewrites.fold import Teller
+from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.trace.events import Trace
 
 __all__ = ["Lengths"]
 
 MAX_PATHS = 16
-MAX_WAYS = 256
+MAX_VARIANTS = 256
 
 
 @dataclass(slots=True)
 class _Run:
-    """A run, how many rounds its loops had, and what led to each."""
+    """A run, how many iterations its loops had, and what led to each."""
 
     trace: Trace
     cut: Shortened
-    ways: list[int]
+    loop_keys: list[int]
 
 
 @dataclass(slots=True)
 class _Within:
-    """How many rounds the loops within one round of a loop have had, in runs that are alike otherwise, and how many the
-    loop itself."""
+    """How many iterations the loops within one iteration of a loop have had, in runs that are alike otherwise, and how
+    many the loop itself."""
 
     inner: list[set[int]]
     counts: set[int] = field(default_factory=set)
@@ -40,8 +40,9 @@ class _Within:
             known.add(number)
 
     def chosen(self, changing: bool) -> Chosen:
-        """What becomes of the loop. ``changing``: whether it is known to turn more or less often. Loops within rounds
-        that always turn as often are unrolled; what comes after those that do may depend on how often it was."""
+        """What becomes of the loop. ``changing``: whether it is known to turn more or less often. Loops within
+        iterations that always turn as often are unrolled; what comes after those that do may depend on how often it
+        was."""
         changes = [len(known) > 1 for known in self.inner]
         if not any(changes):
             return Chosen(changing, flat=bool(changes))
@@ -58,28 +59,28 @@ class Lengths:
         self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
         self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
         self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
-        self._teller = Teller()
-        self._before: list[Trace] = []  # the latest runs in whose rounds tensors decided
-        self._told: OrderedDict[Any, list[Trace]] = OrderedDict()  # such runs with their rounds told alike
+        self._merger = Merger()
+        self._before: list[Trace] = []  # the latest runs in whose iterations tensors decided
+        self._merged: OrderedDict[Any, list[Trace]] = OrderedDict()  # such runs with their iterations told alike
 
     def take(self, trace: Trace) -> list[Trace]:
-        """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in rounds of its
-        loops; empty where it is like no other yet. See ``_cut``."""
-        self._teller.learn(trace)
-        told = self._teller.tell(trace)
-        if told is trace:
-            if self._teller.decides(trace):
+        """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in iterations of
+        its loops; empty where it is like no other yet. See ``_cut``."""
+        self._merger.learn(trace)
+        merged = self._merger.merge(trace)
+        if merged is trace:
+            if self._merger.decides(trace):
                 self._before = [*self._before[-3:], trace]
             return self._cut(trace)
-        if (key := told.tokens()) not in self._told:
+        if (key := merged.tokens()) not in self._merged:
             for before in self._before:
-                again = self._teller.tell(before)
+                again = self._merger.merge(before)
                 if again is not before:
-                    _keep(self._told, again.tokens(), [*self._told.get(again.tokens(), [])[-2:], again], MAX_PATHS)
+                    _keep(self._merged, again.tokens(), [*self._merged.get(again.tokens(), [])[-2:], again], MAX_PATHS)
                     self._cut(again)
         self._before = [*self._before[-3:], trace]
-        _keep(self._told, key, [*self._told.get(key, [])[-2:], told], MAX_PATHS)
-        return self._cut(told) or self._told[key]
+        _keep(self._merged, key, [*self._merged.get(key, [])[-2:], merged], MAX_PATHS)
+        return self._cut(merged) or self._merged[key]
 
     def _cut(self, trace: Trace) -> list[Trace]:
         """The run cut down to a path for all trip counts, after earlier ones; empty as long as the counts have not been
@@ -88,10 +89,10 @@ class Lengths:
         key: Any = None
         if short is not None:
             known = self._least.get(short.tokens, short.counts)
-            _keep(self._least, short.tokens, tuple(map(min, known, short.counts)), MAX_WAYS)
+            _keep(self._least, short.tokens, tuple(map(min, known, short.counts)), MAX_VARIANTS)
         if cut is not None:
             key = cut.trace.tokens()
-            self._learn(key, _Run(trace, cut, cut.ways()))
+            self._learn(key, _Run(trace, cut, cut.loop_keys()))
             if short is not None:
                 self._paths[short.tokens] = key
                 self._paths = {token: path for token, path in self._paths.items() if path in self._met}
@@ -106,8 +107,8 @@ class Lengths:
         for one, count, inner in zip(known, run.cut.counts, run.cut.inner, strict=True):
             one.take(count, inner)
         _keep(self._within, key, known, MAX_PATHS)
-        for way, count in zip(run.ways, run.cut.counts, strict=True):
-            _keep(self._counts, way, self._counts.get(way, set()) | {count}, MAX_WAYS)
+        for loop_key, count in zip(run.loop_keys, run.cut.counts, strict=True):
+            _keep(self._counts, loop_key, self._counts.get(loop_key, set()) | {count}, MAX_VARIANTS)
 
     def _runs(self, met: list[_Run], least: tuple[int, ...], within: list[_Within]) -> list[Trace]:
         """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs."""
@@ -115,9 +116,9 @@ class Lengths:
             return []
         last = met[-1]
         which = []
-        for number, (way, inner) in enumerate(zip(last.ways, within, strict=True)):
+        for number, (loop_key, inner) in enumerate(zip(last.loop_keys, within, strict=True)):
             changes = len({run.cut.counts[number] for run in met}) > 1
-            ended = last.cut.full[number] and len(self._counts.get(way, ())) > 1
+            ended = last.cut.full[number] and len(self._counts.get(loop_key, ())) > 1
             chosen = inner.chosen(changes or ended)
             # What comes after a loop that has always come to the same limit may depend on that.
             which.append(chosen if changes or not last.cut.open[number] else replace(chosen, held=chosen.cut))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.graph.recursion.variants.reads import parts_made
@@ -21,7 +21,7 @@ from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import Build, Constant, Number, TensorOf
 from torchjanus.trace.values import Read, known_by_host, plain, trace_value
 
-__all__ = ["look_of", "number_origin", "tensors_in", "with_numbers", "with_tensors"]
+__all__ = ["look_of", "number_access_path", "tensors_in", "with_numbers", "with_tensors"]
 
 
 def tensors_in(value: Any, look: Any) -> Iterator[torch.Tensor]:
@@ -32,20 +32,21 @@ def tensors_in(value: Any, look: Any) -> Iterator[torch.Tensor]:
         yield from tensors_in(_part(value, key), inner)
 
 
-def number_origin(call: int, step: bool) -> Origin:
+def number_access_path(call: int, step: bool) -> AccessPath:
     """Where the run that made a call finds what that has returned beside tensors: the step once calls have been
     followed, a call while it is followed itself."""
-    return Origin.grown(("call", call)) if step else Origin.parameter(f"call {call}")
+    return AccessPath.grown(("call", call)) if step else AccessPath.parameter(f"call {call}")
 
 
-def with_numbers(value: Any, look: Any, origin: Origin, note: Callable[[Found], object], place: Place) -> Any:
+def with_numbers(value: Any, look: Any, access_path: AccessPath, note: Callable[[Found], object], place: Place) -> Any:
     """What a call has returned, with numbers that remember where they were found."""
     if type(look) is tuple and look[0] == "number":
         bare = plain(value)
-        note(Found(origin, bare, "number", place=place))
-        return trace_value(bare, Read(origin))
+        note(Found(access_path, bare, "number", place=place))
+        return trace_value(bare, Read(access_path))
     made = {
-        key: with_numbers(_part(value, key), inner, origin.item(key), note, place) for key, inner in parts_made(look)
+        key: with_numbers(_part(value, key), inner, access_path.item(key), note, place)
+        for key, inner in parts_made(look)
     }
     return _with(value, made)
 

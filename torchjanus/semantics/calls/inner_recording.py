@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.known.details import tensor_detail
@@ -35,10 +35,10 @@ _FIRST = 4  # parts of a container that are looked at
 class _AllLocal:
     """Texts found by way of parameters are traced: nodes have words."""
 
-    def __contains__(self, origin: object) -> bool:
-        return isinstance(origin, Origin) and is_local(origin)
+    def __contains__(self, access_path: object) -> bool:
+        return isinstance(access_path, AccessPath) and is_local(access_path)
 
-    def __iter__(self) -> Iterator[Origin]:
+    def __iter__(self) -> Iterator[AccessPath]:
         return iter(())
 
     def __len__(self) -> int:
@@ -55,25 +55,25 @@ class InnerRecording(Recording):
         self.call_writes = step.call_writes
         self.chain, self.writers, self.depth = step.chain, step.writers, outer.depth + 1
         self.chain[self.depth :] = [self]
-        self._fixed: dict[Origin, Any] = {}
+        self._fixed: dict[AccessPath, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
         self.entered = step.tallies.entered()  # of numbers that calls count, how often they had been written to before
         self.tallied: set[int] = set()  # tensors found where the step's calls add up, and those made of them
 
-    def fix(self, origin: Origin, value: Any) -> None:
+    def fix(self, access_path: AccessPath, value: Any) -> None:
         """The call is given this object, as all calls are."""
-        self.claim(value, origin)
-        self._fixed[origin] = value
+        self.claim(value, access_path)
+        self._fixed[access_path] = value
 
     def refused(self) -> None:
         self.step.tallies.give_up()
 
-    def object_at(self, origin: Origin) -> Any:
+    def object_at(self, access_path: AccessPath) -> Any:
         """What the call has found there."""
-        return self._object_at(origin)
+        return self._object_at(access_path)
 
-    def _object_at(self, origin: Origin) -> Any:
-        return self._found.get(origin, self._fixed.get(origin))
+    def _object_at(self, access_path: AccessPath) -> Any:
+        return self._found.get(access_path, self._fixed.get(access_path))
 
     def _check_leaving(self) -> None:
         """What leaves a call stays within the step."""
@@ -87,52 +87,52 @@ class InnerRecording(Recording):
         return id(tensor) in self._given
 
     def found(
-        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
         if self.lost:  # what the run itself has made may be found now
-            self.claim_unless_plain(value, origin)
+            self.claim_unless_plain(value, access_path)
             return value
-        if origin.is_grown:
+        if access_path.is_grown:
             self._refuse_grown()
-        if origin.token in self.step.counts and is_one_of(type(value), (int, float)):
-            return super().found(origin, value)  # it is another number for each call
-        if origin.step is Step.OWN:
-            return self._found_own(origin, value)
-        if not is_local(origin):
+        if access_path.token in self.step.counts and is_one_of(type(value), (int, float)):
+            return super().found(access_path, value)  # it is another number for each call
+        if access_path.step is Step.OWN:
+            return self._found_own(access_path, value)
+        if not is_local(access_path):
             self.step.place = self.place
-            known = self.step.found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
-            if origin not in self.step.settled:
-                self._rely(Found(origin, value, "object"))
+            known = self.step.found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
+            if access_path not in self.step.settled:
+                self._rely(Found(access_path, value, "object"))
             if is_one_of(type(value), (int, float, str)):
                 # What is the same for all calls may decide sizes.
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
-            return self._found_given(origin, value)
-        if not self.call_writes.is_appended(value) and not self._has_names(origin, value):
+            return self._found_given(access_path, value)
+        if not self.call_writes.is_appended(value) and not self._has_names(access_path, value):
             if any(map(self._is_changed, self._around(), repeat(value))):
                 self._refuse_written()
-        return super().found(origin, value, trusted=trusted, kept=kept, foreign=foreign)
+        return super().found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
 
-    def _found_own(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+    def _found_own(self, access_path: AccessPath, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that the step has made: to a call it is there, as parameters are."""
-        if origin not in self._found:
-            self._found[origin] = tensor
+        if access_path not in self._found:
+            self._found[access_path] = tensor
             detail = tensor_detail(tensor)
             self.shapes.setdefault(id(tensor), detail[2])
-            self.claim(tensor, origin)
-            self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+            self.claim(tensor, access_path)
+            self.note(Found(access_path, tensor, "tensor", detail, False, self.place))
         return tensor
 
     @staticmethod
-    def _has_names(origin: Origin, value: Any) -> bool:
+    def _has_names(access_path: AccessPath, value: Any) -> bool:
         """Whether it is the same object in all calls, of which attributes are read, each by its name: those that the
         step has set are asked for there."""
-        return not is_local(origin) and (origin.step is Step.DICT or not isinstance(value, CONTAINERS))
+        return not is_local(access_path) and (access_path.step is Step.DICT or not isinstance(value, CONTAINERS))
 
     def _is_changed(self, outer: WriteRecord, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)
 
-    def _found_given(self, origin: Origin, tensor: torch.Tensor) -> torch.Tensor:
+    def _found_given(self, access_path: AccessPath, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor in the hands of the program, as a row of a buffer will stand for it: whoever made it."""
         cls, dtype, shape, _, device, _, _ = tensor_detail(tensor)
         stride, strides = 1, []
@@ -140,31 +140,31 @@ class InnerRecording(Recording):
             strides.append(stride)
             stride *= size
         detail = (cls, dtype, shape, tuple(reversed(strides)), device, tensor.dtype.is_floating_point, False)
-        self._found[origin] = tensor
+        self._found[access_path] = tensor
         self.shapes.setdefault(id(tensor), shape)
-        self.claim(tensor, origin)
-        self.note(Found(origin, tensor, "tensor", detail, False, self.place))
+        self.claim(tensor, access_path)
+        self.note(Found(access_path, tensor, "tensor", detail, False, self.place))
         return tensor
 
     def is_new_class(self, cls: type) -> bool:
         return super().is_new_class(cls) and self.step.is_new_class(cls)
 
-    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
+    def may_be_key(self, expr: Expr, base: AccessPath, value: Any) -> bool:
         # A node that picks a part of the model (``cells[node.kind]``) goes a way of its own: what belongs to the model
         # is the same for all calls on it, and has gradients, which what nodes hold has not.
         return super().may_be_key(expr, base, value) and (is_local(base) or not _is_learnt(value))
 
     # What is known of the heap around the call is the step's affair.
 
-    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
-        if is_local(origin):
-            super().held(origin, value, functions)
+    def held(self, access_path: AccessPath, value: Any, functions: Iterable[Any] = ()) -> None:
+        if is_local(access_path):
+            super().held(access_path, value, functions)
         else:
             self.step.place = self.place
-            self.step.held(origin, value, functions)
-            self._rely(Found(origin, value, "pinned"))
+            self.step.held(access_path, value, functions)
+            self._rely(Found(access_path, value, "pinned"))
 
-    def absent(self, base: Origin, key: Any, present: bool = False) -> None:
+    def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
         by_node = isinstance(getattr(key, "expr", None), Expr)
         fact = Absent(base, key, present, self.place)
         self._rely(fact)
@@ -176,7 +176,7 @@ class InnerRecording(Recording):
         container: Any,
         key: Any,
         value: Any,
-        base: Origin,
+        base: AccessPath,
         *,
         field: str | None = None,
         new: bool = False,
@@ -203,7 +203,7 @@ class InnerRecording(Recording):
             if place in self._found or self.step.has_found(place):
                 self.step.counts.add(place, container, key)
 
-    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
         if base.is_grown:
             self._append(owner, method, args, base)
             return
@@ -219,7 +219,7 @@ class InnerRecording(Recording):
             super().mutate(owner, method, args, base)
         self.call_writes.appended(known)
 
-    def _append(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+    def _append(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
         """To a list of the step."""
         if method == "count":  # see tallies
             self.keep(args)
@@ -242,7 +242,7 @@ class InnerRecording(Recording):
         what = "a recursive call looks into a list to which calls append"
         self.refuse(what, "calls are run many at a time, in another order.", "Return what it computes.")
 
-    def filled(self, base: Origin, outcome: bool) -> None:
+    def filled(self, base: AccessPath, outcome: bool) -> None:
         if base.is_grown:
             self._refuse_grown()
         self._look_at(base)
@@ -251,7 +251,7 @@ class InnerRecording(Recording):
         self._rely(fact)
         self._told(base).note_once(fact)
 
-    def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+    def keys(self, base: AccessPath, keys: tuple[Any, ...]) -> None:
         self._refuse_names(base)
         told = self._told(base)
         for key in keys:
@@ -262,21 +262,21 @@ class InnerRecording(Recording):
 
     def _is_own(self, container: Any) -> bool:
         """Whether it belongs to what the call was given: another call finds something else there, set or not."""
-        own = (value for origin, value in self._found.items() if is_local(origin))
+        own = (value for access_path, value in self._found.items() if is_local(access_path))
         return any(container is value or container is attributes_of(value) for value in own)
 
-    def _refuse_names(self, origin: Origin) -> None:
+    def _refuse_names(self, access_path: AccessPath) -> None:
         """What there is may be more than there was, if the step has set flags there."""
-        at = origin.base if origin.step is Step.DICT and origin.base is not None else origin
+        at = access_path.base if access_path.step is Step.DICT and access_path.base is not None else access_path
         if self.step.is_written(self._object_at(at)):
             self._refuse_written()
 
     def _rely(self, fact: Event) -> None:
-        """The call relies on it: if it does not depend on what it is given, so may all calls that go this way."""
+        """The call relies on it: if it does not depend on what it is given, so may all calls that go this variant."""
         self.trace.around.update(around([fact]))
 
-    def _told(self, origin: Origin, by_node: bool = False) -> Recording:
-        if by_node or is_local(origin):
+    def _told(self, access_path: AccessPath, by_node: bool = False) -> Recording:
+        if by_node or is_local(access_path):
             return self
         self.step.place = self.place
         return self.step
@@ -294,14 +294,14 @@ class InnerRecording(Recording):
                 value = outer.written(container, key)
                 if self._is_counted(container, key, value):
                     return False
-                origin = self.step.lists.origin(value) if outer is self.step else None
-                if origin is None:
+                access_path = self.step.lists.access_path(value) if outer is self.step else None
+                if access_path is None:
                     if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
                         self.refuse_tally()
                     else:
                         self._refuse_written()
                     break
-                self.fix(origin, value)
+                self.fix(access_path, value)
                 return not self.lost
         if self._is_counted(container, key, self.call_writes.last(container, key)):
             return not self.lost and self.knows_write(container, key)

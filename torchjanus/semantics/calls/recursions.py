@@ -78,7 +78,7 @@ class Recursions:
         self.refused: set[types.CodeType] = set()  # those that are unrolled, for some reason
         self.working: set[types.CodeType] = set()  # those that were seen to compute with tensors
         self.fresh: list[str] = []  # the names of those that have become known in a run that is going on
-        # Takes in a call that was watched; and tells calls that take known ways, which need not be watched.
+        # Takes in a call that was watched; and tells calls that take known variants, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
         self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
         self.made: dict[Any, Any] = {}  # what the first call of each function has returned
@@ -158,7 +158,7 @@ def _nobody(world: Mapping[Any, Any]) -> Recogniser | None:
 
 def _place_of(fact: Any) -> Any:
     """What a fact is about, whatever it says."""
-    where = getattr(fact, "origin", None) or getattr(fact, "base", None) or getattr(fact, "first", None)
+    where = getattr(fact, "access_path", None) or getattr(fact, "base", None) or getattr(fact, "first", None)
     other = getattr(fact, "second", None) or getattr(fact, "key", None)
     return (type(fact).__name__, getattr(where, "token", None), getattr(other, "token", None) or repr(other))
 

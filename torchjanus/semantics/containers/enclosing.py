@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import code_of, is_rewritten
 from torchjanus.semantics.record.places import EMPTY, Item, Shape, Spot, Variable, native_items
@@ -70,8 +70,8 @@ def enclosing(
         for name, cell in _variables(fn, recording):
             variable = Variable(cell, name)
             value = variable.get()
-            origin = recording.owner(value)
-            grown = lists.origin(value) if origin is None else origin if origin.is_grown else None
+            access_path = recording.owner(value)
+            grown = lists.access_path(value) if access_path is None else access_path if access_path.is_grown else None
             if tallied(variable):
                 yield name, "tally"
             elif grown is not None:
@@ -85,12 +85,12 @@ def enclosing(
             elif isinstance(value, _KNOWN_BY_THEMSELVES):
                 recording.keep(value)
                 yield name, id(value)
-            elif is_named(origin) and not isinstance(value, torch.Tensor):
-                assert origin is not None
-                yield name, origin.token
+            elif is_named(access_path) and not isinstance(value, torch.Tensor):
+                assert access_path is not None
+                yield name, access_path.token
             elif is_constant(value):
                 yield name, token_of(value)
-            elif (held := _held(value, origin, name, tallied)) is not None:
+            elif (held := _held(value, access_path, name, tallied)) is not None:
                 yield name, type(value).__name__, held
             elif value is EMPTY or type(value) is dict:
                 raise _Unknown
@@ -108,10 +108,10 @@ def is_constant(value: Any) -> bool:
     return is_one_of(type(value), _CONSTANTS) or (type(value) is tuple and all(map(is_constant, value)))
 
 
-def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
+def _held(value: Any, access_path: AccessPath | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
     """What a container of the step's own holds, if that is nothing but constants, and what calls add to. Raises
     _Unknown."""
-    if origin is not None or (items := native_items(value)) is None:
+    if access_path is not None or (items := native_items(value)) is None:
         return None
     found = [(key, "tally" if tallied(Item(value, key, name)) else None, item) for key, item in items]
     if all(tally or is_constant(item) for _, tally, item in found):
@@ -121,14 +121,14 @@ def _held(value: Any, origin: Origin | None, name: str, tallied: Callable[[Spot]
     return None
 
 
-def is_named(origin: Origin | None) -> bool:
+def is_named(access_path: AccessPath | None) -> bool:
     """Whether an object of the step is found by names all the way: elements of lists are others for other trees."""
-    if origin is None or is_local(origin):
+    if access_path is None or is_local(access_path):
         return False
-    while origin is not None:
-        if origin.step is Step.ITEM and type(origin.key) is not str:
+    while access_path is not None:
+        if access_path.step is Step.ITEM and type(access_path.key) is not str:
             return False
-        origin = origin.base
+        access_path = access_path.base
     return True
 
 
@@ -147,7 +147,7 @@ def places_within(fn: types.FunctionType, recording: Any, lists: Any) -> Iterato
         value = variable.get()
         if (
             recording.owner(value) is None
-            and lists.origin(value) is None
+            and lists.access_path(value) is None
             and (items := native_items(value)) is not None
         ):
             yield Shape(value, variable.name)

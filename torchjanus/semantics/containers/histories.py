@@ -26,10 +26,10 @@ def summary(recording: Recording, shadows: Shadows, fn: Any, values: Any) -> Any
     """``fn(values)`` where that is a known function of a long row of numbers from before the call, to which the call
     has done nothing but append; else None."""
     function = _FUNCTIONS.get(fn) if isinstance(fn, type(builtins.sum)) else None
-    origin = recording.owner(values)
-    if function is None or origin is None or not isinstance(values, list | tuple | collections.deque):
+    access_path = recording.owner(values)
+    if function is None or access_path is None or not isinstance(values, list | tuple | collections.deque):
         return None
-    if origin.waits_for or recording.lost:
+    if access_path.waits_for or recording.lost:
         return None
     shadow = shadows.of(values)
     new = [] if shadow is None else shadow.appended
@@ -41,7 +41,7 @@ def summary(recording: Recording, shadows: Shadows, fn: Any, values: Any) -> Any
     except TypeError:
         return None
     symbols = (part.expr if isinstance(part, Traced) else part for part in new)
-    expr = recording.numbers(origin, numbers)
+    expr = recording.numbers(access_path, numbers)
     maxlen = None if shadow is None else shadow.maxlen
     result = function(numbers, maxlen, *map(plain, new))
     return recording.computed(result, function, expr, maxlen, *symbols, risky=fn is math.fsum)

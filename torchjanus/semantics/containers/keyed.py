@@ -12,7 +12,7 @@ import operator
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
@@ -26,10 +26,10 @@ __all__ = ["KeyedShadow", "MappingShadow", "SetShadow"]
 class KeyedShadow:
     """What dictionaries and sets have in common: membership, length and truth."""
 
-    def __init__(self, recording: Recording, container: Any, origin: Origin) -> None:
+    def __init__(self, recording: Recording, container: Any, access_path: AccessPath) -> None:
         self.recording = recording
         self.container = container
-        self.origin = origin
+        self.access_path = access_path
         self.native = native_class(type(container))
         self.keys_before: tuple[Any, ...] | None = None  # once the run has changed them
         self._was: dict[Any, bool] = {}  # of each key that the run stored or removed: was it there before the call?
@@ -65,7 +65,7 @@ class KeyedShadow:
         return key if expr is None else trace_value(key, expr)
 
     def _absent(self, key: Any, present: bool) -> None:
-        self.recording.absent(self.origin, self._traced(key), present)
+        self.recording.absent(self.access_path, self._traced(key), present)
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
@@ -86,7 +86,7 @@ class KeyedShadow:
     def _asked(self, key: Any) -> None:
         """Somebody asks whether a key is there, or which are, of what the run has changed."""
         if self._was or self.emptied:
-            self.recording.trace.reread.append((len(self.recording.trace.events), (self.origin.token, key)))
+            self.recording.trace.reread.append((len(self.recording.trace.events), (self.access_path.token, key)))
 
     def length(self) -> Any:
         """``len(container)``: an expression over the length before the call."""
@@ -96,12 +96,12 @@ class KeyedShadow:
             return now
         for key, was in self._was.items():
             self._absent(key, was)
-        origin = self.origin.then(Step.LEN)
+        access_path = self.access_path.then(Step.LEN)
         if self.keys_before is None:
-            return self.recording.found(origin, now)
+            return self.recording.found(access_path, now)
         before = len(self.keys_before)
-        self.recording.found(origin, before)
-        return trace_value(now, Apply(operator.add, (Read(origin), now - before)))
+        self.recording.found(access_path, before)
+        return trace_value(now, Apply(operator.add, (Read(access_path), now - before)))
 
     def filled(self) -> bool:
         """The container's truth."""
@@ -110,7 +110,7 @@ class KeyedShadow:
         if self.emptied or any(self.native.__contains__(self.container, key) for key in self._was):
             return filled
         if self.keys_before is None and not self._was:
-            self.recording.filled(self.origin, filled)
+            self.recording.filled(self.access_path, filled)
         else:
             self.hold_keys()
         return filled
@@ -120,7 +120,7 @@ class KeyedShadow:
         very values of those that the run has computed."""
         if not self.emptied:
             now = tuple(self.native.__iter__(self.container))
-            self.recording.keys(self.origin, self.keys_before if self.keys_before is not None else now)
+            self.recording.keys(self.access_path, self.keys_before if self.keys_before is not None else now)
         if values:
             for key in self._made_of:
                 self.recording.pin(self._traced(key), "one of the keys, which are read")
@@ -145,15 +145,15 @@ class KeyedShadow:
         self.recording.forget_writes(self.container)
         self.native.clear(self.container)
         self.emptied = True
-        self.recording.mutate(self.native, "clear", (), self.origin)
+        self.recording.mutate(self.native, "clear", (), self.access_path)
 
 
 class MappingShadow(KeyedShadow):
     """A dictionary. ``_names`` and ``_items`` are private dictionaries with the same keys, the second with values as
     the run has them: native code reads those instead, and their views see later changes."""
 
-    def __init__(self, recording: Recording, container: Any, origin: Origin) -> None:
-        super().__init__(recording, container, origin)
+    def __init__(self, recording: Recording, container: Any, access_path: AccessPath) -> None:
+        super().__init__(recording, container, access_path)
         self._names: dict[Any, None] | None = None
         self._items: dict[Any, Any] | None = None
         self._last: Any = ABSENT  # a key that is known to be the last, whatever the others are
@@ -200,9 +200,9 @@ class MappingShadow(KeyedShadow):
         if self.recording.has_written(self.container, bare):
             return self.recording.written(self.container, bare)
         value = self.native.__getitem__(self.container, bare)
-        if isinstance(key, Traced) and self.recording.may_be_key(key.expr, self.origin, value):
-            return self.recording.found(self.origin.at(key.expr), value)
-        return self.recording.found(self.origin.item(self.recording.pin(key, "used as a key")), value)
+        if isinstance(key, Traced) and self.recording.may_be_key(key.expr, self.access_path, value):
+            return self.recording.found(self.access_path.at(key.expr), value)
+        return self.recording.found(self.access_path.item(self.recording.pin(key, "used as a key")), value)
 
     def store(self, key: Any, value: Any) -> None:
         """``container[key] = value``."""
@@ -221,7 +221,7 @@ class MappingShadow(KeyedShadow):
         self.touch(key)
         for mirror in self._mirrors():
             self._mirror(mirror, key, value if mirror is self._items else None)
-        self.recording.store("item", self.container, self._traced(key), value, self.origin, new=new)
+        self.recording.store("item", self.container, self._traced(key), value, self.access_path, new=new)
 
     def remove(self, key: Any) -> None:
         """``del container[key]`` of a key that is there."""
@@ -239,7 +239,7 @@ class MappingShadow(KeyedShadow):
             self._last = ABSENT
         for mirror in self._mirrors():
             del mirror[key]
-        self.recording.store("delete-item", self.container, self._traced(key), ABSENT, self.origin)
+        self.recording.store("delete-item", self.container, self._traced(key), ABSENT, self.access_path)
 
     def clear(self) -> None:
         for value in self.native.values(self.container):
@@ -261,7 +261,7 @@ class MappingShadow(KeyedShadow):
             self._last = ABSENT
         for mirror in self._mirrors():
             mirror.move_to_end(key, last)  # type: ignore[attr-defined]
-        self.recording.mutate(self.native, "move_to_end", (key, last), self.origin)
+        self.recording.mutate(self.native, "move_to_end", (key, last), self.access_path)
 
     def end(self, last: bool) -> Any:
         """The last (or first) key of a dictionary that is not empty."""
@@ -294,7 +294,7 @@ class SetShadow(KeyedShadow):
             self.reorder()
         self.touch(key)
         self.native.add(self.container, key)
-        self.recording.mutate(self.native, "add", (self._traced(key),), self.origin)
+        self.recording.mutate(self.native, "add", (self._traced(key),), self.access_path)
 
     def discard(self, key: Any) -> None:
         """``container.discard(key)``."""
@@ -303,7 +303,7 @@ class SetShadow(KeyedShadow):
             self.reorder()
         self.touch(key)
         self.native.discard(self.container, key)
-        self.recording.mutate(self.native, "discard", (self._traced(key),), self.origin)
+        self.recording.mutate(self.native, "discard", (self._traced(key),), self.access_path)
 
     def change(self, method: str, others: Iterable[Any]) -> None:
         """A method that changes many elements at once, like ``intersection_update``."""
@@ -319,4 +319,4 @@ class SetShadow(KeyedShadow):
         for key in touched:
             self.touch(self.place(key))
         getattr(self.native, method)(self.container, *given)
-        self.recording.mutate(self.native, method, given, self.origin)
+        self.recording.mutate(self.native, method, given, self.access_path)

@@ -1,7 +1,7 @@
-"""How long lists are to which each round of a loop has added one element: as long as the loop has rounds.
+"""How long lists are to which each iteration of a loop has added one element: as long as the loop has iterations.
 
 Seen in their elements, when the program asks: however they came into the list (``append``, a comprehension, ``[1:]``),
-there is one of each round, in order. What cuts off a list by a number that may be larger than its length is noted
+there is one of each iteration, in order. What cuts off a list by a number that may be larger than its length is noted
 elsewhere. Knows what a run has recorded, not hooks.
 """
 
@@ -17,7 +17,7 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.graph.loops.analysis.alignment import KEPT
 from torchjanus.graph.loops.rewrites.row_reads import plus
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.values import Expr, Fetch, Traced, leaves
 
 __all__ = ["length_of"]
@@ -27,9 +27,9 @@ MISSING = 3  # elements that are looked for at either end
 
 
 def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container: Any) -> Expr | None:
-    """The length of a list that the run has made, by the number of rounds of a loop that has come to its end, or by how
-    many parts a tensor was ``parted`` into; None where it is not known. There may be more elements before those, and
-    behind them, and some of the first or last may be missing."""
+    """The length of a list that the run has made, by the number of iterations of a loop that has come to its end, or by
+    how many parts a tensor was ``parted`` into; None where it is not known. There may be more elements before those,
+    and behind them, and some of the first or last may be missing."""
     if not is_one_of(type(container), (list, tuple)) or not KEPT <= len(container) <= MOST:
         return None
     if recording.owner(container) is not None:
@@ -40,13 +40,13 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
             more = _more([places.get(id(part), -1) for part in container], len(parts))
             if more is not None:
                 return plus(size.expr, more)
-    made = [_made_at(recording, part) for part in container] if recording.trace.rounds else []
-    for rounds in reversed(recording.trace.rounds):
-        if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT:
+    made = [_made_at(recording, part) for part in container] if recording.trace.iterations else []
+    for iterations in reversed(recording.trace.iterations):
+        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT:
             continue
-        more = _more([_round_of(rounds, at) for at in made], len(rounds.starts))
+        more = _more([_iteration_of(iterations, at) for at in made], len(iterations.starts))
         if more is not None:
-            return plus(rounds.count, more)
+            return plus(iterations.count, more)
     return None
 
 
@@ -57,23 +57,23 @@ def _made_at(recording: Recording, part: Any) -> int:
         number = found[0].ref if len(found) == 1 else None
     else:
         number = recording.number(part) if isinstance(part, torch.Tensor) else None
-    return -1 if number is None or number in recording.trace.origins else recording.made_at[number]
+    return -1 if number is None or number in recording.trace.access_paths else recording.made_at[number]
 
 
-def _round_of(rounds: Rounds, position: int) -> int:
-    if not rounds.starts[0] <= position < rounds.end:
+def _iteration_of(iterations: LoopInstance, position: int) -> int:
+    if not iterations.starts[0] <= position < iterations.end:
         return -1
-    return bisect.bisect_right(rounds.starts, position) - 1
+    return bisect.bisect_right(iterations.starts, position) - 1
 
 
-def _more(turns: Sequence[int], count: int) -> int | None:
-    """How many more elements there are than rounds, if they are one of each, but for a few of the first or last: first
-    to last or last to first, and nothing between them."""
-    first = next((at for at, turn in enumerate(turns) if turn >= 0), len(turns))
-    inside = [turn for turn in turns if turn >= 0]
-    if len(inside) < KEPT or any(turn < 0 for turn in turns[first : first + len(inside)]):
+def _more(loop_record: Sequence[int], count: int) -> int | None:
+    """How many more elements there are than iterations, if they are one of each, but for a few of the first or last:
+    first to last or last to first, and nothing between them."""
+    first = next((at for at, iteration in enumerate(loop_record) if iteration >= 0), len(loop_record))
+    inside = [iteration for iteration in loop_record if iteration >= 0]
+    if len(inside) < KEPT or any(iteration < 0 for iteration in loop_record[first : first + len(inside)]):
         return None
     step = 1 if inside[1] > inside[0] else -1
     if inside != list(range(inside[0], inside[0] + step * len(inside), step)) or count - len(inside) > MISSING:
         return None
-    return len(turns) - count
+    return len(loop_record) - count

@@ -1,6 +1,6 @@
-"""Lists of plain numbers that loops go through by their rounds' numbers (``actions[t]``, ``if flags[t]``): told as the
-rows of one tensor, which the host makes of the list, once it has been seen that they differ in what makes paths differ.
-So is what ``torch.tensor(words)`` makes of a list whose length changes.
+"""Lists of plain numbers that loops go through by their iterations' numbers (``actions[t]``, ``if flags[t]``): told as
+the rows of one tensor, which the host makes of the list, once it has been seen that they differ in what makes paths
+differ. So is what ``torch.tensor(words)`` makes of a list whose length changes.
 
 Element by element, each would be an input or a constant of its own, in a graph for each length. Knows nothing of
 watching.

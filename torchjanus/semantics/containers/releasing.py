@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.details import memory_of
 from torchjanus.trace.actions import Stored
@@ -40,15 +40,15 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
             if id(stored) in trace.recipes:
                 trace.recipes[id(let_go)] = trace.recipes.pop(id(stored))
     trace.alive = [kept for kept in trace.alive if not _is_large(kept) or id(kept) in trace.owners]
-    found = {event.origin: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
+    found = {event.access_path: event for event in trace.events if isinstance(event, Found) and event.kind == "tensor"}
     if not any(_is_large(event.value) for event in found.values()):
         return False
     tensors = {id(event.value): event.value for event in found.values()}
     sharing = Counter(map(memory_of, tensors.values()))
     gone: dict[int, torch.Tensor] = {}
-    for origin, event in found.items():
+    for access_path, event in found.items():
         tensor = event.value
-        if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, origin, args, kwargs):
+        if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, access_path, args, kwargs):
             gone[id(tensor)] = tensor
     for one in trace.events:
         if isinstance(one, Found) and one.kind != "tensor":  # its identity is spoken of
@@ -129,9 +129,9 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-def _is_at(tensor: torch.Tensor, origin: Origin, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _is_at(tensor: torch.Tensor, access_path: AccessPath, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether it is still where it was found. Where that cannot be told it is taken to be."""
     try:
-        return origin.read(args, kwargs) is tensor
+        return access_path.read(args, kwargs) is tensor
     except Exception:
         return True

@@ -9,7 +9,7 @@ import collections
 import operator
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.containers.keyed import KeyedShadow, MappingShadow, SetShadow
 from torchjanus.semantics.record.recording import Recording
@@ -41,15 +41,15 @@ class SequenceShadow:
     run, whatever its length was. ``bounded`` containers do not grow by the same number from every length.
     """
 
-    def __init__(self, recording: Recording, container: Any, origin: Origin, copies: list[list[Any]]) -> None:
+    def __init__(self, recording: Recording, container: Any, access_path: AccessPath, copies: list[list[Any]]) -> None:
         self.recording = recording
         self.container = container
         self.copies = copies  # what native code goes through in the place of the container
-        self.origin = origin
+        self.access_path = access_path
         self.native = native_class(type(container))
         self.maxlen: int | None = None
         if isinstance(container, collections.deque):
-            bound = recording.found(origin.then(Step.FIELD, "maxlen"), container.maxlen)
+            bound = recording.found(access_path.then(Step.FIELD, "maxlen"), container.maxlen)
             self.maxlen = recording.pin(bound, "bounds a deque")
         self.before: int = self.native.__len__(container)
         self.bounded = self.maxlen is not None
@@ -70,21 +70,21 @@ class SequenceShadow:
         while self._computed:
             self.recording.pin(self._computed.pop()[0], "which of the elements it is decides what is read")
         if not self.emptied:
-            length = self.recording.found(self.origin.then(Step.LEN), self.before)
+            length = self.recording.found(self.access_path.then(Step.LEN), self.before)
             self.recording.pin(length, "the length decides what is read")
 
     def length(self) -> Any:
         """``len(container)``: an expression over the length before the call."""
-        origin = self.origin.then(Step.LEN)
+        access_path = self.access_path.then(Step.LEN)
         if self.maxlen is not None and self.appended is not None:
-            self.recording.found(origin, self.before)
-            expr = Apply(bounded_length, (Read(origin), len(self.appended), self.maxlen))
+            self.recording.found(access_path, self.before)
+            expr = Apply(bounded_length, (Read(access_path), len(self.appended), self.maxlen))
             return trace_value(len(self.items), expr)
         if self.bounded or self.emptied:
             self.hold_length()
             return len(self.items)
-        self.recording.found(origin, self.before)
-        return trace_value(len(self.items), Apply(operator.add, (Read(origin), self.grown)))
+        self.recording.found(access_path, self.before)
+        return trace_value(len(self.items), Apply(operator.add, (Read(access_path), self.grown)))
 
     def filled(self) -> bool:
         """The container's truth."""
@@ -94,7 +94,7 @@ class SequenceShadow:
 
     def _value(self, item: _Item) -> Any:
         index, value = item
-        return value if index == _NEW else self.recording.found(self.origin.item(index), value)
+        return value if index == _NEW else self.recording.found(self.access_path.item(index), value)
 
     def at(self, index: int) -> Any:
         """The element that is at this index now, the length being held."""
@@ -107,7 +107,7 @@ class SequenceShadow:
         if index < 0 and self.tail == self.grown and not self.bounded and not self.emptied:
             # Nothing but appends: counted from the back, an old element is found whatever the length is.
             place, value = self.items[index]
-            return value if place == _NEW else self.recording.found(self.origin.item(place - self.before), value)
+            return value if place == _NEW else self.recording.found(self.access_path.item(place - self.before), value)
         if not -self.tail <= index < 0:
             self.hold_length()
         return self._value(self.items[index])
@@ -118,9 +118,9 @@ class SequenceShadow:
         bare = plain(index)
         if self.stacked is None or not 0 <= bare < len(self.items):
             return ABSENT
-        recording, length = self.recording, self.origin.then(Step.LEN)
+        recording, length = self.recording, self.access_path.then(Step.LEN)
         place, value = self.items[bare]
-        if not recording.may_be_key(index.expr, self.origin, value):
+        if not recording.may_be_key(index.expr, self.access_path, value):
             return ABSENT
         recording.found(length, self.before)
         for where, _ in reversed(self._computed):
@@ -136,7 +136,7 @@ class SequenceShadow:
             return value
         recording.hold(Apply(operator.ge, (index.expr, 0)), True)
         recording.hold(Apply(operator.lt, (expr, Read(length))), True)
-        return recording.found(self.origin.at(expr), value)
+        return recording.found(self.access_path.at(expr), value)
 
     # -- changes, of the container, too ----------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class SequenceShadow:
                 self.appended.extend(added)
             if self.stacked is not None:
                 self.stacked += len(added)
-        self.recording.mutate(self.native, method, args, self.origin)
+        self.recording.mutate(self.native, method, args, self.access_path)
 
     def store(self, index: int, value: Any) -> None:
         """``container[index] = value``. Raises IndexError."""
@@ -167,25 +167,25 @@ class SequenceShadow:
         self.native.__setitem__(self.container, index, bare)
         self.items[index] = (_NEW, value)
         self._bring_up()
-        self.recording.store("item", self.container, index % len(self.items), value, self.origin)
+        self.recording.store("item", self.container, index % len(self.items), value, self.access_path)
 
     def store_at(self, index: TracedInt, value: Any) -> None:
         """``container[index] = value`` with a computed index that other calls may compute otherwise."""
         bare = plain(index)
-        bound = Apply(operator.add, (Read(self.origin.then(Step.LEN)), self.grown))
+        bound = Apply(operator.add, (Read(self.access_path.then(Step.LEN)), self.grown))
         known = all(isinstance(leaf, Read) for leaf in leaves(index.expr))
         if not known or self.emptied or self.bounded or not 0 <= bare < len(self.items):
             self.store(self.recording.pin(index, "used as an index"), value)
             return
         self.appended = None
-        self.recording.found(self.origin.then(Step.LEN), self.before)
+        self.recording.found(self.access_path.then(Step.LEN), self.before)
         self.recording.hold(Apply(operator.ge, (index.expr, 0)), True)
         self.recording.hold(Apply(operator.lt, (index.expr, bound)), True)
         self.native.__setitem__(self.container, bare, self.recording.bare(value))
         self.items[bare] = (_NEW, value)
         self.tail = 0
         self._bring_up()
-        self.recording.store("item", self.container, index, value, self.origin)
+        self.recording.store("item", self.container, index, value, self.access_path)
         self._computed.append((index, value))
 
     def take(self, index: int, method: str, *args: Any) -> Any:
@@ -233,7 +233,7 @@ class SequenceShadow:
         self.items, self.grown, self.tail, self.emptied = [], -self.before, 0, True
         self._record("clear")
 
-    def turn(self, method: str, *args: Any) -> None:
+    def iteration(self, method: str, *args: Any) -> None:
         """``reverse`` or ``rotate``: what comes of them is told by the elements' places."""
         if self._computed:
             self.hold_length()
@@ -294,13 +294,13 @@ class Shadows:
         """The shadow of a list or deque that this run has changed."""
         return None if self.recording.lost else self._sequences.get(id(container))
 
-    def make(self, container: Any, origin: Origin) -> SequenceShadow:
+    def make(self, container: Any, access_path: AccessPath) -> SequenceShadow:
         """The shadow of a list or deque that is about to be changed."""
         shadow = self.of(container)
         if shadow is None:
             self.recording.keep(container)
             copies = self._copies.setdefault(id(container), [])
-            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, origin, copies)
+            shadow = self._sequences[id(container)] = SequenceShadow(self.recording, container, access_path, copies)
         return shadow
 
     def gone_through(self, container: Any, copy: list[Any]) -> None:
@@ -308,19 +308,19 @@ class Shadows:
         self.recording.keep(container)
         self._copies.setdefault(id(container), []).append(copy)
 
-    def _keyed_shadow(self, container: Any, origin: Origin, kind: type[KeyedShadow]) -> Any:
+    def _keyed_shadow(self, container: Any, access_path: AccessPath, kind: type[KeyedShadow]) -> Any:
         shadow = self._keyed.get(id(container))
         if shadow is None or self.recording.lost:
             self.recording.keep(container)
-            shadow = self._keyed[id(container)] = kind(self.recording, container, origin)
+            shadow = self._keyed[id(container)] = kind(self.recording, container, access_path)
         return shadow
 
-    def mapping(self, container: Any, origin: Origin) -> MappingShadow:
+    def mapping(self, container: Any, access_path: AccessPath) -> MappingShadow:
         """The shadow of a dictionary."""
-        shadow: MappingShadow = self._keyed_shadow(container, origin, MappingShadow)
+        shadow: MappingShadow = self._keyed_shadow(container, access_path, MappingShadow)
         return shadow
 
-    def set(self, container: Any, origin: Origin) -> SetShadow:
+    def set(self, container: Any, access_path: AccessPath) -> SetShadow:
         """The shadow of a set or frozenset."""
-        shadow: SetShadow = self._keyed_shadow(container, origin, SetShadow)
+        shadow: SetShadow = self._keyed_shadow(container, access_path, SetShadow)
         return shadow

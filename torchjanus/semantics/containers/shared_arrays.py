@@ -66,7 +66,7 @@ class SharedArrays:
 
     def _check(self) -> None:
         trace = self._recording.trace
-        for number in trace.origins:
+        for number in trace.access_paths:
             tensor = trace.tensors[number]
             if tensor is None or not (bounds := _of_tensor(tensor))[1]:
                 continue

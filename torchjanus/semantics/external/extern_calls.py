@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.host.journal import Journal
@@ -150,20 +150,20 @@ class ExternCalls:
             for value in (*args, *kwargs.values()):
                 if value is result:  # "return self", and it stays so
                     return value
-        return self.feed(Origin.extern(number, f"{name_of(func)}()"), result)
+        return self.feed(AccessPath.extern(number, f"{name_of(func)}()"), result)
 
-    def feed(self, origin: Origin, result: Any) -> Any:
+    def feed(self, access_path: AccessPath, result: Any) -> Any:
         """What the program gets: a value with a path that leads to the call."""
         known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
-        if known is not None and known not in self.recording.trace.origins:
+        if known is not None and known not in self.recording.trace.access_paths:
             self.recording.refuse(
-                f"{origin} gives back a tensor that was made in this call",
+                f"{access_path} gives back a tensor that was made in this call",
                 "native code kept it, and a graph's tensors are made anew each time.",
                 "Clone it.",
             )
             return result
         foreign = is_foreign_object(result, True)
-        return self.recording.found(origin, result, foreign=foreign)
+        return self.recording.found(access_path, result, foreign=foreign)
 
     def _call(
         self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
@@ -278,10 +278,10 @@ class ExternCalls:
             return ""
         recording, reads = self.recording, self.recording.reads()
         for value in own.objects.values():
-            origin = recording.owner(value) or (Origin.const(value) if isinstance(value, type) else None)
-            if origin is None:
+            access_path = recording.owner(value) or (AccessPath.const(value) if isinstance(value, type) else None)
+            if access_path is None:
                 continue
-            here, names = reads.get(origin.token, set()), reads.get(origin.then(Step.DICT).token, set())
+            here, names = reads.get(access_path.token, set()), reads.get(access_path.then(Step.DICT).token, set())
             tensor = isinstance(value, torch.Tensor) and recording.number(value) is not None
             if own.items and (tensor or (here and isinstance(value, CONTAINERS))):
                 return f"a {type(value).__name__} that the step has read before it"

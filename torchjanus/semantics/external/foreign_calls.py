@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.host.journal import Journal, method
@@ -246,9 +246,9 @@ class ForeignCalls(NativeMethods):
         return [self.heap.load_item(None, shadow.container, place) for place in self.iterable(places)]
 
     def _claim(self, value: Any) -> None:
-        """A foreign object of unknown origin was there before the call: whatever makes one is an extern call."""
+        """A foreign object of unknown access path was there before the call: whatever makes one is an extern call."""
         if self.recording.owner(value) is None and self.is_foreign(value):
-            self.recording.claim(value, Origin.const(value))
+            self.recording.claim(value, AccessPath.const(value))
 
     def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "__next__" and not args:
@@ -347,27 +347,27 @@ class ForeignCalls(NativeMethods):
         return super()._text(fn, owner, name, args, kwargs)
 
     def symbolic(self, value: Any, nested: bool = False) -> Any:
-        origin = self.recording.owner(value)
-        if origin is not None and self.is_foreign(value):
-            return Read(origin)
+        access_path = self.recording.owner(value)
+        if access_path is not None and self.is_foreign(value):
+            return Read(access_path)
         return super().symbolic(value, nested)
 
     def formatted(self, value: Any, spec: str) -> str:
-        origin = self.recording.owner(value)
-        if self.is_foreign(value) and origin is not None:
+        access_path = self.recording.owner(value)
+        if self.is_foreign(value) and access_path is not None:
             spec = self.recording.pin(spec, "format specification")
             if _may_change(value):
                 return self.extern(format, (value, spec), {}, ARRAYS)  # type: ignore[no-any-return]
-            text: str = trace_value(format(value, spec), Apply(format, (Read(origin), spec)))
+            text: str = trace_value(format(value, spec), Apply(format, (Read(access_path), spec)))
             return text
         return super().formatted(value, spec)
 
     def as_text(self, value: Any, conversion: str) -> str:
-        origin = self.recording.owner(value)
-        if self.is_foreign(value) and origin is not None:
+        access_path = self.recording.owner(value)
+        if self.is_foreign(value) and access_path is not None:
             convert: Callable[[Any], str] = CONVERSIONS[conversion]
             if _may_change(value):
                 return self.extern(convert, (value,), {}, ARRAYS)  # type: ignore[no-any-return]
-            text: str = trace_value(convert(value), Apply(convert, (Read(origin),)))
+            text: str = trace_value(convert(value), Apply(convert, (Read(access_path),)))
             return text
         return super().as_text(value, conversion)

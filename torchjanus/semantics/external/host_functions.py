@@ -1,9 +1,9 @@
 """Functions of the user's that do nothing but compute with arrays and numbers: the host makes their calls as a whole.
 
 Non-maximum suppression is an example: a loop over NumPy arrays that turns as often as they make it. Watched, each of
-its operations would be an extern call, and each number of rounds a path of its own. Here the code says that a function
-can reach nothing but its arguments, NumPy, some builtins, and other such functions; then it is called as native code
-is.
+its operations would be an extern call, and each number of iterations a path of its own. Here the code says that a
+function can reach nothing but its arguments, NumPy, some builtins, and other such functions; then it is called as
+native code is.
 Knows nothing of traces.
 """
 

@@ -24,7 +24,7 @@ import torch
 from torch.utils._device import DeviceContext
 from torch.utils.hooks import RemovableHandle
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.default_device import is_own
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
@@ -195,10 +195,10 @@ class NativeCalls(ForeignCalls):
             if self.recording.owner(fn) is not None:
                 self._weak("reads a weak reference that was there before the call")
             if target is not None and not self.recording.lost:  # whoever claims it keeps it alive
-                self.recording.claim(target, Origin.const(target))
+                self.recording.claim(target, AccessPath.const(target))
             return target
         if isinstance(fn, type) and issubclass(fn, weakref.ReferenceType | weakref.finalize) and args:
-            if len(args) > 1 or kwargs or self.origin_known(args[0]) is False:
+            if len(args) > 1 or kwargs or self.access_path_known(args[0]) is False:
                 self._weak(f"makes a weak reference by {fn.__qualname__}")
             return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
@@ -309,7 +309,7 @@ class NativeCalls(ForeignCalls):
             what = f"the step enters a mode ({type(mode).__qualname__})"
             self.recording.refuse(what, "it sees each call of torch, of which a graph makes none.", "Leave it out.")
 
-    def origin_known(self, value: Any) -> bool:
+    def access_path_known(self, value: Any) -> bool:
         """Whether an object was there before the call, and was found."""
         if isinstance(value, types.FunctionType | type | types.ModuleType):
             return True

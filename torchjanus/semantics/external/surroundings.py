@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.known.foreign import is_users_cache
 from torchjanus.semantics.known.own_code import Reach, is_own, of_logger, reach
@@ -74,8 +74,8 @@ def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs:
 
 
 def _assume(recording: Recording, owner: Any, tells: Any) -> None:
-    origin = recording.owner(owner) or Origin.const(owner)
-    recording.found(origin.then(Step.OF, tells), tells(owner))
+    access_path = recording.owner(owner) or AccessPath.const(owner)
+    recording.found(access_path.then(Step.OF, tells), tells(owner))
 
 
 def _logger_of(func: Any, args: tuple[Any, ...]) -> logging.Logger:

@@ -391,7 +391,7 @@ def is_draw(fn: Any) -> bool:
 
 
 def draw_places(generator: random.Random, name: str, count: int, /, *args: Any, **kwargs: Any) -> Any:
-    """What ``choice``, ``choices`` and ``sample`` draw of so many elements: their places, by the same numbers."""
+    """What ``switch``, ``switches`` and ``sample`` draw of so many elements: their places, by the same numbers."""
     return getattr(generator, name)(range(count), *args, **kwargs)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import types
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.protocols.leaves import namespace_of
 from torchjanus.semantics.record.recording import Recording
@@ -43,7 +43,7 @@ class ClassNamespaces:
     def show(self, cls: type) -> Any:
         view = namespace_of(cls)
         self._of[id(view)] = view, cls
-        self._recording.claim(view, Origin.const(cls).then(Step.DICT))
+        self._recording.claim(view, AccessPath.const(cls).then(Step.DICT))
         return view
 
     def is_shown(self, view: Any) -> bool:
@@ -55,7 +55,7 @@ class ClassNamespaces:
         recording, cls = self._recording, self._of[id(view)][1]
         if recording.has_written(cls, key):
             return recording.written(cls, key) is not ABSENT
-        recording.absent(Origin.const(cls).then(Step.DICT), key, present=key in view)
+        recording.absent(AccessPath.const(cls).then(Step.DICT), key, present=key in view)
         return key in view
 
     def item(self, view: Any, key: Any) -> Any:
@@ -67,11 +67,11 @@ class ClassNamespaces:
             return recording.written(cls, key)
         raw = view[key]
         functions = functions_of(raw)
-        origin = Origin.const(cls).then(Step.DICT).item(key)
+        access_path = AccessPath.const(cls).then(Step.DICT).item(key)
         if functions or not isinstance(key, str):
-            recording.held(origin, raw, functions)
+            recording.held(access_path, raw, functions)
             return raw
-        return recording.found(origin, raw)
+        return recording.found(access_path, raw)
 
     def call(self, view: Any, name: str, args: tuple[Any, ...]) -> Any:
         """A method of the view."""
@@ -88,7 +88,7 @@ class ClassNamespaces:
         recording, cls = self._recording, self._of[id(view)][1]
         if any(recording.has_written(cls, key) for key in view):
             refuse_view(recording)
-        base = Origin.const(cls).then(Step.DICT)
+        base = AccessPath.const(cls).then(Step.DICT)
         recording.keys(base, tuple(view))
         for key, raw in view.items():
             recording.held(base.item(key), raw)

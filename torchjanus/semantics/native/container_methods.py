@@ -8,7 +8,7 @@ import operator
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from torchjanus.core.access_path import Origin, native_class
+from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.semantics.containers.keyed import MappingShadow
 from torchjanus.semantics.containers.registered import are_hooks, found_hooks
@@ -50,7 +50,7 @@ class ContainerMethods(NativeValues):
     """Carries out container methods on the container and its shadow alike."""
 
     def container_method(
-        self, owner: Any, origin: Origin, name: str, args: _Args, kwargs: dict[str, Any]
+        self, owner: Any, access_path: AccessPath, name: str, args: _Args, kwargs: dict[str, Any]
     ) -> tuple[bool, Any]:
         """Call a container's own method. Returns whether it is known, and its result."""
         if name == "__len__":
@@ -63,13 +63,13 @@ class ContainerMethods(NativeValues):
             bare = {key: self.recording.bare(value) for key, value in kwargs.items()}
             result = getattr(native, name)(owner, *map(self.recording.bare, given), **bare)
             if args or kwargs:
-                self.recording.mutate(native, name, (*args, *kwargs.values()), origin)
+                self.recording.mutate(native, name, (*args, *kwargs.values()), access_path)
             return True, result
         if isinstance(owner, dict):
-            return self._mapping_method(owner, self.shadows.mapping(owner, origin), name, args, kwargs)
+            return self._mapping_method(owner, self.shadows.mapping(owner, access_path), name, args, kwargs)
         if isinstance(owner, set | frozenset):
-            return self._set_method(owner, origin, name, args)
-        return self._sequence_method(owner, origin, name, args, kwargs)
+            return self._set_method(owner, access_path, name, args)
+        return self._sequence_method(owner, access_path, name, args, kwargs)
 
     def _asks_once(self, owner: Any, name: str, args: _Args) -> bool:
         """Whether the container itself carries the method out, since its keys ask code that may change something."""
@@ -95,8 +95,8 @@ class ContainerMethods(NativeValues):
                 self._claim_keys(shadow.names())
                 return True, shadow.names().keys()
             case "values", ():
-                if are_hooks(owner, shadow.origin) and not shadow.changed:
-                    return True, dict(enumerate(found_hooks(self.recording, owner, shadow.origin))).values()
+                if are_hooks(owner, shadow.access_path) and not shadow.changed:
+                    return True, dict(enumerate(found_hooks(self.recording, owner, shadow.access_path))).values()
                 return True, shadow.items().values()
             case "items", ():
                 self._claim_keys(shadow.names())
@@ -188,8 +188,8 @@ class ContainerMethods(NativeValues):
 
     # -- sets -----------------------------------------------------------------------------------------------------
 
-    def _set_method(self, owner: Any, origin: Origin, name: str, args: _Args) -> tuple[bool, Any]:
-        shadow: Any = self.shadows.set(owner, origin)
+    def _set_method(self, owner: Any, access_path: AccessPath, name: str, args: _Args) -> tuple[bool, Any]:
+        shadow: Any = self.shadows.set(owner, access_path)
         match name, args:
             case (("add" | "discard"), (key,)):
                 getattr(shadow, name)(self.place(key))
@@ -236,7 +236,7 @@ class ContainerMethods(NativeValues):
     # -- lists, tuples, deques ------------------------------------------------------------------------------------
 
     def _sequence_method(
-        self, owner: Any, origin: Origin, name: str, args: _Args, kwargs: dict[str, Any]
+        self, owner: Any, access_path: AccessPath, name: str, args: _Args, kwargs: dict[str, Any]
     ) -> tuple[bool, Any]:
         if name in SEARCHING and args:
             return True, getattr(self, SEARCHING[name])(owner, *args)
@@ -255,7 +255,7 @@ class ContainerMethods(NativeValues):
         if name in ("__setitem__", "__delitem__"):
             change: Any = self.heap.store_item if name == "__setitem__" else self.heap.drop_item
             return True, change(None, owner, *args)
-        return self._change_sequence(owner, self.shadows.make(owner, origin), name, args, kwargs)
+        return self._change_sequence(owner, self.shadows.make(owner, access_path), name, args, kwargs)
 
     def _change_sequence(
         self, owner: Any, shadow: Any, name: str, args: _Args, kwargs: dict[str, Any]
@@ -285,10 +285,10 @@ class ContainerMethods(NativeValues):
             case "clear", ():
                 return True, shadow.clear()
             case "reverse", ():
-                return True, shadow.turn(name)
+                return True, shadow.iteration(name)
             case "rotate", _:
                 shadow.hold_length()
-                return True, shadow.turn(name, *(self._index(a) for a in args))
+                return True, shadow.iteration(name, *(self._index(a) for a in args))
             case "sort", ():
                 values = list(self.iterable(owner))
                 shadow.arrange(values, self.order(values, **kwargs))

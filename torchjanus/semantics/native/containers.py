@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.semantics.containers.keyed import SetShadow
 from torchjanus.semantics.containers.shadows import Shadows
@@ -169,36 +169,36 @@ class NativeContainers(ABC):
         if shadow is not None:
             shadow.hold_length()
             return
-        origin = self.recording.owner(obj)
-        assert origin is not None
-        self.recording.pin(self.recording.length(origin, obj), "the length decides what is read")
+        access_path = self.recording.owner(obj)
+        assert access_path is not None
+        self.recording.pin(self.recording.length(access_path, obj), "the length decides what is read")
 
     def element(self, obj: Any, index: int) -> Any:
         """``obj[index]`` of a list, tuple or deque from before the call; the index is within its bounds."""
         shadow = self.shadows.of(obj)
         if shadow is not None:
             return shadow.read(index)
-        origin = self.recording.owner(obj)
-        assert origin is not None
-        return self.recording.read_key(origin, obj, index)
+        access_path = self.recording.owner(obj)
+        assert access_path is not None
+        return self.recording.read_key(access_path, obj, index)
 
     def element_at(self, obj: Any, index: TracedInt) -> Any:
         """``obj[index]`` by an index that may be another at the next call; ABSENT if it has to be held constant. Raises
         IndexError."""
-        origin, bare = self.recording.owner(obj), plain(index)
-        if origin is None or not isinstance(obj, _SEQUENCES):
+        access_path, bare = self.recording.owner(obj), plain(index)
+        if access_path is None or not isinstance(obj, _SEQUENCES):
             return ABSENT
         if (shadow := self.shadows.of(obj)) is not None:
             return shadow.element_at(index)
         native = native_class(type(obj))
         length = native.__len__(obj)
         within = _within(bare, length)
-        if not self.recording.may_be_key(index.expr, origin, native.__getitem__(obj, bare) if within else None):
+        if not self.recording.may_be_key(index.expr, access_path, native.__getitem__(obj, bare) if within else None):
             return ABSENT
         if not within:
-            known = self.recording.length(origin, obj).expr
+            known = self.recording.length(access_path, obj).expr
             self.recording.hold(Apply(_within, (index.expr, known)), False)
-        return self.recording.found(origin.at(index.expr), native.__getitem__(obj, bare))
+        return self.recording.found(access_path.at(index.expr), native.__getitem__(obj, bare))
 
     def place(self, value: Any, why: str = "used as a key") -> Any:
         """A key for a shadow: a computed one keeps its expression."""
@@ -235,21 +235,21 @@ class NativeContainers(ABC):
             for part in value:
                 self.hold_key(part, why)
             return
-        origin = self.recording.owner(value)
-        if origin is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
+        access_path = self.recording.owner(value)
+        if access_path is None or held_as_key(self.recording, value) or not is_foreign_object(value, False):
             return
         if is_numpy_scalar(value):
             self.recording.pin(value, why)
         elif isinstance(value, _SHOWN):
-            self.recording.pin(self.recording.found(origin.then(Step.OF, repr), repr(value)), why)
-        elif origin.waits_for:
+            self.recording.pin(self.recording.found(access_path.then(Step.OF, repr), repr(value)), why)
+        elif access_path.waits_for:
             self.recording.refuse(
                 f"uses a {type(value).__qualname__} that native code has given as a key",
                 "what it is equal to only that code knows.",
                 "Use numbers, texts or tuples of them as keys.",
             )
         else:
-            self.recording.note_once(Same(origin, Origin.const(value), True, self.recording.place))
+            self.recording.note_once(Same(access_path, AccessPath.const(value), True, self.recording.place))
 
     def hold_keys(self, container: Any) -> Any:
         """Native code has put keys into a dictionary or set of the run's own, if it is one. Gives the container."""
@@ -260,13 +260,13 @@ class NativeContainers(ABC):
 
     def behind(self, value: Any) -> Any:
         """The dictionary that a view from before the call shows; anything else as it is."""
-        origin = self.recording.owner(value) if is_view(value) else None
-        if origin is None or self.classes.is_shown(value):
+        access_path = self.recording.owner(value) if is_view(value) else None
+        if access_path is None or self.classes.is_shown(value):
             return value
         held = dictionary_behind(value)
         if held is None:
             return value
-        self.recording.found(origin.then(Step.OF, dictionary_behind), held)
+        self.recording.found(access_path.then(Step.OF, dictionary_behind), held)
         return value if self.recording.owner(held) is None else held
 
     def live(self, value: Any) -> Any:
@@ -295,19 +295,19 @@ class NativeContainers(ABC):
     def iterable(self, obj: Any) -> Iterable[Any]:
         """The elements of ``obj`` in order, read one by one if it was there before the call."""
         obj = self.live(obj)
-        origin = self.recording.owner(obj)
-        if origin is None or isinstance(obj, torch.Tensor | range | str | bytes):
+        access_path = self.recording.owner(obj)
+        if access_path is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
         if isinstance(obj, _SEQUENCES):
-            return self._sequence(origin, obj)
+            return self._sequence(access_path, obj)
         if isinstance(obj, dict | set | frozenset) and self.asked_once(obj):
             return obj
         if isinstance(obj, dict):
-            names = self.shadows.mapping(obj, origin).names()
+            names = self.shadows.mapping(obj, access_path).names()
             self._claim_keys(names)
             return names
         if isinstance(obj, set | frozenset):
-            shadow = self.shadows.set(obj, origin)
+            shadow = self.shadows.set(obj, access_path)
             if not shadow.ordered:
                 self.recording.refuse(
                     "relies on the order of a set that the call has changed",
@@ -330,7 +330,7 @@ class NativeContainers(ABC):
     def _claim_keys(self, keys: Iterable[Any]) -> None:
         for key in keys:
             if not isinstance(key, str | int | float | bool | type(None)):
-                self.recording.claim(key, Origin.const(key))
+                self.recording.claim(key, AccessPath.const(key))
 
     def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
         elements = shadow.elements()
@@ -338,27 +338,27 @@ class NativeContainers(ABC):
         for _, element in zip(shadow.container, elements, strict=True):  # raises where the set changes meanwhile
             yield element
 
-    def _sequence(self, origin: Origin, obj: Any) -> Iterator[Any]:
+    def _sequence(self, access_path: AccessPath, obj: Any) -> Iterator[Any]:
         self.whole_length(obj)
         native = native_class(type(obj))
         for index, _ in enumerate(native.__iter__(obj)):  # ends, or raises, as the container's own iterator does
             shadow = self.shadows.of(obj)
-            yield self.recording.read_key(origin, obj, index) if shadow is None else shadow.at(index)
+            yield self.recording.read_key(access_path, obj, index) if shadow is None else shadow.at(index)
 
     def consumed(self, value: Any) -> Any:
         """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
         value = self.live(value)
-        origin = self.recording.owner(value)
-        if origin is None or not isinstance(value, CONTAINERS):
+        access_path = self.recording.owner(value)
+        if access_path is None or not isinstance(value, CONTAINERS):
             return value
         if isinstance(value, dict | set | frozenset) and self.asked_once(value):
             return dict(value) if isinstance(value, dict) else native_class(type(value)).copy(value)
         if isinstance(value, dict):
-            mapping = self.shadows.mapping(value, origin)
+            mapping = self.shadows.mapping(value, access_path)
             self._claim_keys(mapping.names())
             return dict(mapping.items())
         if isinstance(value, set | frozenset):
-            elements = self.shadows.set(value, origin).elements()
+            elements = self.shadows.set(value, access_path).elements()
             self._claim_keys(elements)
             return set(elements) if isinstance(value, set) else frozenset(elements)
         parts = list(self.iterable(value))
@@ -370,16 +370,16 @@ class NativeContainers(ABC):
 
     def _length(self, obj: Any) -> Any:
         obj = self.behind(obj)
-        origin = self.recording.owner(obj)
+        access_path = self.recording.owner(obj)
         if isinstance(obj, TracedStr):
             return trace_value(len(obj), Apply(len, (obj.expr,)))
         if isinstance(obj, torch.Tensor) and obj.dim():
             self.framework.ref(obj, "len")
             return self.framework.sizes.of(obj, 0)
-        if origin is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
+        if access_path is None and type(obj) is list and (grown := self.recording.lists.length_of(obj)) is not None:
             return self.recording.found(grown.then(Step.SIZE, 0), len(obj))
         if (
-            origin is None
+            access_path is None
             and is_one_of(type(obj), (list, tuple))
             and (count := self.framework.sizes.count(obj)) is not None
         ):
@@ -387,51 +387,51 @@ class NativeContainers(ABC):
         if self.classes.is_shown(obj):
             self.classes.whole(obj)
             return len(obj)
-        if origin is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
-            if origin is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
+        if access_path is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
+            if access_path is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
                 self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
             native = native_class(type(obj))
             return len(obj) if native is None else native.__len__(obj)
         if isinstance(obj, dict):
-            return self.shadows.mapping(obj, origin).length()
+            return self.shadows.mapping(obj, access_path).length()
         if isinstance(obj, set | frozenset):
-            return self.shadows.set(obj, origin).length()
+            return self.shadows.set(obj, access_path).length()
         shadow = self.shadows.of(obj)
-        return self.recording.length(origin, obj) if shadow is None else shadow.length()
+        return self.recording.length(access_path, obj) if shadow is None else shadow.length()
 
-    def filled(self, obj: Any, origin: Origin) -> bool:
+    def filled(self, obj: Any, access_path: AccessPath) -> bool:
         """The truth of a container from before the call."""
         if isinstance(obj, dict):
-            return self.shadows.mapping(obj, origin).filled()
+            return self.shadows.mapping(obj, access_path).filled()
         if isinstance(obj, set | frozenset):
-            return self.shadows.set(obj, origin).filled()
+            return self.shadows.set(obj, access_path).filled()
         shadow = self.shadows.of(obj)
         if shadow is not None:
             return shadow.filled()
-        self.recording.filled(origin, bool(obj))
+        self.recording.filled(access_path, bool(obj))
         return bool(obj)
 
     def contains(self, container: Any, key: Any) -> bool:
         """``key in container``, where that is not answered by Python code."""
         container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
-        origin = self.recording.owner(container)
+        access_path = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
             if self.asked_once(container, key):
                 return bool(native_class(type(container)).__contains__(container, plain(key)))
-            if origin is None:
+            if access_path is None:
                 key = self.key(key, "looked up in a container")
                 self.among(container, key)
                 return key in container
             key = self.place(key, "looked up in a container")
             self.among(container, key)
             if isinstance(container, dict):
-                return self.shadows.mapping(container, origin).has(key)
-            return self.shadows.set(container, origin).has(key)
+                return self.shadows.mapping(container, access_path).has(key)
+            return self.shadows.set(container, access_path).has(key)
         if isinstance(container, (list, tuple, collections.deque, VALUES)):
             return any(self.equal(element, key) for element in self.iterable(container))
         if isinstance(container, ITEMS):
             self.asked_natively(container)
-        if isinstance(container, ITEMS) and origin is None and type(key) is tuple and len(key) == 2:
+        if isinstance(container, ITEMS) and access_path is None and type(key) is tuple and len(key) == 2:
             held: Any = container.mapping  # type: ignore[attr-defined]
             name = self.key(key[0], "looked up in a container")
             return name in held and self.equal(held[name], key[1])
@@ -456,7 +456,7 @@ class NativeContainers(ABC):
             self.recording.refuse_nan()
             return True
         # Equal small numbers are one object by chance: at another call they may differ. (Nothing is decided by that:
-        # the first round of a loop may ask it of constants.)
+        # the first iteration of a loop may ask it of constants.)
         self.recording.hold(Apply(operator.eq, tuple(v.expr if isinstance(v, Traced) else v for v in (a, b))), True)
         return True
 

@@ -10,7 +10,7 @@ import functools
 import types
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.semantics.native.containers import HeapAccess
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.values import plain
@@ -35,7 +35,7 @@ def dispatched(recording: Recording, heap: HeapAccess, at: Any, fn: Any, args: t
     if fn.__code__ is _FUNCTION:
         return _implementation(recording, heap, at, heap.load_attr(at, fn, "dispatch"), args[0])
     if recording.owner(held["self"]) is None:
-        recording.claim(held["self"], Origin.const(held["self"]))
+        recording.claim(held["self"], AccessPath.const(held["self"]))
     dispatch = heap.load_attr(at, heap.load_attr(at, held["self"], "dispatcher"), "dispatch")
     return _implementation(recording, heap, at, dispatch, args[0]).__get__(held["obj"], held["cls"])
 

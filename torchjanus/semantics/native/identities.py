@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.hooks.lookup import on_type
 from torchjanus.semantics.record.recording import Recording
@@ -43,14 +43,14 @@ def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
         if fn is id:  # of a number, as ``copy.deepcopy()`` asks: none that an object of the call has
             recording.new_ids.add(id(args[0]))
         return NotImplemented
-    origin = recording.owner(args[0])
-    if origin is None or isinstance(args[0], _FIXED):
+    access_path = recording.owner(args[0])
+    if access_path is None or isinstance(args[0], _FIXED):
         if fn is id:
             recording.new_ids.add(id(args[0]))
         return NotImplemented
     if fn is hash and not _is_by_identity(args[0], "__hash__"):
         return NotImplemented
-    return recording.found(origin.then(Step.OF, fn), fn(args[0]))
+    return recording.found(access_path.then(Step.OF, fn), fn(args[0]))
 
 
 def as_key(recording: Recording, value: Any, why: str) -> Any:
@@ -97,11 +97,11 @@ def looked_for(recording: Recording, value: Any) -> None:
         for part in value:
             looked_for(recording, part)
         return
-    origin = recording.owner(value)
-    if origin is None or isinstance(value, _FIXED) or not _is_by_identity(value, "__hash__"):
+    access_path = recording.owner(value)
+    if access_path is None or isinstance(value, _FIXED) or not _is_by_identity(value, "__hash__"):
         return
-    if origin.step is not Step.CONST:
-        recording.note_once(Same(origin, Origin.const(value), True, recording.place))
+    if access_path.step is not Step.CONST:
+        recording.note_once(Same(access_path, AccessPath.const(value), True, recording.place))
 
 
 def compared(recording: Recording, a: Any, b: Any) -> None:
@@ -133,4 +133,4 @@ def _is_by_identity(value: Any, method: str) -> bool:
 
 
 def _is_id(expr: Expr) -> bool:
-    return isinstance(expr, Read) and expr.origin.step is Step.OF and expr.origin.key in (id, hash)
+    return isinstance(expr, Read) and expr.access_path.step is Step.OF and expr.access_path.key in (id, hash)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.known.framework_calls import METADATA, REFUSED
@@ -81,11 +81,11 @@ class NativeMethods(ContainerMethods):
             return self.out(fn, *args, **kwargs)
         if isinstance(owner, contextvars.ContextVar):
             return self._context_variable(fn, owner, name, args)
-        origin = self.recording.owner(owner)
-        if origin is None:
+        access_path = self.recording.owner(owner)
+        if access_path is None:
             return self._private_method(fn, owner, name, args, kwargs)
         if isinstance(owner, CONTAINERS):
-            known, result = self.out(self.container_method, owner, origin, name, args, kwargs)
+            known, result = self.out(self.container_method, owner, access_path, name, args, kwargs)
             if known:
                 self.out.made = result
                 return result
@@ -127,9 +127,9 @@ class NativeMethods(ContainerMethods):
             return self.out(fn, *args)
         value = self.out(fn, *args)  # LookupError where there is neither a value nor a default
         if variable.get(None) is not value:
-            self.recording.claim_unless_plain(value, Origin.const(value))  # the default, which stays what it is
-        origin = Origin.const(variable, variable.name).then(Step.CONTEXT)
-        known = self.recording.found(origin, variable.get(None))
+            self.recording.claim_unless_plain(value, AccessPath.const(value))  # the default, which stays what it is
+        access_path = AccessPath.const(variable, variable.name).then(Step.CONTEXT)
+        known = self.recording.found(access_path, variable.get(None))
         return known if plain(known) is value or plain(known) == value else value
 
     def _private_method(

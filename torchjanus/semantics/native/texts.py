@@ -126,9 +126,9 @@ class Texts(Comparisons):
 
     def _found_again(self, value: Any) -> Any:
         """A constant part of a text, or the path to an object from before the call."""
-        origin = self.recording.owner(value)
-        if origin is not None:
-            return Read(origin)
+        access_path = self.recording.owner(value)
+        if access_path is not None:
+            return Read(access_path)
         if not isinstance(value, (int, float, *CONSTANT_TYPES, list, tuple, dict)) and not is_settled(value):
             self.recording.refuse(
                 f"a {type(value).__name__} made in this call is turned into text beside numbers that change",
@@ -277,7 +277,7 @@ class Texts(Comparisons):
 
     def formatted(self, value: Any, spec: str) -> str:
         """``format(value, spec)``."""
-        self._untold(value)
+        self._unmerged(value)
         spec = self.recording.pin(spec, "format specification")
         if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
@@ -290,7 +290,7 @@ class Texts(Comparisons):
         if (names := generated_fields(type(value), "__repr__")) is not None:
             text = self._text_of_fields(value, names)
             return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
-        self._untold(value)
+        self._unmerged(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
         if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: convert(plain(value)), convert, value)
@@ -298,7 +298,7 @@ class Texts(Comparisons):
             self.expose(value, pin=True)
         return convert(value)
 
-    def _untold(self, value: Any) -> None:
+    def _unmerged(self, value: Any) -> None:
         """A container is turned into text: none of its parts may tell its own by Python code."""
         shown = is_one_of(type(value), _SHOWN) or isinstance(value, types.SimpleNamespace | BaseException)
         if shown and (part := _told_by_python(value, set())) is not None:

@@ -1,9 +1,9 @@
 """What a class has under a special method's name, where that is no Python function of its own.
 
 ``__getattr__ = dict.get``, ``__len__ = functools.partial(...)``, ``__call__ = SomeClass``: a method of a C class under
-another name, a partial, a class, an object that can be called, a descriptor that gives one. There is one way for all of
-them: what is found is bound to the object as Python binds it, and what that gives is called like any other callee. So
-Python code behind it is reached, a container's method is that container's, and the rest is native code.
+another name, a partial, a class, an object that can be called, a descriptor that gives one. There is one variant for
+all of them: what is found is bound to the object as Python binds it, and what that gives is called like any other
+callee. So Python code behind it is reached, a container's method is that container's, and the rest is native code.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.graph.ir.numbers import expressions_in, refs_in
 from torchjanus.graph.recursion.entry_loops.output_lists import added_up
@@ -51,10 +51,10 @@ class Tally:
     in_place: bool | None = None
     begun: int = 0
 
-    def origin(self, recording: Any) -> Origin:
+    def access_path(self, recording: Any) -> AccessPath:
         """By what calls know it."""
-        origin: Origin = recording.step.lists.origin(self.terms)
-        return origin
+        access_path: AccessPath = recording.step.lists.access_path(self.terms)
+        return access_path
 
     def read(self, recording: Any) -> Any:
         """What a call finds there."""
@@ -64,18 +64,22 @@ class Tally:
                 number = recording.new_tensor(self.now).number
             recording.tallied.add(number)
             return self.now
-        origin = self._known_now(recording)
-        return recording.found(origin, self.now) if is_local(origin) else trace_value(self.now, Read(origin))
+        access_path = self._known_now(recording)
+        return (
+            recording.found(access_path, self.now)
+            if is_local(access_path)
+            else trace_value(self.now, Read(access_path))
+        )
 
-    def _known_now(self, recording: Any) -> Origin:
+    def _known_now(self, recording: Any) -> AccessPath:
         """Where the number is found that is there now: a number that was there before has another place. What is there
         when a call begins the host knows when it follows that call, so it may be of any use."""
         if recording.entered.get(id(self)) == self.version:
             return self._at_entry(recording)
-        return self.origin(recording).item(self.version)
+        return self.access_path(recording).item(self.version)
 
-    def _at_entry(self, recording: Any) -> Origin:
-        return entered_at(self.origin(recording).key)
+    def _at_entry(self, recording: Any) -> AccessPath:
+        return entered_at(self.access_path(recording).key)
 
     def write(self, recording: Any, value: Any) -> bool:
         """A call writes there; False where it does something else than to add, or to count on."""
@@ -105,7 +109,7 @@ class Tally:
                 row = tensor.clone()
             out = recording.new_tensor(row)
             events[at] = replace(events[at], func=torch.clone, name="torch.clone", args=(term,), kwargs={}, outs=(out,))
-            recording.mutate(list, "append", (row,), self.origin(recording))
+            recording.mutate(list, "append", (row,), self.access_path(recording))
             self.terms.append(row)
         self.version += 1
         return True
@@ -139,7 +143,7 @@ class Tally:
     def _is_now(self, recording: Any, arg: Any) -> bool:
         if isinstance(self.now, torch.Tensor):
             return isinstance(arg, TensorRef) and arg.number == recording.number(self.now)
-        return isinstance(arg, Read) and arg.origin == self._known_now(recording)
+        return isinstance(arg, Read) and arg.access_path == self._known_now(recording)
 
     def _count(self, recording: Any, value: Any) -> bool:
         if type(plain(value)) is not type(plain(self.start)):
@@ -149,12 +153,15 @@ class Tally:
             here = self._known_now(recording)
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 return False
-            expr = _with(expr, here, self.origin(recording))
-            reads = [leaf.origin for leaf in leaves(expr) if isinstance(leaf, Read)]
-            if any((origin.is_grown and origin.base) or origin == self._at_entry(recording) for origin in reads):
+            expr = _with(expr, here, self.access_path(recording))
+            reads = [leaf.access_path for leaf in leaves(expr) if isinstance(leaf, Read)]
+            if any(
+                (access_path.is_grown and access_path.base) or access_path == self._at_entry(recording)
+                for access_path in reads
+            ):
                 return False  # it is made of what was there before
         made = plain(value) if expr is None else trace_value(plain(value), expr)
-        recording.mutate(list, "count", (made,), self.origin(recording))
+        recording.mutate(list, "count", (made,), self.access_path(recording))
         self.version += 1
         return True
 
@@ -178,7 +185,7 @@ class Kept(Tally):
 @dataclass(eq=False, slots=True)
 class Placed(Tally):
     """One in a variable of the step, or in a container of its own: who reads it is not told. ``given``: what was put
-    there last; ``seen``: how many calls of the step are over; ``number``: the how-manieth of its lists it is."""
+    there last; ``seen``: how many calls of the step are over; ``number``: the index of its lists it is."""
 
     place: Any = None
     given: Any = None
@@ -208,9 +215,9 @@ class Placed(Tally):
             self.given = trace_value(self.now, Read(self.seen_at(self.seen)))
         self.place.set(self.given)
 
-    def seen_at(self, call: int) -> Origin:
+    def seen_at(self, call: int) -> AccessPath:
         """Where the step finds a number after so many of its calls."""
-        return Origin.grown(self.number).item(f"{AFTER} {call}")
+        return AccessPath.grown(self.number).item(f"{AFTER} {call}")
 
     def leave(self) -> None:
         """No graph will be made: what is there is plain."""
@@ -226,9 +233,9 @@ def _makes(event: Any, number: int) -> bool:
     return isinstance(event, Op) and any(ref.number == number for ref in event.outs)
 
 
-def _with(expr: Any, old: Origin, new: Origin) -> Any:
+def _with(expr: Any, old: AccessPath, new: AccessPath) -> Any:
     if isinstance(expr, Read):
-        return Read(new) if expr.origin == old else expr
+        return Read(new) if expr.access_path == old else expr
     if isinstance(expr, Apply):
         return Apply(expr.func, tuple(_with(part, old, new) for part in expr.args))
     return expr
@@ -245,7 +252,7 @@ def _added(tally: Tally, recording: Any) -> Any:
 
     if not isinstance(tally.start, torch.Tensor):
         # Where nothing has been added the number is left there.
-        size = Read(Origin.grown(number).then(Step.SIZE, 0))
+        size = Read(AccessPath.grown(number).then(Step.SIZE, 0))
         recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
         start = tally.start.expr if isinstance(tally.start, Traced) else tally.start
         note(added_up, (rows, start), recording.new_tensor(tally.now))
@@ -275,7 +282,7 @@ def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
     trace, start = recording.trace, tally.start
     others = (tensor for n, tensor in enumerate(trace.tensors) if n != number and tensor is not None)
     return (
-        number not in trace.origins
+        number not in trace.access_paths
         and not share_memory(others, [start])
         and all((term.dtype, term.shape) == (start.dtype, start.shape) for term in tally.terms)
     )
@@ -283,9 +290,9 @@ def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
 
 def _counted(tally: Tally, recording: Any) -> Any:
     """Tell the step as if it found the number when the calls are over."""
-    origin = Origin.grown(recording.lists.number_of(tally.terms))
-    recording.note(Found(origin, tally.now, "number", place=recording.place))
-    return trace_value(tally.now, Read(origin))
+    access_path = AccessPath.grown(recording.lists.number_of(tally.terms))
+    recording.note(Found(access_path, tally.now, "number", place=recording.place))
+    return trace_value(tally.now, Read(access_path))
 
 
 def only_tallied(trace: Any, tallied: set[int]) -> bool:
@@ -295,7 +302,7 @@ def only_tallied(trace: Any, tallied: set[int]) -> bool:
     for event in trace.events:
         for name in ("expr", "count"):
             exprs += expressions_in(getattr(event, name, None))
-        for name in ("origin", "base", "first", "second"):
+        for name in ("access_path", "base", "first", "second"):
             at = getattr(event, name, None)
             while at is not None:
                 exprs += expressions_in(at.key)
@@ -315,7 +322,7 @@ def only_tallied(trace: Any, tallied: set[int]) -> bool:
             if getattr(getattr(part, "ref", None), "number", None) in tallied:
                 return False
     for leaf in (leaf for expr in exprs for leaf in leaves(expr)):
-        if isinstance(leaf, Read) and leaf.origin.is_grown and leaf.origin.base is not None:
+        if isinstance(leaf, Read) and leaf.access_path.is_grown and leaf.access_path.base is not None:
             return False
         if isinstance(leaf, Fetch | Size) and leaf.ref in tallied:
             return False

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refusal
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.graph.ir.rewriting import Rewriting
@@ -154,9 +154,9 @@ class Tallies:
         if isinstance(value, torch.Tensor):
             return not tensors or type(value) is not torch.Tensor or recording.number(value) is None
         if isinstance(value, Traced) and not tensors:  # the host has to know it before calls are followed
-            found = [leaf.origin for leaf in leaves(value.expr) if isinstance(leaf, Read)]
+            found = [leaf.access_path for leaf in leaves(value.expr) if isinstance(leaf, Read)]
             known = len(found) == len(list(leaves(value.expr)))
-            return not known or any(origin.waits_for or origin.is_grown for origin in found)
+            return not known or any(access_path.waits_for or access_path.is_grown for access_path in found)
         return not is_one_of(type(plain(value)), _KINDS)
 
     def give_up(self) -> None:
@@ -180,7 +180,7 @@ class Tallies:
             self._know(place_of(stored), False)
         return not self.new and place_of(stored).token in self._known
 
-    def _know(self, place: Origin, tensors: bool) -> None:
+    def _know(self, place: AccessPath, tensors: bool) -> None:
         known = self._known.get(place.token)
         if known is None or (tensors and not known):
             self._known[place.token] = tensors
@@ -241,15 +241,15 @@ class _Settled(Rewriting):
     def __init__(self, old: Trace, counted: Iterable[Placed]) -> None:
         super().__init__(old)
         self.last = {tally.seen_at(tally.seen): tally for tally in counted}
-        self.used: dict[Origin, Placed] = {}
+        self.used: dict[AccessPath, Placed] = {}
         self.stale = False
 
     def trace(self) -> Trace:
         """The run anew."""
         events = [self.event(event, 0) for event in self.old.events]
         made = self.made(events)
-        for origin, tally in self.used.items():
-            made.events.append(Found(origin, tally.now, "number"))
+        for access_path, tally in self.used.items():
+            made.events.append(Found(access_path, tally.now, "number"))
         if self.stale:
             what = "the step uses a number between recursive calls that count it"
             why = "It is known when all calls have been followed."
@@ -260,13 +260,13 @@ class _Settled(Rewriting):
         return made
 
     def expr(self, expr: Any) -> Any:
-        origin = expr.origin if isinstance(expr, Read) else None
-        if origin is None or not origin.is_grown or not str(origin.key).startswith(AFTER):
+        access_path = expr.access_path if isinstance(expr, Read) else None
+        if access_path is None or not access_path.is_grown or not str(access_path.key).startswith(AFTER):
             return super().expr(expr)
-        tally = self.last.get(origin)
+        tally = self.last.get(access_path)
         if tally is None:
             self.stale = True
             return expr
-        assert origin.base is not None
-        self.used[origin.base] = tally
-        return Read(origin.base)
+        assert access_path.base is not None
+        self.used[access_path.base] = tally
+        return Read(access_path.base)

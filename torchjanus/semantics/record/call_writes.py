@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.hooks.lookup import attributes_of
 
 __all__ = ["CallWrites", "Counts", "share_memory"]
@@ -77,7 +77,7 @@ class Counts:
     def __contains__(self, place: Any) -> bool:
         return place in self._known
 
-    def add(self, place: Origin, container: Any, key: Any) -> None:
+    def add(self, place: AccessPath, container: Any, key: Any) -> None:
         """A call has written there what it had read there."""
         if place.token not in self._known:
             self.new.append(str(place))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 
 __all__ = ["Flags"]
 
@@ -20,7 +20,7 @@ class Flags:
         self._set: dict[int, dict[Any, Any]] = {}
         self._token: tuple[Any, ...] | None = ()
 
-    def store(self, container: Any, place: Any, value: Any, base: Origin) -> None:
+    def store(self, container: Any, place: Any, value: Any, base: AccessPath) -> None:
         """The run has written there."""
         self._token = None
         if type(value) is bool or value is None:

@@ -1,4 +1,5 @@
-"""What the program's variables are between the rounds of its loops: which hold which tensors, and what else they hold.
+"""What the program's variables are between the iterations of its loops: which hold which tensors, and what else they
+hold.
 
 Knows variables and numbers of tensors, not what becomes of loops.
 """
@@ -10,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.marks import Marks
 from torchjanus.semantics.record.write_record import WriteRecord
@@ -21,10 +22,10 @@ from torchjanus.trace.values import Fetch, Traced, leaves
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
-def state_of(recording: WriteRecord, handed_out: int) -> dict[Any, Any]:
+def state_of(recording: WriteRecord, escaped: int) -> dict[Any, Any]:
     """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
-    ``handed_out``: how much the call had put into objects from before it when what is looked at began."""
-    found = recording.rebinding.state(recording.handed_out[:handed_out], recording.trace.owners)
+    ``escaped``: how much the call had put into objects from before it when what is looked at began."""
+    found = recording.rebinding.state(recording.escaped[:escaped], recording.trace.owners)
     return {name: _told(value) for name, value in found.items()}
 
 
@@ -44,7 +45,7 @@ def _told(value: Any) -> Any:
 
 
 def with_numbers(
-    trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, Origin], made: Mapping[int, int]
+    trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, AccessPath], made: Mapping[int, int]
 ) -> None:
     """Let the states speak of tensors by number, now that all are known, and of objects by where they were found.
     ``numbers``: by the tensor's id; ``made``: of lists in the making the ids of what they have become."""
@@ -60,7 +61,7 @@ def with_numbers(
 
 def note_kinds(trace: Trace) -> None:
     """Say what each tensor is like, where a loop was gone through."""
-    gone_through = trace.frames or trace.rounds or trace.turns or trace.changed
+    gone_through = trace.frames or trace.iterations or trace.loop_records or trace.changed
     if not gone_through and not any(isinstance(event, Invoked) for event in trace.events):
         return
     with torch._C.DisableTorchFunction():

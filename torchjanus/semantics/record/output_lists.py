@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef
 
@@ -23,7 +23,7 @@ class GrownLists:
     one was given, so that all such calls are alike; ``places``: where objects hold those of them."""
 
     def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}  # id(list) -> the how-manieth of the step
+        self._numbers: dict[int, int] = {}  # id(list) -> the index of the step
         self._now: list[list[Any]] = []
         self._held: dict[int, int] = {}  # tensors that calls have put into each, by its number
         self.places: tuple[Any, ...] = ()
@@ -59,14 +59,14 @@ class GrownLists:
     def _place(self, value: Any) -> int:
         return next(place for place, known in enumerate(self._now) if known is value)
 
-    def origin(self, value: Any) -> Origin | None:
+    def access_path(self, value: Any) -> AccessPath | None:
         """By what calls know the list, if they may append to it."""
         if type(value) is not list or not any(known is value for known in self._now):
             return None
-        return Origin.grown(self._place(value))
+        return AccessPath.grown(self._place(value))
 
     def number_of(self, value: Any) -> int:
-        """The how-manieth of the step the list is."""
+        """The index of the step the list is."""
         return self._numbers[id(value)]
 
     def lengths(self) -> list[int]:
@@ -87,7 +87,7 @@ class GrownLists:
             found.append((number, tuple(refs)))
         return tuple(found)
 
-    def length_of(self, value: Any) -> Origin | None:
+    def length_of(self, value: Any) -> AccessPath | None:
         """Where the length of a list is found of which calls have appended all that there is."""
         number = self._numbers.get(id(value))
-        return None if number is None or self._held[number] != len(value) or not value else Origin.grown(number)
+        return None if number is None or self._held[number] != len(value) or not value else AccessPath.grown(number)

@@ -1,8 +1,9 @@
-"""Which variables change from round to round of a loop: what is handed on from one to the next may come to light late.
+"""Which variables change from iteration to iteration of a loop: what is handed on from one to the next may come to
+light late.
 
-A chain ``a, b, c = b, c, x`` that begins with one tensor in all places hands that on for several rounds; all those look
-as if ``a`` never changed. It shows in the number of variables that change, which grows from round to round. Knows
-frames, not loops.
+A chain ``a, b, c = b, c, x`` that begins with one tensor in all places hands that on for several iterations; all those
+look as if ``a`` never changed. It shows in the number of variables that change, which grows from iteration to
+iteration. Knows frames, not loops.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ class Rebinding:
         """Whether it would have come to light had its elements changed."""
         return id(container) in self._seen and len(container) <= MANY
 
-    def state(self, handed_out: Iterable[Any], known: Container[int]) -> dict[Any, Any]:
+    def state(self, escaped: Iterable[Any], known: Container[int]) -> dict[Any, Any]:
         """What the variables are now, by name, and all that is in them (see ``all_variables``)."""
-        return all_variables((held for _, held, _ in self.making), handed_out, known, self._records)
+        return all_variables((held for _, held, _ in self.making), escaped, known, self._records)
 
     def known_as(self, held: list[Any], made: list[Any]) -> None:
         """What was in the making has become this list."""
@@ -77,9 +78,10 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether it has come to an end that rounds changed what the one before them did not, or had not just put into a
-    container. A chain begins with more of it in each round, without a pause, until all of it changes. One so long that
-    after ``KEPT`` rounds it still holds what was there before the loop is never settled: the program may ask for it."""
+    """Whether it has come to an end that iterations changed what the one before them did not, or had not just put into
+    a container. A chain begins with more of it in each iteration, without a pause, until all of it changes. One so long
+    that after ``KEPT`` iterations it still holds what was there before the loop is never settled: the program may ask
+    for it."""
     if any(_LONG in names for names in changes):
         return False
     settled = [
@@ -89,7 +91,7 @@ def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
 
 
 def _is_long(before: dict[Any, Any], now: dict[Any, Any], changed: Iterable[Any]) -> bool:
-    """Whether variables hand tensors on for more than ``KEPT`` rounds: ``a, b, c, d = b, c, d, x``."""
+    """Whether variables hand tensors on for more than ``KEPT`` iterations: ``a, b, c, d = b, c, d, x``."""
     held: dict[int, list[Any]] = {}
     for name, value in before.items():
         if len(name) == 2 and isinstance(value, torch.Tensor):  # a variable, and not what a container holds

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.nn.parameter import is_lazy
 
-from torchjanus.core.access_path import Origin, Step, native_class
+from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import MISSING, on_type
@@ -93,7 +93,7 @@ def hold_numbers(places: Iterable[Place | None]) -> None:
 
 # What each gives where it fails: what there is.
 _NOTED: dict[str, Callable[..., Any]] = {
-    "found": lambda origin, value, /, **_: value,
+    "found": lambda access_path, value, /, **_: value,
     "read_key": lambda base, container, key, /, **_: container[key],
     "length": lambda base, container: len(container),
     "hold": lambda expr, outcome: outcome,
@@ -109,7 +109,7 @@ _NOTED: dict[str, Callable[..., Any]] = {
 class Recording(WriteRecord):
     """One watched run, and the heap as it sees it."""
 
-    def __init__(self, loose: Collection[Origin] = ()) -> None:
+    def __init__(self, loose: Collection[AccessPath] = ()) -> None:
         """``loose``: where texts were found that change from call to call."""
         super().__init__()
         self._loose = loose
@@ -121,11 +121,11 @@ class Recording(WriteRecord):
         self.copied: dict[int | None, Place | None] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
         self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
-        self._found: dict[Origin, Any] = {}
+        self._found: dict[AccessPath, Any] = {}
         # Functions and the like that were there before the call.
         self._functions: set[int] = set()
         self.made_classes: list[type] = []
-        self.settled: set[Origin] = set()  # what was found of libraries, and never changes
+        self.settled: set[AccessPath] = set()  # what was found of libraries, and never changes
         self.replaced = ReplacedMemory()
 
     def finish(self) -> None:
@@ -138,14 +138,14 @@ class Recording(WriteRecord):
             if not same():
                 self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
         trace = self.trace
-        if self.replaced.shared(trace.tensors[number] for number in trace.origins):
+        if self.replaced.shared(trace.tensors[number] for number in trace.access_paths):
             what = "'x.data = y' is done to a tensor that shares its memory with another"
             self.refuse(what, "a graph would not know what belongs together at the next call.", "Use x.copy_(y).")
         self._check_leaving()
         with_numbers(trace, self._numbers, self._owners, self.rebinding.made)
         note_kinds(trace)
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
-        trace.tensors = [t if n in trace.origins else None for n, t in enumerate(trace.tensors)]
+        trace.tensors = [t if n in trace.access_paths else None for n, t in enumerate(trace.tensors)]
 
     def _check_leaving(self) -> None:
         trace = self.trace
@@ -175,7 +175,7 @@ class Recording(WriteRecord):
         """Whether a tensor from before the call has not been changed in place so far."""
         return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced
 
-    def claim_unless_plain(self, value: Any, origin: Origin) -> None:
+    def claim_unless_plain(self, value: Any, access_path: AccessPath) -> None:
         """Remember where an object was found, in a run of which no graph is made."""
         if any(event.value is value for event in self._stores.values()):
             return  # the run itself has put it there: it is settled when the run ends
@@ -183,10 +183,10 @@ class Recording(WriteRecord):
             if callable(value):
                 self._functions.add(id(value))
             if self._numbers.get(id(value)) is None:
-                self.claim(value, origin)
+                self.claim(value, access_path)
 
     def found(
-        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
         """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
 
@@ -194,54 +194,54 @@ class Recording(WriteRecord):
         only foreign code understands the object.
         """
         if self.lost:
-            self.claim_unless_plain(value, origin)
+            self.claim_unless_plain(value, access_path)
             return value
-        self._look_at(origin.base)
-        known = self._found.get(origin, ABSENT)
+        self._look_at(access_path.base)
+        known = self._found.get(access_path, ABSENT)
         if known is not ABSENT:
             if known is not value and not _unchanged(plain(known), value):
                 self.refuse(
-                    f"{origin} was changed by code that is not watched",
+                    f"{access_path} was changed by code that is not watched",
                     "native code or another thread has put something else there during the call.",
                     "",
                 )
                 return value
             return known
-        kind, detail = self._kind_of(origin, value, foreign)
-        result = trace_value(value, Read(origin)) if kind == "number" else value
-        self._found[origin] = result
+        kind, detail = self._kind_of(access_path, value, foreign)
+        result = trace_value(value, Read(access_path)) if kind == "number" else value
+        self._found[access_path] = result
         self.keep(value)
         if kind in ("tensor", "object", "foreign"):
             first = self._owners.get(id(value))
-            self.claim(value, origin)
+            self.claim(value, access_path)
             if first is not None:
                 # Two paths to one object: the graph relies on their staying one.
-                self.note(Found(origin, value, kind, detail, kept, self.place))
-                self.note_once(Same(first, origin, True, self.place))
+                self.note(Found(access_path, value, kind, detail, kept, self.place))
+                self.note_once(Same(first, access_path, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
-            self.note(Found(origin, value, kind, detail, kept, self.place))
+            self.note(Found(access_path, value, kind, detail, kept, self.place))
             if kind == "pinned" and _is_bound(value):  # whose method it is, is found through it
-                self.found(origin.then(Step.FIELD, "__self__"), value.__self__)
+                self.found(access_path.then(Step.FIELD, "__self__"), value.__self__)
         else:
-            self.settled.add(origin)
+            self.settled.add(access_path)
         return result
 
-    def _kind_of(self, origin: Origin, value: Any, foreign: bool) -> tuple[str, Any]:
+    def _kind_of(self, access_path: AccessPath, value: Any, foreign: bool) -> tuple[str, Any]:
         """What kind of value it is that is found there for the first time, and what else is held constant of it."""
         if is_one_of(type(value), weakref.ProxyTypes):
             self.refuse_weak("reads a weak reference that was there before the call")
-        changing = type(value) is str and (origin.waits_for or origin in self._loose)
+        changing = type(value) is str and (access_path.waits_for or access_path in self._loose)
         if type(value) is int or type(value) is float or changing:
             return "number", None
         if isinstance(value, CONSTANT_TYPES) and type(value).__dictoffset__ == 0:
             return "constant", None
         if isinstance(value, torch.Tensor):
-            return "tensor", self._detail_of(origin, value)
+            return "tensor", self._detail_of(access_path, value)
         if _is_closure(value):
             self._functions.add(id(value))
-            self.held(origin.then(Step.FIELD, "__code__"), value.__code__)
-            cells = origin.then(Step.FIELD, "__closure__")
+            self.held(access_path.then(Step.FIELD, "__code__"), value.__code__)
+            cells = access_path.then(Step.FIELD, "__closure__")
             for index, cell in enumerate(value.__closure__):
                 self.claim(cell, cells.item(index))
             return "object", "function"
@@ -254,44 +254,44 @@ class Recording(WriteRecord):
         self._functions.update(map(id, type(value).__mro__))
         return "foreign" if foreign else "object", type(value).__qualname__
 
-    def _detail_of(self, origin: Origin, tensor: torch.Tensor) -> tuple[Any, ...]:
+    def _detail_of(self, access_path: AccessPath, tensor: torch.Tensor) -> tuple[Any, ...]:
         """See ``tensor_detail``. The run remembers what the tensor was like when it was first seen."""
         detail = tensor_detail(tensor)
         if detail[3] == "nested":
             what = "a tensor of type Tensor with layout nested is read"
             self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
         if is_lazy(tensor):
-            what = f"{origin} is a parameter or buffer that is not initialized yet"
+            what = f"{access_path} is a parameter or buffer that is not initialized yet"
             why = "it gets its shape, its memory and its class in this very call."
             self.refuse(what, why, "Nothing to do: the next calls find it initialized.")
         self.shapes.setdefault(id(tensor), detail[2])
         self._versions.setdefault(id(tensor), version_of(tensor))
         if id(tensor) in self._numbers and id(tensor) not in self._owners:
             self.refuse(
-                f"{origin} holds a tensor made in this very call",
+                f"{access_path} holds a tensor made in this very call",
                 "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
                 "Store it from Python code.",
             )
         return detail
 
-    def _object_at(self, origin: Origin) -> Any:
-        return self._found.get(origin)
+    def _object_at(self, access_path: AccessPath) -> Any:
+        return self._found.get(access_path)
 
-    def has_found(self, origin: Origin) -> bool:
+    def has_found(self, access_path: AccessPath) -> bool:
         """Whether what was there before the call has been read."""
-        return origin in self._found
+        return access_path in self._found
 
     def reads(self) -> dict[Any, set[Any]]:
         """What the run has read so far: by the path of the object, as its token, the names; None for anything else."""
         known: dict[Any, set[Any]] = {}
-        for origin in self._found:
-            key = origin.key if isinstance(origin.key, str) else None
-            known.setdefault((origin if origin.base is None else origin.base).token, set()).add(key)
+        for access_path in self._found:
+            key = access_path.key if isinstance(access_path.key, str) else None
+            known.setdefault((access_path if access_path.base is None else access_path.base).token, set()).add(key)
         for event in self.trace.events:
             if isinstance(event, Absent):
                 known.setdefault(event.base.token, set()).add(event.key if isinstance(event.key, str) else None)
             elif isinstance(event, Keys | Filled):
-                known.setdefault(event.origin.token, set()).add(None)
+                known.setdefault(event.access_path.token, set()).add(None)
         return known
 
     def was_there(self, fn: Any) -> bool:
@@ -311,13 +311,13 @@ class Recording(WriteRecord):
         anchor = next((value for value in fn.__code__.co_consts if isinstance(value, Anchor)), None)
         return anchor is not None and any(cell is known for known in anchor.cells.values())  # type: ignore[attr-defined]
 
-    def held(self, origin: Origin, value: Any, functions: Iterable[Any] = ()) -> None:
+    def held(self, access_path: AccessPath, value: Any, functions: Iterable[Any] = ()) -> None:
         """A graph is right only as long as this very object is found there. ``functions``: that it stands for."""
         self._functions.update(map(id, functions))
-        if origin not in self._found:
-            self._found[origin] = value
+        if access_path not in self._found:
+            self._found[access_path] = value
             self.keep(value)
-            self.note(Found(origin, value, "pinned", None, place=self.place))
+            self.note(Found(access_path, value, "pinned", None, place=self.place))
 
     def dropping(self, value: Any) -> None:
         """The call is about to drop a reference to something from before it."""
@@ -336,18 +336,18 @@ class Recording(WriteRecord):
         trace = self.trace
         trace.alive[:] = [kept for kept in trace.alive if kept is not value]
         trace.events[:] = [e for e in trace.events if not (isinstance(e, Found) and e.value is value)]
-        self._found = {origin: known for origin, known in self._found.items() if known is not value}
+        self._found = {access_path: known for access_path, known in self._found.items() if known is not value}
         self._owners.pop(id(value), None)
 
     # -- what is in containers ------------------------------------------------------------------------------------
 
-    def may_be_key(self, expr: Expr, base: Origin, value: Any) -> bool:
+    def may_be_key(self, expr: Expr, base: AccessPath, value: Any) -> bool:
         """Whether what is found in a container under the expression's value can be an input of a graph,
         whatever the value is: it is no tensor that the host would have to ask. ``base``: where the container was
         found; ``value``: what was found in it."""
         return all(isinstance(leaf, Read) for leaf in leaves(expr))
 
-    def read_key(self, base: Origin, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
+    def read_key(self, base: AccessPath, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
         """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
@@ -355,27 +355,27 @@ class Recording(WriteRecord):
         value = container[key] if native is None else native.__getitem__(container, key)
         return self.found(base.item(key), value, trusted=trusted, kept=kept)
 
-    def absent(self, base: Origin, key: Any, present: bool = False) -> None:
+    def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
         self.note_once(Absent(base, key, present, self.place))
 
-    def filled(self, base: Origin, outcome: bool) -> None:
+    def filled(self, base: AccessPath, outcome: bool) -> None:
         self._look_at(base)
         self.note_once(Filled(base, outcome, self.place))
 
-    def keys(self, base: Origin, keys: tuple[Any, ...]) -> None:
+    def keys(self, base: AccessPath, keys: tuple[Any, ...]) -> None:
         for key in keys:
             self.keep(key)
         self.note_once(Keys(base, keys, self.place))
 
-    def numbers(self, base: Origin, numbers: tuple[Any, ...]) -> Expr:
+    def numbers(self, base: AccessPath, numbers: tuple[Any, ...]) -> Expr:
         """All elements of the sequence at ``base``, as ``numbers_of`` gave them, as one expression."""
-        origin = base.then(Step.NUMBERS)
-        if origin not in self._found:
-            self._found[origin] = numbers
-            self.note(Found(origin, numbers, "number", place=self.place))
-        return Read(origin)
+        access_path = base.then(Step.NUMBERS)
+        if access_path not in self._found:
+            self._found[access_path] = numbers
+            self.note(Found(access_path, numbers, "number", place=self.place))
+        return Read(access_path)
 
-    def length(self, base: Origin, container: Any) -> Any:
+    def length(self, base: AccessPath, container: Any) -> Any:
         """``len(container)``, traced."""
         native = native_class(type(container))  # its class may count in its own way
         return self.found(base.then(Step.LEN), len(container) if native is None else native.__len__(container))

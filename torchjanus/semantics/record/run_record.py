@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.graph.ir.hazards import is_hazardous
@@ -52,7 +52,7 @@ class RunRecord:
         self.called_back = CalledBack(self.refuse)
         self._noted: set[Any] = set()
         self._texts: set[int] = set()  # that were found
-        self._owners: dict[int, Origin] = self.trace.owners
+        self._owners: dict[int, AccessPath] = self.trace.owners
         self._numbers: dict[int, int] = {}
         self.opened = False  # whether the framework call that is about to be made has read lists from before the call
         self.unfinished: list[Callable[[], None]] = []  # what may still have to be noted when the run is over
@@ -153,14 +153,14 @@ class RunRecord:
 
     # -- objects --------------------------------------------------------------------------------------------------
 
-    def owner(self, value: Any) -> Origin | None:
+    def owner(self, value: Any) -> AccessPath | None:
         """The path on which this object was found, or None for one made in this run."""
         return self._owners.get(id(value))
 
-    def claim(self, value: Any, origin: Origin) -> None:
-        """From now on, ``value`` is the object at ``origin``."""
+    def claim(self, value: Any, access_path: AccessPath) -> None:
+        """From now on, ``value`` is the object at ``access_path``."""
         if id(value) not in self._owners:
-            self._owners[id(value)] = origin
+            self._owners[id(value)] = access_path
             self.keep(value)
 
     # -- tensors --------------------------------------------------------------------------------------------------
@@ -176,10 +176,10 @@ class RunRecord:
         self.made_at.append(len(self.trace.events))
         return TensorRef(number)
 
-    def input_tensor(self, tensor: torch.Tensor, origin: Origin) -> TensorRef:
+    def input_tensor(self, tensor: torch.Tensor, access_path: AccessPath) -> TensorRef:
         """Number a tensor that was there before the call."""
         ref = self.new_tensor(tensor)
-        self.trace.origins[ref.number] = origin
+        self.trace.access_paths[ref.number] = access_path
         return ref
 
     # -- numbers --------------------------------------------------------------------------------------------------
@@ -271,7 +271,7 @@ class RunRecord:
         token = (
             self.place,
             event.token,
-        )  # what is asked again in another loop is a question of that loop's rounds, too
+        )  # what is asked again in another loop is a question of that loop's iterations, too
         if token not in self._noted:
             self._noted.add(token)
             self.note(event)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.semantics.known.foreign import is_numpy_scalar
 from torchjanus.semantics.record.run_record import RunRecord
 
@@ -24,15 +24,15 @@ class ScalarRecord(RunRecord):
     """A run's record that reads numbers of NumPy's."""
 
     def found(
-        self, origin: Origin, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
+        self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
         """A read of the heap as it was before the call."""
         raise NotImplementedError
 
     def number_within(self, value: Any) -> Any:
         """A number of NumPy's, found or given by native code, as one of Python's; all else as it is."""
-        origin = self.owner(value) if is_numpy_scalar(value) else None
-        return value if origin is None else self.found(origin.then(Step.OF, python_number), value.item())
+        access_path = self.owner(value) if is_numpy_scalar(value) else None
+        return value if access_path is None else self.found(access_path.then(Step.OF, python_number), value.item())
 
     def pin(self, value: Any, why: str) -> Any:
         """The bare value of a traced one, or a number of NumPy's as it is; only this value will do from now on."""

@@ -91,15 +91,15 @@ def _key(key: Any) -> Any:
 
 
 def all_variables(
-    making: Iterable[Any], handed_out: Iterable[Any], known: Container[int], records: dict[Any, Growing]
+    making: Iterable[Any], escaped: Iterable[Any], known: Container[int], records: dict[Any, Growing]
 ) -> dict[Any, Any]:
     """The variables that may still be read, and all that is in them: tensors and numbers as they are, else ``Other``,
-    and ``Marks`` of what has no name. ``making``: containers that comprehensions are making, and ``handed_out``: what
+    and ``Marks`` of what has no name. ``making``: containers that comprehensions are making, and ``escaped``: what
     the call has put into objects from before it, for no variable may hold these; ``known``: the ids of objects from
     before the call, of which the heap tells what becomes of them; ``records``: see ``Marking``."""
     frames = list(reversed(list(frames_of_program())))
-    handed_out = list(handed_out)
-    looking = _Looking(Marking((frame.f_code for frame in frames), records), known, frozenset(map(id, handed_out)))
+    escaped = list(escaped)
+    looking = _Looking(Marking((frame.f_code for frame in frames), records), known, frozenset(map(id, escaped)))
     for depth, frame in enumerate(frames):
         if not _TELLING.isdisjoint(frame.f_code.co_names):
             looking.found[depth, "anything", object()] = None
@@ -111,7 +111,7 @@ def all_variables(
                 looking.look((depth, name), value, DEEP, name not in given)
     for depth, container in enumerate(making):
         looking.look((-1 - depth, "making"), container, DEEP, True)
-    for number, held in enumerate(handed_out):
+    for number, held in enumerate(escaped):
         looking.look((number, "handed out"), held, DEEP, True)
     return looking.found
 
@@ -119,8 +119,8 @@ def all_variables(
 class _Looking:
     """Looks into everything."""
 
-    def __init__(self, marking: Marking, known: Container[int], handed_out: frozenset[int]) -> None:
-        self.marking, self.known, self.handed_out = marking, known, handed_out
+    def __init__(self, marking: Marking, known: Container[int], escaped: frozenset[int]) -> None:
+        self.marking, self.known, self.escaped = marking, known, escaped
         self.found: dict[Any, Any] = {}
         self._unknown = object()  # another one each time
 
@@ -134,7 +134,7 @@ class _Looking:
             self.found[name] = value
             return
         self.found[name] = Other(value)
-        own = (own or id(value) in self.handed_out) and id(value) not in self.known
+        own = (own or id(value) in self.escaped) and id(value) not in self.known
         parts, kind = self._parts(name, value) if deep else ((), cls.__name__)
         if own and (token := self.marking.unnamed(name, value, bool(parts))) is not None:
             self.found[(*name, kind, "marks")] = Marks(token)

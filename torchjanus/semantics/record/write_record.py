@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.record.accumulators import Tallies
@@ -49,8 +49,8 @@ class WriteRecord(ScalarRecord):
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
         self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
-        self.handed_out: list[Any] = []  # what it has put into objects from before the call, if that holds anything
-        self._mutated: set[Origin | None] = set()  # containers that a mutation was recorded of as a whole
+        self.escaped: list[Any] = []  # what it has put into objects from before the call, if that holds anything
+        self._mutated: set[AccessPath | None] = set()  # containers that a mutation was recorded of as a whole
         # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
         self.chain: list[WriteRecord] = [self]
         self.depth = 0
@@ -59,7 +59,7 @@ class WriteRecord(ScalarRecord):
     def refused(self) -> None:
         self.tallies.give_up()
 
-    def _object_at(self, origin: Origin) -> Any:
+    def _object_at(self, access_path: AccessPath) -> Any:
         """What was found there, None if nothing was."""
         raise NotImplementedError
 
@@ -69,7 +69,7 @@ class WriteRecord(ScalarRecord):
         container: Any,
         key: Any,
         value: Any,
-        base: Origin,
+        base: AccessPath,
         *,
         field: str | None = None,
         new: bool = False,
@@ -98,7 +98,7 @@ class WriteRecord(ScalarRecord):
         self.keep(value)
         self._written[id(container)][key] = value
 
-    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: Origin) -> None:
+    def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
         """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""
         self.keep(args)
         self._look_at(base)
@@ -110,7 +110,7 @@ class WriteRecord(ScalarRecord):
 
     def _hand_out(self, value: Any) -> None:
         if holds(value) and self.owner(value) is None:
-            self.handed_out.append(value)
+            self.escaped.append(value)
 
     def forget_writes(self, container: Any) -> None:
         """What was written to single keys is gone, or lies elsewhere now."""
@@ -162,9 +162,9 @@ class WriteRecord(ScalarRecord):
             self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
         )
 
-    def _look_at(self, origin: Origin | None) -> None:
+    def _look_at(self, access_path: AccessPath | None) -> None:
         """Something is asked of what was found there."""
-        if origin is not None and self.call_writes.is_appended(self._object_at(origin)):
+        if access_path is not None and self.call_writes.is_appended(self._object_at(access_path)):
             self.refuse_call_writes()
 
     def refuse_call_writes(self) -> None:

@@ -164,7 +164,7 @@ class BackwardCode:
         results = _tensors(result)
         refs = [framework.known(part) for part in context.returned]
         if None in refs:
-            self.recording.refuse("a Function returns a tensor of unknown origin", "it cannot be made again.", "")
+            self.recording.refuse("a Function returns a tensor of unknown access path", "it cannot be made again.", "")
         marked = (context.to_save, context.dirty, context.undifferentiable)
         parts = (tuple(refs), *(tuple(self._ref(tensor) for tensor in tensors) for tensors in marked))
         outs = tuple(framework.known(part) or self.recording.new_tensor(part) for part in results)
@@ -355,7 +355,7 @@ class BackwardCode:
                 "a tensor leaves the step with a hook on it", "a graph's tensors have none.", "Return tensor.detach()."
             )
         trace = self.recording.trace
-        if any(_has_gradient(trace.tensors[number]) for number in leaving if number not in trace.origins):
+        if any(_has_gradient(trace.tensors[number]) for number in leaving if number not in trace.access_paths):
             self.recording.refuse(
                 "a new tensor leaves the step with its gradient",
                 "a graph gives tensors, and no gradients along with them.",
@@ -380,11 +380,11 @@ class BackwardCode:
 
     def _watch_hooks(self, leaf: torch.Tensor, kind: str, hooks: Any) -> Iterator[tuple[Any, Any, Any]]:
         recording, called = self.recording, ACCUMULATED if kind == LEAF_HOOKS[1] else GRADIENT
-        origin = recording.owner(leaf)
-        assert origin is not None
+        access_path = recording.owner(leaf)
+        assert access_path is not None
         for each in LEAF_HOOKS:
-            recording.found(origin.then(Step.FIELD, each), getattr(leaf, each, None))
-        found_hooks(recording, hooks, origin.then(Step.FIELD, kind))
+            recording.found(access_path.then(Step.FIELD, each), getattr(leaf, each, None))
+        found_hooks(recording, hooks, access_path.then(Step.FIELD, kind))
         for key, hook in list(hooks.items()):
             number = self._attached.get((id(leaf), kind, key))
             if number is None:

@@ -80,7 +80,7 @@ class Checkpoints:
         if recording.trace.refusals:  # what it writes must be seen by what the program reads later
             with self.framework.resumed():
                 return self._code.call(function, args, kwargs)
-        state = [recording.trace.tensors[number] for number in recording.trace.origins]
+        state = [recording.trace.tensors[number] for number in recording.trace.access_paths]
         with self.framework.paused():
             before = [tensor.detach().clone() for tensor in state]
             try:

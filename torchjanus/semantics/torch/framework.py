@@ -15,7 +15,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _pytree as pytree
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.default_device import named
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.graph.aten.namespaces import is_operator, operator_name, unfit_operator
@@ -69,7 +69,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.picks: Picks | None = None
         self.packs: Packs | None = None
         # In a recursive call: told of each tensor that it uses and did not make.
-        self.around: Callable[[torch.Tensor, Origin], None] | None = None
+        self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # calls that torch has shown
         self.out = CallsOut()
         self.natively: list[Any] = []  # what torch has given to the calls that are under way
@@ -340,14 +340,14 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
         """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""
-        origin = self.recording.owner(tensor)
-        if origin is None or self.known(tensor) is not None:
+        access_path = self.recording.owner(tensor)
+        if access_path is None or self.known(tensor) is not None:
             return False
         with torch._C.DisableTorchFunction():
             value = getattr(tensor, name)
         if not isinstance(value, bool | torch.dtype | torch.device):
             return False
-        self.recording.found(origin.then(Step.FIELD, name), value)
+        self.recording.found(access_path.then(Step.FIELD, name), value)
         return True
 
     def known(self, tensor: torch.Tensor) -> TensorRef | None:
@@ -361,23 +361,23 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.tallies.meet(self.recording, tensor)
         known = self.known(tensor)
         if known is not None:
-            if name in _THAWING and self.around is None and (origin := self.recording.owner(tensor)) is not None:
-                self.gradients.meet(tensor, origin, True)
+            if name in _THAWING and self.around is None and (access_path := self.recording.owner(tensor)) is not None:
+                self.gradients.meet(tensor, access_path, True)
             return known
-        origin = self.recording.owner(tensor)
-        if origin is None:
+        access_path = self.recording.owner(tensor)
+        if access_path is None:
             self.recording.refuse(
-                f"{name or 'the step'} uses a tensor of unknown origin",
+                f"{name or 'the step'} uses a tensor of unknown access path",
                 "it was reached through code that is not watched (a C extension, a cache, a default argument).",
                 "Pass it as an argument or read it from an attribute.",
             )
             # Number it all the same: the run goes on, and one refusal for it is enough.
             return self.recording.new_tensor(tensor)
-        ref = self.recording.input_tensor(tensor, origin)
+        ref = self.recording.input_tensor(tensor, access_path)
         if self.around is not None:
-            self.around(tensor, origin)
+            self.around(tensor, access_path)
             return ref
-        self.gradients.meet(tensor, origin, name in _THAWING)
+        self.gradients.meet(tensor, access_path, name in _THAWING)
         return ref
 
     # -- other nodes ----------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.semantics.record.recording import Recording
 
@@ -21,28 +21,28 @@ class Gradients:
         self.recording = recording
         # Leaves whose .grad the program has looked at, set or accumulated into, and how often they had been changed.
         self._leaves: dict[int, tuple[torch.Tensor, int]] = {}
-        self._unread: dict[int, tuple[torch.Tensor, Origin]] = {}  # those whose gradient has not mattered so far
-        self._hooked: list[Origin] = []  # those with hooks on the node of autograd that adds to their gradient
+        self._unread: dict[int, tuple[torch.Tensor, AccessPath]] = {}  # those whose gradient has not mattered so far
+        self._hooked: list[AccessPath] = []  # those with hooks on the node of autograd that adds to their gradient
 
     @property
     def leaves(self) -> list[torch.Tensor]:
         """Those that may have gradients."""
         return [leaf for leaf, _ in self._leaves.values()]
 
-    def meet(self, tensor: torch.Tensor, origin: Origin, thawed: bool) -> None:
+    def meet(self, tensor: torch.Tensor, access_path: AccessPath, thawed: bool) -> None:
         """The run has come to a tensor from before it. ``thawed``: it required none, and may get a gradient now."""
         with torch._C.DisableTorchFunction():
             if (thawed or tensor.requires_grad) and tensor.is_leaf and id(tensor) not in self._leaves:
                 # What it has when the call begins is state that backward() may add to, unless it is replaced before.
                 self._follow(tensor)
-                self._unread[id(tensor)] = tensor, origin
+                self._unread[id(tensor)] = tensor, access_path
 
     def read(self, leaf: torch.Tensor) -> None:
         """What it had when the call began matters."""
         if id(leaf) in self._unread:
-            _, origin = self._unread.pop(id(leaf))
+            _, access_path = self._unread.pop(id(leaf))
             with torch._C.DisableTorchFunction():
-                self.recording.found(origin.then(Step.FIELD, "grad"), leaf.grad)
+                self.recording.found(access_path.then(Step.FIELD, "grad"), leaf.grad)
 
     def read_all(self) -> None:
         """Backward() adds to all that there are."""
@@ -51,9 +51,9 @@ class Gradients:
 
     def flow(self) -> None:
         """Autograd computes gradients."""
-        for origin in self._hooked[:1]:
+        for access_path in self._hooked[:1]:
             self.recording.refuse(
-                f"a hook is registered on the node of autograd that adds to the gradient of {origin}",
+                f"a hook is registered on the node of autograd that adds to the gradient of {access_path}",
                 "a graph has no such nodes.",
                 "Register it on the tensor (register_hook, register_post_accumulate_grad_hook).",
             )
@@ -65,9 +65,9 @@ class Gradients:
             self._follow(leaf)
 
     def _follow(self, leaf: torch.Tensor) -> None:
-        if id(leaf) not in self._leaves and (origin := self.recording.owner(leaf)) is not None:
+        if id(leaf) not in self._leaves and (access_path := self.recording.owner(leaf)) is not None:
             if has_node_hooks(leaf):  # asked now: its node is not yet part of this call's graph
-                self._hooked.append(origin)
+                self._hooked.append(access_path)
         self._leaves[id(leaf)] = leaf, leaf._version
 
     @property

@@ -31,11 +31,11 @@ class Sizes:
         recording = self.recording
         with torch._C.DisableTorchFunction():
             shape = tuple(tensor.shape)
-        origin, number = recording.owner(tensor), recording.number(tensor)
-        if origin is not None and recording.shapes.get(id(tensor)) == shape:
-            return recording.found(origin.then(Step.SIZE, dim % len(shape)), shape[dim])
+        access_path, number = recording.owner(tensor), recording.number(tensor)
+        if access_path is not None and recording.shapes.get(id(tensor)) == shape:
+            return recording.found(access_path.then(Step.SIZE, dim % len(shape)), shape[dim])
         if number is None:
-            return shape[dim]  # its origin is unknown: that has been refused
+            return shape[dim]  # its access path is unknown: that has been refused
         size = Size(number, dim % len(shape), recording.ops)
         recording.trace.fetched[size.token] = shape[dim]
         return trace_value(shape[dim], size)
@@ -50,8 +50,8 @@ class Sizes:
             self._parted[id(parts)] = (parts, self.of(input, dim))
 
     def count(self, over: Any) -> Expr | None:
-        """How many parts there are of a tensor, of what one was parted into, or of a list to which each round of a loop
-        has added one; None where that is not followed."""
+        """How many parts there are of a tensor, of what one was parted into, or of a list to which each iteration of a
+        loop has added one; None where that is not followed."""
         if isinstance(over, torch.Tensor):
             size = self.of(over, 0) if over.dim() else None
         elif id(over) in self._parted:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.default_device import default_device
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.errors import Place
@@ -46,7 +46,7 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.checkpoints import is_checkpoint
 from torchjanus.semantics.torch.torch_state import ambient_modes, hindrance
-from torchjanus.semantics.watch.calls.passed_on import HandedOnWatch
+from torchjanus.semantics.watch.calls.passed_on import PassedOnWatch
 from torchjanus.semantics.watch.calls.recursion import RecursionWatch
 from torchjanus.semantics.watch.loops.columns import ColumnWatch
 from torchjanus.semantics.watch.loops.comprehensions import MakingWatch
@@ -78,7 +78,7 @@ _HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, typ
 
 @falling_back(_HOOKS)
 @looking
-class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
+class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
     """The watching semantics of one call."""
 
     # -- what is entered ------------------------------------------------------------------------------------------
@@ -206,10 +206,10 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             return self._made_class(at, *args)
         if fn is class_keyword:
             return self.recording.pin(args[0], "is given to a class statement")
-        if isinstance(fn, types.MethodType) and (origin := self.recording.owner(fn)) is not None:
+        if isinstance(fn, types.MethodType) and (access_path := self.recording.owner(fn)) is not None:
             # One that was found, and not looked up on its object: the object is found through it.
-            self.recording.found(origin.then(Step.FIELD, "__self__"), fn.__self__)
-            self.recording.found(origin.then(Step.FIELD, "__func__"), fn.__func__)
+            self.recording.found(access_path.then(Step.FIELD, "__self__"), fn.__self__)
+            self.recording.found(access_path.then(Step.FIELD, "__func__"), fn.__func__)
         # A speculated function called by another is part of the other's trace.
         if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
             fn, args = fn.__func__, (fn.__self__, *args)
@@ -281,7 +281,7 @@ class Watch(TruthWatch, HandedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno
         kind = type(message) if isinstance(message, Warning) else category or UserWarning
         registry = owner.setdefault("__warningregistry__", {})
-        self.recording.claim(registry, Origin.const(registry))
+        self.recording.claim(registry, AccessPath.const(registry))
         module = owner.get("__name__") or "<unknown>"
         self.natives.externs.dropped = True  # it gives nothing
         self.natives.extern(warnings.warn_explicit, (message, kind, file, line, module, registry), {})
@@ -404,7 +404,7 @@ def watch_call(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     journal: Journal | None = None,
-    loose: Collection[Origin] = (),
+    loose: Collection[AccessPath] = (),
     recursions: Recursions | None = None,
     columns: Columns | None = None,
     deciding: set[Site] | None = None,
@@ -432,11 +432,11 @@ def _watched(
     leave_alone()
     recording.trace.ambient = before, _, device = ambient_state()
     for value in leading:
-        recording.claim(value, Origin.const(value, "self"))
+        recording.claim(value, AccessPath.const(value, "self"))
     code = fn.__code__
     names = (*code.co_varnames[len(leading) : code.co_argcount], *(f"args[{i}]" for i in range(len(args))))
-    given = tuple(recording.found(Origin.arg(i, names[i]), value) for i, value in enumerate(args))
-    named = {name: recording.found(Origin.kwarg(name), value) for name, value in kwargs.items()}
+    given = tuple(recording.found(AccessPath.arg(i, names[i]), value) for i, value in enumerate(args))
+    named = {name: recording.found(AccessPath.kwarg(name), value) for name, value in kwargs.items()}
     if hindered := hindrance():
         recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
     listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)

@@ -1,4 +1,5 @@
-"""What rounds write and collect, told once: the same for all trip counts, and not told where rounds may differ."""
+"""What iterations write and collect, told once: the same for all trip counts, and not told where iterations may
+differ."""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ def collects(x: torch.Tensor, n: int) -> list[Any]:
     return outs
 
 
-def writes_by_the_round(x: torch.Tensor, n: int) -> torch.Tensor:
+def writes_by_the_iteration(x: torch.Tensor, n: int) -> torch.Tensor:
     for i in range(n):
         x = torch.sin(x)
         TABLE[i] = x.sum().item()
@@ -99,33 +100,33 @@ def test_calls_keep_their_order_and_are_numbered_as_they_were(capsys: pytest.Cap
     trace = alike(prints_in_between, torch.ones(3), 4, 9)
     order = [event for event in trace.events if isinstance(event, Extern | Each)]
     assert [type(event) for event in order] == [Extern, Each, Extern]
-    # Those of the rounds count for none: whoever makes them adds what they are.
+    # Those of the iterations count for none: whoever makes them adds what they are.
     assert [e.number for event in order for e in (event.events if isinstance(event, Each) else (event,))] == [0, 1, 1]  # type: ignore[union-attr]
     assert capsys.readouterr().out.count("before") == 2
 
 
-def test_a_list_grows_by_one_item_a_round() -> None:
+def test_a_list_grows_by_one_item_a_iteration() -> None:
     trace = alike(collects, torch.ones(3), 3, 4, 20)
     assert isinstance(trace.result, Build)
-    first, rounds, last = trace.result.items
-    assert isinstance(rounds, Repeat)
-    assert isinstance(rounds.item, RowOf)
+    first, iterations, last = trace.result.items
+    assert isinstance(iterations, Repeat)
+    assert isinstance(iterations.item, RowOf)
     assert first is not last
 
 
-def test_keys_may_be_the_number_of_the_round() -> None:
-    alike(writes_by_the_round, torch.ones(3), 4, 6)
+def test_keys_may_be_the_number_of_the_iteration() -> None:
+    alike(writes_by_the_iteration, torch.ones(3), 4, 6)
 
 
-def test_the_first_of_what_rounds_collect_is_the_same_for_all_others() -> None:
+def test_the_first_of_what_iterations_collect_is_the_same_for_all_others() -> None:
     HISTORY.clear()
     trace = alike(sums_by_the_first, torch.ones(3), 4, 6)
-    assert sum(isinstance(event, Mutation) for event in trace.events) == 1  # the first round is told by itself
+    assert sum(isinstance(event, Mutation) for event in trace.events) == 1  # the first iteration is told by itself
     (each,) = (event for event in trace.events if isinstance(event, Each))
     assert str(each.count) == "(n - 1)"
 
 
 @pytest.mark.parametrize("step", [appends_a_view, pops])
-def test_what_other_rounds_would_do_has_to_be_known(step: Callable[..., Any]) -> None:
+def test_what_other_iterations_would_do_has_to_be_known(step: Callable[..., Any]) -> None:
     HISTORY.extend(range(20))
     assert cut(step, torch.ones(3), 5) is None

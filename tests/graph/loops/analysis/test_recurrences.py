@@ -1,4 +1,4 @@
-"""Numbers that rounds reckon with: by which formula, and that Python's own numbers come out."""
+"""Numbers that iterations reckon with: by which formula, and that Python's own numbers come out."""
 
 import math
 
@@ -8,15 +8,15 @@ import torch
 from torchjanus.core.access_path import token_of
 from torchjanus.graph.operators.host_column import reckoned
 from torchjanus.graph.operators.number_operands import full, full_like, new_full, tensor
-from torchjanus.trace.reckoning import BACK, HOLE, column, kind_of, reckoning
-from torchjanus.trace.rounds import Plain
+from torchjanus.trace.loop_records import Plain
+from torchjanus.trace.recurrences import BACK, HOLE, column, find_recurrences, kind_of
 
 
 def plain(sign, *numbers):
-    return Plain(0, (), told=("tuple", ("str", sign), ("tuple", *map(token_of, numbers))))
+    return Plain(0, (), structure=("tuple", ("str", sign), ("tuple", *map(token_of, numbers))))
 
 
-def rounds_of(count, compute):
+def runners_of(count, compute):
     return [compute(number) for number in range(count)]
 
 
@@ -69,8 +69,8 @@ def test_sums_and_what_is_made_of_them():
     times = [0.0]
     for _ in range(5):
         times.append(times[-1] + 0.1)
-    rounds = rounds_of(5, lambda n: [plain("+", times[n], 0.05), plain("+", times[n], 0.1)])
-    known = reckoning(rounds, False, 0)
+    iterations = runners_of(5, lambda n: [plain("+", times[n], 0.05), plain("+", times[n], 0.1)])
+    known = find_recurrences(iterations, False, 0)
     assert known is not None
     assert known.form([t + 0.05 for t in times[:5]], 2) == (
         "add", ("entering", ("const", 0.0), ("add", HOLE, ("const", 0.1))), ("const", 0.05),
@@ -81,11 +81,11 @@ def test_sums_and_what_is_made_of_them():
 
 def test_what_two_formulas_give_is_not_told():
     def computed(n):
-        least = Plain(0, (), told=("min", None, ("call", ("float", "1.0"), ("float", repr(n * 0.1)))))
+        least = Plain(0, (), structure=("min", None, ("call", ("float", "1.0"), ("float", repr(n * 0.1)))))
         return [plain("*", n, 0.1), least]
 
-    rounds = rounds_of(4, computed)
-    known = reckoning(rounds, False, 0)
+    iterations = runners_of(4, computed)
+    known = find_recurrences(iterations, False, 0)
     assert known is not None
     assert known.form([n * 0.1 for n in range(4)], 2) is None
     assert 0.1 in set(known.passing())
@@ -97,13 +97,13 @@ def test_what_two_formulas_give_is_not_told():
         lambda n: [plain("<", n * 0.1, 0.5)],  # decides
         lambda n: [plain("*", (3.0, 1.0, 2.5, 0.5)[n], 0.1)],  # nobody knows what comes next
         lambda n: [plain("**", 1, n)],  # stays the same as long as it was seen
-        lambda n: [Plain(0, (), told=None)],
+        lambda n: [Plain(0, (), structure=None)],
         lambda n: [plain("*", n, 0.1)] * (1 + (n == 2)),
     ],
 )
 def test_what_is_not_told(compute):
-    assert reckoning(rounds_of(4, compute), False, 0) is None
+    assert find_recurrences(runners_of(4, compute), False, 0) is None
 
 
-def test_two_rounds_tell_nothing():
-    assert reckoning(rounds_of(2, lambda n: [plain("*", n, 0.1)]), False, 0) is None
+def test_two_iterations_tell_nothing():
+    assert find_recurrences(runners_of(2, lambda n: [plain("*", n, 0.1)]), False, 0) is None

@@ -1,4 +1,4 @@
-"""Tensors that rounds count with: by which form the numbers are come by that are fetched from them."""
+"""Tensors that iterations count with: by which form the numbers are come by that are fetched from them."""
 
 import torch
 
@@ -6,8 +6,8 @@ from torchjanus.graph.ir.program import Modes
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.reckoning import column
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.recurrences import column
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read
 
@@ -15,16 +15,16 @@ START = ("const", 0.5)
 
 
 def counted(steps, before, values, dtype=torch.float32, memory=(1, 2)):
-    """Three rounds that take these steps with a tensor, which is fetched behind so many of them."""
+    """Three iterations that take these steps with a tensor, which is fetched behind so many of them."""
     events, starts, row = [], [], []
     for number in range(3):
         starts.append(len(events))
         row.append(Fetch(0, len(events) + before, float))
         events += (Op(None, name, (TensorRef(0), *args), {}, (TensorRef(0),), Modes()) for name, *args in steps)
-    trace = Trace(events=events, tensors=[None, None], origins={}, memory=list(memory))
+    trace = Trace(events=events, tensors=[None, None], access_paths={}, memory=list(memory))
     trace.kinds[0] = ((), (), dtype, torch.device("cpu"), False)
     trace.fetched.update((one.token, value) for one, value in zip(row, values, strict=True))
-    counters = Counters(trace, Rounds(tuple(starts), len(events), Read(None)))
+    counters = Counters(trace, LoopInstance(tuple(starts), len(events), Read(None)))
     return counters.form(row, START) if counters.tensor(row) else None
 
 
@@ -56,8 +56,8 @@ def test_another_tensor_in_its_memory():
         events=[Op(None, "Tensor.add_", (TensorRef(0), 1), {}, (TensorRef(0),), Modes())] * 3
         + [Op(None, "Tensor.view", (TensorRef(1),), {}, (), Modes())],
         tensors=[None, None],
-        origins={},
+        access_paths={},
         memory=[3, 3],
     )
     trace.kinds[0] = ((), (), torch.float32, torch.device("cpu"), False)
-    assert Counters(trace, Rounds((0, 1, 2), 4, Read(None)))._steps_of(0) is None
+    assert Counters(trace, LoopInstance((0, 1, 2), 4, Read(None)))._steps_of(0) is None

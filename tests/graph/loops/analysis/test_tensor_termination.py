@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.execute.regions.loop import ReplayRounds
+from torchjanus.execute.regions.loop import ReplayLoop
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.loops.analysis.tensor_termination import untils
-from torchjanus.graph.loops.rewrites.fold import Brief, Shortened, brief, shorten
-from torchjanus.graph.regions.partition import halves_of, kind_of
+from torchjanus.graph.loops.rewrites.fold import OneIteration, Shortened, brief, shorten
+from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.facts import Held, Pinned
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.loop_records import LoopInstance, Until
 
 
 def run(step: Any, *args: Any) -> Any:
@@ -28,13 +28,13 @@ def cut(step: Any, *args: Any) -> Shortened:
     return made
 
 
-def in_brief(step: Any, *args: Any) -> Brief:
+def in_brief(step: Any, *args: Any) -> OneIteration:
     made = brief(run(step, *args))
     assert made is not None
     return made
 
 
-def first(step: Any, *args: Any) -> Rounds:
+def first(step: Any, *args: Any) -> LoopInstance:
     return next(untils(run(step, *args)))
 
 
@@ -84,17 +84,17 @@ def handing_on(x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def of(rounds: int) -> torch.Tensor:
-    return torch.full((2,), 0.75 * 2.0**rounds)
+def of(iterations: int) -> torch.Tensor:
+    return torch.full((2,), 0.75 * 2.0**iterations)
 
 
-def test_a_while_goes_round_from_the_first_answer_on() -> None:
+def test_a_while_goes_iteration_from_the_first_answer_on() -> None:
     found = first(halved, of(5))
     assert found.count == Until(True, None)
     assert len(found.starts) == 5
 
 
-def test_a_loop_that_is_left_goes_round_as_it_is_written() -> None:
+def test_a_loop_that_is_left_goes_iteration_as_it_is_written() -> None:
     found = first(left, of(4))
     assert found.count == Until(False, 6)
     assert len(found.starts) == 4
@@ -113,26 +113,26 @@ def test_runs_of_different_counts_are_one_path() -> None:
 def test_leaving_and_the_limit_part_at_the_last_question() -> None:
     one, other = cut(left, of(4)), cut(left, of(9))
     assert one.trace.tokens() != other.trace.tokens()
-    assert one.ways() == other.ways()
+    assert one.loop_keys() == other.loop_keys()
 
 
-def test_few_rounds_are_known_by_what_they_lead_to() -> None:
+def test_few_iterations_are_known_by_what_they_lead_to() -> None:
     assert shorten(run(left, of(1))) is None
     assert in_brief(left, of(1)).tokens == in_brief(left, of(4)).tokens
     assert in_brief(left, of(1)).counts == (1,)
 
 
-def test_counts_are_the_number_of_rounds() -> None:
+def test_counts_are_the_number_of_iterations() -> None:
     assert first(counted, of(5)).counters == ((2, 2),)
     assert cut(counted, of(4)).trace.tokens() == cut(counted, of(7)).trace.tokens()
 
 
 @pytest.mark.parametrize("step", [decided_by_its_count, with_a_decision_within, handing_on])
-def test_what_may_know_its_round_stays_as_it_is(step: Any) -> None:
+def test_what_may_know_its_iteration_stays_as_it_is(step: Any) -> None:
     assert shorten(run(step, of(5))) is None
 
 
-def rounds() -> ReplayRounds:
+def iterations() -> ReplayLoop:
     """``x = x * w`` as long as the sum is less than ten."""
     nodes = (
         Node(torch.mul, (Ref(0), Ref(1)), {}, (Ref(2),)),
@@ -142,20 +142,20 @@ def rounds() -> ReplayRounds:
     inputs = tuple(Input(torch.empty(0), False, True) for _ in range(2))
     body = Program(inputs, (), nodes, (Ref(2), Ref(4)), (3, 3), (), ())
     kinds = [kind_of(torch.empty(2).requires_grad_()) for _ in range(2)]
-    return ReplayRounds(halves_of(body, 1, 0, named(kinds), shared=True))
+    return ReplayLoop(partition_of(body, 1, 0, named(kinds), shared=True))
 
 
-def test_rounds_are_made_until_the_tensor_says_so() -> None:
+def test_iterations_are_made_until_the_tensor_says_so() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    last, answer, count = rounds().until(True, -1, [], [start], [], [factor])
+    last, answer, count = iterations().until(True, -1, [], [start], [], [factor])
     assert last.tolist() == [8.0, 8.0]
     assert not answer
     assert count == 3
 
 
-def test_no_round_is_made_where_something_before_went_another_way() -> None:
+def test_no_iteration_is_made_where_something_before_went_another_way() -> None:
     start, factor = torch.ones(2), torch.zeros(2)  # this would never end
-    last, _, count = rounds().until(True, -1, [torch.tensor(False)], [start], [], [factor])
+    last, _, count = iterations().until(True, -1, [torch.tensor(False)], [start], [], [factor])
     assert last.tolist() == [1.0, 1.0]
     assert last is not start
     assert count == 0
@@ -163,20 +163,20 @@ def test_no_round_is_made_where_something_before_went_another_way() -> None:
 
 def test_the_limit_ends_it() -> None:
     start, factor = torch.ones(2), torch.zeros(2)
-    _, answer, count = rounds().until(True, 5, [], [start], [], [factor])
+    _, answer, count = iterations().until(True, 5, [], [start], [], [factor])
     assert answer
     assert count == 5
 
 
-def test_gradients_flow_through_the_rounds_that_were_made() -> None:
+def test_gradients_flow_through_the_iterations_that_were_made() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    gradients = rounds().until_backward(3, "1", [torch.ones(2)], [start], [], [factor])
+    gradients = iterations().until_backward(3, "1", [torch.ones(2)], [start], [], [factor])
     assert [gradient.tolist() for gradient in gradients] == [[8.0, 8.0], [12.0, 12.0]]
 
 
 def test_bodies_that_do_the_same_are_one() -> None:
-    one, other = rounds(), rounds()
-    assert one.halves is other.halves
+    one, other = iterations(), iterations()
+    assert one.partition is other.partition
 
 
 def with_a_limit(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -241,10 +241,10 @@ def test_a_limit_that_is_a_number_of_the_call_is_read_there() -> None:
 
 
 @pytest.mark.parametrize("step", [with_a_limit, asked_first])
-@pytest.mark.parametrize("rounds", [4, 20])
-def test_runs_of_different_limits_are_one_path(step: Any, rounds: int) -> None:
-    one, other = cut(step, of(rounds), 7), cut(step, of(rounds), 9)
-    assert one.full == (rounds == 20,)
+@pytest.mark.parametrize("iterations", [4, 20])
+def test_runs_of_different_limits_are_one_path(step: Any, iterations: int) -> None:
+    one, other = cut(step, of(iterations), 7), cut(step, of(iterations), 9)
+    assert one.full == (iterations == 20,)
     assert one.trace.tokens() == other.trace.tokens()
     assert not any(isinstance(event, Pinned) for event in one.trace.events)
 
@@ -254,7 +254,7 @@ def test_a_limit_that_decides_more_stays_what_it_was() -> None:
     assert one.trace.tokens() != other.trace.tokens()
 
 
-def test_what_is_true_in_the_last_round_has_not_ended_the_loop() -> None:
+def test_what_is_true_in_the_last_iteration_has_not_ended_the_loop() -> None:
     assert shorten(run(scaled_beyond, of(5), 5)) is None
 
 
@@ -296,7 +296,7 @@ def test_a_short_loop_relies_on_a_number_that_other_loops_are_freed_of() -> None
     assert "assume (n >= 2) is True" in asked
 
 
-def row_rounds() -> ReplayRounds:
+def row_iterations() -> ReplayLoop:
     """``x = x * row`` as long as the sum is less than ten."""
     nodes = (
         Node(torch.mul, (Ref(0), Ref(1)), {}, (Ref(2),)),
@@ -306,24 +306,24 @@ def row_rounds() -> ReplayRounds:
     inputs = tuple(Input(torch.empty(0), False, True) for _ in range(2))
     body = Program(inputs, (), nodes, (Ref(2), Ref(4)), (3, 3), (), ())
     kinds = [kind_of(torch.empty(2).requires_grad_()) for _ in range(2)]
-    return ReplayRounds(halves_of(body, 1, 1, named(kinds), shared=True))
+    return ReplayLoop(partition_of(body, 1, 1, named(kinds), shared=True))
 
 
-def test_each_round_takes_its_row() -> None:
+def test_each_iteration_takes_its_row() -> None:
     factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0], [9.0, 9.0]])
-    last, answer, count = row_rounds().until(True, 5, [], [torch.ones(2)], [factors], [])
+    last, answer, count = row_iterations().until(True, 5, [], [torch.ones(2)], [factors], [])
     assert last.tolist() == [6.0, 6.0]
     assert not answer
     assert count == 3
 
 
-def test_a_round_without_a_row_is_an_error() -> None:
+def test_a_iteration_without_a_row_is_an_error() -> None:
     with pytest.raises(IndexError):
-        row_rounds().until(True, 5, [], [torch.zeros(2)], [torch.ones(3, 2)], [])
+        row_iterations().until(True, 5, [], [torch.zeros(2)], [torch.ones(3, 2)], [])
 
 
-def test_rows_that_no_round_took_have_no_gradient() -> None:
+def test_rows_that_no_iteration_took_have_no_gradient() -> None:
     factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0]])
-    start, rows = row_rounds().until_backward(3, "1", [torch.ones(2)], [torch.ones(2)], [factors], [])
+    start, rows = row_iterations().until_backward(3, "1", [torch.ones(2)], [torch.ones(2)], [factors], [])
     assert start.tolist() == [6.0, 6.0]
     assert rows.tolist() == [[6.0, 6.0], [3.0, 3.0], [2.0, 2.0], [0.0, 0.0]]

@@ -1,4 +1,5 @@
-"""Rows of what rounds have made: where they are taken, what is assumed of their number, where nothing is stacked."""
+"""Rows of what iterations have made: where they are taken, what is assumed of their number, where nothing is
+stacked."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from torchjanus.trace.events import Trace
 A = torch.eye(3)
 
 
-def told(step: Any, *args: Any) -> Trace:
+def merged(step: Any, *args: Any) -> Trace:
     return collected(watch_call(step, (), args, {})[1])
 
 
@@ -41,7 +42,7 @@ def the_first(x: torch.Tensor) -> torch.Tensor:
     return states(x)[0] * 2
 
 
-def half_of_it(x: torch.Tensor) -> torch.Tensor:
+def part_of_it(x: torch.Tensor) -> torch.Tensor:
     outs, total = states(x), torch.zeros(x.size(0), 3)
     for t in range(x.size(0)):
         total = total + outs[t]
@@ -49,7 +50,7 @@ def half_of_it(x: torch.Tensor) -> torch.Tensor:
 
 
 def by_layers(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    """The second loop is not told: each round has a weight of its own."""
+    """The second loop is not told: each iteration has a weight of its own."""
     y, outs = gone_through(x), []
     for k in range(len(weights)):
         y = torch.tanh(y @ weights[k])
@@ -57,25 +58,25 @@ def by_layers(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
     return y + outs[0]
 
 
-def test_what_rounds_have_made_is_stacked_once() -> None:
-    trace = told(gone_through, torch.randn(2, 5, 3))
+def test_what_iterations_have_made_is_stacked_once() -> None:
+    trace = merged(gone_through, torch.randn(2, 5, 3))
     assert names(trace).count("stack") == 1
     assert names(trace).count("__getitem__") == 5 + 5  # of the argument, and of the stack
-    (first, second) = trace.rounds
+    (first, second) = trace.iterations
     assert first.asked == ()
     assert [str(expr) for expr in second.asked] == ["(x.shape[1] >= x.shape[1])"]
 
 
-def test_there_have_to_be_as_many_rows_as_rounds_take() -> None:
-    trace = told(half_of_it, torch.randn(4, 5, 3))
-    assert [str(expr) for expr in trace.rounds[-1].asked] == ["(x.shape[1] >= x.shape[0])"]
+def test_there_have_to_be_as_many_rows_as_iterations_take() -> None:
+    trace = merged(part_of_it, torch.randn(4, 5, 3))
+    assert [str(expr) for expr in trace.iterations[-1].asked] == ["(x.shape[1] >= x.shape[0])"]
 
 
 def test_the_first_of_many_is_a_row() -> None:
-    assert "stack" in names(told(the_first, torch.randn(2, 5, 3)))
-    assert "stack" not in names(told(the_first, torch.randn(2, 3, 3)))  # it may be meant as the last but two
+    assert "stack" in names(merged(the_first, torch.randn(2, 5, 3)))
+    assert "stack" not in names(merged(the_first, torch.randn(2, 3, 3)))  # it may be meant as the last but two
 
 
 def test_nothing_is_stacked_for_loops_that_are_not_told() -> None:
     weights = [torch.eye(3).requires_grad_() for _ in range(5)]
-    assert names(told(by_layers, torch.randn(2, 9, 3), weights)).count("stack") == 1
+    assert names(merged(by_layers, torch.randn(2, 9, 3), weights)).count("stack") == 1

@@ -74,7 +74,7 @@ def test_tensors_of_different_lengths_are_one_path() -> None:
     assert one.trace.tokens() == other.trace.tokens()
 
 
-def test_numbers_of_rounds_are_one_path() -> None:
+def test_numbers_of_iterations_are_one_path() -> None:
     one, other = cut(over_a_range, torch.ones(3), 3), cut(over_a_range, torch.ones(3), 20)
     assert one is not None
     assert other is not None
@@ -82,18 +82,18 @@ def test_numbers_of_rounds_are_one_path() -> None:
     assert "n >= 1" in str(one.trace)
 
 
-def test_what_counts_the_rounds_may_be_left_alone() -> None:
+def test_what_counts_the_iterations_may_be_left_alone() -> None:
     one, other = cut(with_a_counter, torch.ones(3), 5), cut(with_a_counter, torch.ones(3), 9)
     assert one is not None
     assert other is not None
     assert one.trace.tokens() == other.trace.tokens()
 
 
-def test_two_rounds_are_too_few() -> None:
+def test_two_iterations_are_too_few() -> None:
     assert cut(over_a_range, torch.ones(3), 2) is None
 
 
-def test_how_many_there_are_is_as_many_as_rounds() -> None:
+def test_how_many_there_are_is_as_many_as_iterations() -> None:
     one, other = (cut(with_a_length_afterwards, torch.ones(3), n) for n in (5, 9))
     assert one is not None
     assert other is not None
@@ -109,5 +109,5 @@ def test_how_many_there_are_is_as_many_as_rounds() -> None:
         with_a_part_of_the_outputs,
     ],
 )
-def test_rounds_that_may_know_their_number_are_left_alone(step: Callable[..., Any]) -> None:
+def test_iterations_that_may_know_their_number_are_left_alone(step: Callable[..., Any]) -> None:
     assert cut(step, torch.ones(3), 5) is None

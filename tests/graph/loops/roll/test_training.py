@@ -1,4 +1,4 @@
-"""Rounds that train: what they begin with, what they leave, and what is refused."""
+"""Iterations that train: what they begin with, what they leave, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def test_the_first_gradient_is_added_to_what_changes_nothing() -> None:
     assert torch.equal(torch.signbit(start + given), torch.signbit(given))
 
 
-def test_a_round_has_a_tensor_of_its_own() -> None:
+def test_a_iteration_has_a_tensor_of_its_own() -> None:
     value = torch.ones(2)
     own = training.enter(value, True)
     own.data.add_(1)
@@ -52,5 +52,5 @@ def test_backward_graphs_do_not_cross() -> None:
         training.without_graph(made)
     leaf = torch.ones(2, requires_grad=True)
     leaf.grad = torch.ones(2)
-    with pytest.raises(Refused, match="other rounds do not begin with"):
+    with pytest.raises(Refused, match="other iterations do not begin with"):
         training.none_before(leaf)

@@ -1,4 +1,4 @@
-"""What rounds of a loop can know of those before them, by the loop's source."""
+"""What iterations of a loop can know of those before them, by the loop's source."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOOPS = [
 
 
 @pytest.mark.parametrize(("text", "nothing"), LOOPS)
-def test_what_rounds_hand_on(tmp_path: Path, text: str, nothing: bool) -> None:
+def test_what_iterations_hand_on(tmp_path: Path, text: str, nothing: bool) -> None:
     file = tmp_path / "loop.py"
     file.write_text(text)
     (line,) = (n for n, part in enumerate(text.splitlines()) if "OVER" in part)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.runtime.runs.paths import Paths
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
@@ -69,7 +69,12 @@ def test_runs_over_other_trees_take_one_path(paths: list[Trace]) -> None:
     assert jitted.statistics().speculated >= 2
     small, large = (path for path in paths[-2:])
     assert small.tokens() == large.tokens()
-    lengths = {e.value.size(0) for p in paths for e in p.events if isinstance(e, Found) and e.origin == Origin.grown(0)}
+    lengths = {
+        e.value.size(0)
+        for p in paths
+        for e in p.events
+        if isinstance(e, Found) and e.access_path == AccessPath.grown(0)
+    }
     assert lengths == {4, 6}
 
 

@@ -3,8 +3,8 @@
 from torchjanus.graph.recursion.traversal.text import SCOPE, Matched, branches
 
 
-def compiled(ways):
-    lines = ["def follow(p):", *branches(ways, indent=1), "    return None"]
+def compiled(variants):
+    lines = ["def follow(p):", *branches(variants, indent=1), "    return None"]
     scope = dict(SCOPE)
     exec("\n".join(lines), scope)
     return scope["follow"], "\n".join(lines)
@@ -38,10 +38,10 @@ def test_what_breaks_in_common_is_no_way():
 
 def test_many_different_ways_do_not_nest_too_deep():
     # Each way asks what the one before asks, and more.
-    ways = []
+    variants = []
     for n in range(60):
         asked = tuple(f"if p <= {k}: break" for k in range(n))
-        ways.append(Matched((*asked, f"if p != {n}: break"), (f"return {n}",)))
-    follow, _ = compiled(ways)
+        variants.append(Matched((*asked, f"if p != {n}: break"), (f"return {n}",)))
+    follow, _ = compiled(variants)
     assert [follow(n) for n in (0, 1, 30, 59)] == [0, 1, 30, 59]
     assert follow(60) is None

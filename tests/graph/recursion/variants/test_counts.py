@@ -2,11 +2,11 @@
 
 import operator
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.recursion.variants.counts import counting_text
 from torchjanus.trace.values import Apply, Read
 
-VISITS, DEPTH = Origin.parameter("visits"), Origin.parameter("depth")
+VISITS, DEPTH = AccessPath.parameter("visits"), AccessPath.parameter("depth")
 
 
 def test_other_numbers_are_those_of_the_call() -> None:

@@ -59,10 +59,10 @@ def test_chains_at_other_places_or_without_gradients_are_others():
 
 
 def test_only_sums_that_vary_are_told():
-    ways = [accumulations(chain(length), [], 0) for length in (1, 3)]
-    assert varying(ways) == {HERE: 0}
-    assert varying([ways[1], ways[1]]) == {}
-    assert varying([ways[0]]) == {}
+    variants = [accumulations(chain(length), [], 0) for length in (1, 3)]
+    assert varying(variants) == {HERE: 0}
+    assert varying([variants[1], variants[1]]) == {}
+    assert varying([variants[0]]) == {}
 
 
 def test_a_stack_that_is_only_added_up_is_a_sum():

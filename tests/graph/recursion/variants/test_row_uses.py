@@ -16,7 +16,7 @@ def words():
 
 def cells_of(encode, *sizes):
     learnt = Learnt(encode, *(Node(0, *(Node(1) for _ in range(n))) for n in sizes))
-    return learnt.grove.assembled.recursion
+    return learnt.call_group.assembled.recursion
 
 
 def test_a_state_that_goes_up_is_taken_once(words):
@@ -25,7 +25,7 @@ def test_a_state_that_goes_up_is_taken_once(words):
             return words[node.word] * 1.0
         return torch.tanh(encode(node.children[0]) + words[node.word])
 
-    recursion = Learnt(encode, Node(0), Node(1, Node(2)), Node(1, Node(2, Node(3)))).grove.assembled.recursion
+    recursion = Learnt(encode, Node(0), Node(1, Node(2)), Node(1, Node(2, Node(3)))).call_group.assembled.recursion
     assert all(buffer.once for buffer in recursion.buffers)
     assert [cell.alone for cell in recursion.cells if cell.takes] == [(True,)]
 
@@ -42,7 +42,7 @@ def test_a_state_that_is_used_twice_is_taken_alone_each_time(words):
     assert all(all(cell.alone) for cell in recursion.cells)
 
 
-def test_what_all_rounds_of_a_node_take_is_not_taken_alone(words):
+def test_what_all_iterations_of_a_node_take_is_not_taken_alone(words):
     def encode(node):
         gate = words[node.word] * 2.0
         c = gate * gate
@@ -81,6 +81,6 @@ def test_what_is_appended_for_the_step_is_taken_by_no_other_call(words):
     speculated = torchjanus.speculate(step, executor="replay")
     for count in (3, 4, 5, 6, 7):
         speculated([Node(0), *(Node(1, Node(2, Node(n % 3))) for n in range(count))])
-    recursion = speculated.entries[0].plan.groves[0].assembled.recursion
+    recursion = speculated.entries[0].plan.call_groups[0].assembled.recursion
     assert recursion.lists == 1
     assert [cell.alone for cell in recursion.cells if cell.takes] == [(True,)]

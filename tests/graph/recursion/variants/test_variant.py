@@ -5,7 +5,7 @@ import torch
 
 import torchjanus
 from torchjanus.graph.recursion.cells.buffers import TRUTH, assemble
-from torchjanus.graph.recursion.variants.variant import Way
+from torchjanus.graph.recursion.variants.variant import Variant
 
 WIDTH = 3
 
@@ -26,28 +26,28 @@ class Learnt:
         for _ in range(3):
             for tree in trees:
                 self.step(tree)
-        self.repertoire = self.step._learning.recursion.repertoire
+        self.variant_table = self.step._learning.recursion.variant_table
 
     @property
-    def ways(self) -> list[Way]:
-        return [way for own in self.repertoire.ways.values() for way in own]
+    def variants(self) -> list[Variant]:
+        return [variant for own in self.variant_table.variants.values() for variant in own]
 
-    def way(self, sites: int) -> Way:
+    def variant(self, sites: int) -> Variant:
         """The way that makes so many calls."""
-        return next(way for way in self.ways if len(way.sites) == sites)
+        return next(variant for variant in self.variants if len(variant.sites) == sites)
 
     @property
-    def grove(self):
-        (grove,) = self.entry.plan.groves
-        return grove
+    def call_group(self):
+        (call_group,) = self.entry.plan.call_groups
+        return call_group
 
     @property
     def entry(self):
-        return next(entry for entry in self.step._learning.routes.entries if entry.plan.groves)
+        return next(entry for entry in self.step._learning.routes.entries if entry.plan.call_groups)
 
     def walk(self, tree):
-        step = [origin.read((tree,), {}) for origin in self.grove.reads]
-        return self.grove.follow(step, [(tree,)])
+        step = [access_path.read((tree,), {}) for access_path in self.call_group.reads]
+        return self.call_group.follow(step, [(tree,)])
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def sums_of(words):
 
 def test_a_way_is_cut_where_it_waits_for_a_call(words):
     learnt = Learnt(chain_of(words), Node(0), Node(1, Node(2)), Node(1, Node(2, Node(3))))
-    leaf, inner = learnt.way(0), learnt.way(1)
+    leaf, inner = learnt.variant(0), learnt.variant(1)
     assert [part.stage for part in leaf.parts] == [0]
     assert leaf.sites == []
     assert inner.sites[0].stage == 0
@@ -88,19 +88,19 @@ def test_a_way_is_cut_where_it_waits_for_a_call(words):
     assert inner.order == [("site", 0), ("part", 0)]
 
 
-def test_rounds_of_a_loop_that_is_run_more_or_less_often_are_one_cell(words):
+def test_iterations_of_a_loop_that_is_run_more_or_less_often_are_one_cell(words):
     learnt = Learnt(sums_of(words), *(Node(0, *(Node(1) for _ in range(n))) for n in (0, 1, 2, 3)))
-    rounds = [part.form for way in learnt.ways for part in way.parts if part.takes]
-    assert len(rounds) == 1 + 2 + 3
-    assert len(set(rounds)) == 1
+    iterations = [part.form for variant in learnt.variants for part in variant.parts if part.takes]
+    assert len(iterations) == 1 + 2 + 3
+    assert len(set(iterations)) == 1
 
 
 def test_rows_of_what_a_function_returns_are_in_one_buffer(words):
     learnt = Learnt(chain_of(words), Node(0), Node(1, Node(2)), Node(1, Node(2, Node(3))))
-    shared = {o.token: words for way in learnt.ways for part in way.parts for _, o in part.shared}
-    way = learnt.way(0)
-    key = ("result", way.callee, way.made, 0)
-    assembled = assemble(learnt.ways, shared, (), (key,))
+    shared = {o.token: words for variant in learnt.variants for part in variant.parts for _, o in part.shared}
+    variant = learnt.variant(0)
+    key = ("result", variant.callee, variant.made, 0)
+    assembled = assemble(learnt.variants, shared, (), (key,))
     recursion = assembled.recursion
     assert len(recursion.cells) == 2
     assert len(recursion.buffers) == 1
@@ -114,8 +114,8 @@ def test_a_walk_lays_out_a_tree_level_by_level(words):
     learnt = Learnt(sums_of(words), *trees)
     forest = learnt.walk(Node(0, Node(1, Node(2)), Node(3)))
     assert forest is not None
-    counts = [(learnt.grove.assembled.recursion.cells[b.cell].takes != (), b.count) for b in forest.batches]
-    # Words of all four nodes at once, then the three rounds: that of the inner child, and two one after the other.
+    counts = [(learnt.call_group.assembled.recursion.cells[b.cell].takes != (), b.count) for b in forest.batches]
+    # Words of all four nodes at once, then the three iterations: that of the inner child, and two one after the other.
     assert counts == [(False, 4), (True, 1), (True, 1), (True, 1)]
     (rows,) = forest.results
     assert rows.numel() == 1
@@ -123,7 +123,7 @@ def test_a_walk_lays_out_a_tree_level_by_level(words):
     assert torch.equal(learnt.step(Node(0, Node(1, Node(2)), Node(3))), wanted)
 
 
-def test_terms_of_a_sum_over_rounds_are_computed_all_at_once(words):
+def test_terms_of_a_sum_over_iterations_are_computed_all_at_once(words):
     def encode(node):
         h = words[node.word] * 1.0
         for child in node.children:
@@ -132,7 +132,9 @@ def test_terms_of_a_sum_over_rounds_are_computed_all_at_once(words):
 
     trees = [Node(0, *(Node(1) for _ in range(n))) for n in (0, 1, 2, 3)]
     learnt = Learnt(encode, *trees)
-    assert [len(way.folds) for way in learnt.ways] == [min(1, len(way.sites)) for way in learnt.ways]
+    assert [len(variant.folds) for variant in learnt.variants] == [
+        min(1, len(variant.sites)) for variant in learnt.variants
+    ]
     forest = learnt.walk(Node(0, Node(1, Node(2), Node(2)), Node(3)))
     assert forest is not None
     # Five words; terms of the three leaves, the sum of the inner node; its term, and the sum of the root.
@@ -163,9 +165,9 @@ def checked(words):
 def test_what_tensors_decide_is_one_truth_of_each_call(words):
     trees = [Node(0, *(Node(1) for _ in range(n))) for n in (0, 1, 2)]
     learnt = Learnt(checked(words), *trees)
-    assert all(len(way.truths) == 1 for way in learnt.ways)
-    (truths,) = learnt.grove.assembled.recursion.truths
-    assert truths == learnt.grove.assembled.buffers[TRUTH]
+    assert all(len(variant.truths) == 1 for variant in learnt.variants)
+    (truths,) = learnt.call_group.assembled.recursion.truths
+    assert truths == learnt.call_group.assembled.buffers[TRUTH]
     forest = learnt.walk(Node(0, Node(1), Node(2)))
     assert forest.sizes[truths] == 3
     (assertion,) = learnt.entry.lowered.assertions
@@ -181,7 +183,7 @@ def test_ways_between_which_a_tensor_decides_are_told_as_one(words):
     words[0], words[1] = 1.0, torch.inf
     trees = [Node(0), Node(0, Node(0)), Node(1), Node(0, Node(1)), Node(0, Node(0))]
     learnt = Learnt(checked(words), *trees)
-    assert sorted((len(way.sites), len(way.truths)) for way in learnt.ways) == [(0, 0), (1, 0)]
+    assert sorted((len(variant.sites), len(variant.truths)) for variant in learnt.variants) == [(0, 0), (1, 0)]
     tree = Node(0, Node(0, Node(1)))
     before = learnt.step.statistics().speculated
     assert torch.equal(learnt.step(tree).isnan(), checked(words)(tree).isnan())
@@ -198,8 +200,8 @@ def test_a_tensor_that_decides_whether_to_go_on_unrolls(words):
 
     words[0], words[1] = 1.0, torch.inf
     learnt = Learnt(encode, Node(0), Node(0, Node(0)), Node(0, Node(0)), Node(0, Node(1, Node(0))))
-    told = [event.text for event in learnt.step.events if event.kind == "unrolled"]
-    assert any("a tensor decides which way" in text and "both have been seen" in text for text in told)
+    merged = [event.text for event in learnt.step.events if event.kind == "unrolled"]
+    assert any("a tensor decides which variant" in text and "both have been seen" in text for text in merged)
 
 
 def logged(words, log):
@@ -221,7 +223,7 @@ def test_writes_are_noted_in_the_order_in_which_calls_are_made(words):
     learnt = Learnt(logged(words, log), *trees)
     tree = Node(0, Node(1, Node(2)), Node(3))
     forest = learnt.walk(tree)
-    writes = learnt.grove.assembled.writes
+    writes = learnt.call_group.assembled.writes
     lists = [value for number, target, value in forest.writes if target is log and writes[number].ref is None]
     assert lists == [0, 1, 2, 3]
     inner = tree.children[0]

@@ -1,4 +1,4 @@
-"""Rounds of loops in which tensors decide, told as one operation: when that can be done, and what it computes."""
+"""Iterations of loops in which tensors decide, told as one operation: when that can be done, and what it computes."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 
 from torchjanus.execute.regions.switch import ReplayChooser
 from torchjanus.graph.operators.switch_op import UNKNOWN
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flows
-from torchjanus.graph.switches.rewrites.fold import Teller
+from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -26,8 +26,8 @@ def rows(*signs: int) -> torch.Tensor:
     return torch.stack([sign * (1.0 + torch.rand(2, 3)) for sign in signs])
 
 
-def choices(trace: Trace) -> list[Op]:
-    return [event for event in trace.events if isinstance(event, Op) and isinstance(event.func, Choice)]
+def switches(trace: Trace) -> list[Op]:
+    return [event for event in trace.events if isinstance(event, Op) and isinstance(event.func, Switch)]
 
 
 def deciding(xs: torch.Tensor) -> torch.Tensor:
@@ -39,21 +39,21 @@ def deciding(xs: torch.Tensor) -> torch.Tensor:
     return h.sum()
 
 
-def test_rounds_that_go_different_ways_are_told_alike() -> None:
-    teller = Teller()
-    first, second = (teller.tell(run(deciding, rows(*signs))) for signs in ((1, -1, 1, -1), (-1, -1, 1, 1)))
-    assert len(choices(first)) == len(choices(second)) == 4
+def test_iterations_that_go_different_ways_are_told_alike() -> None:
+    merger = Merger()
+    first, second = (merger.merge(run(deciding, rows(*signs))) for signs in ((1, -1, 1, -1), (-1, -1, 1, 1)))
+    assert len(switches(first)) == len(switches(second)) == 4
     assert first.tokens() == second.tokens()
 
 
-def test_a_way_counts_when_it_was_seen_in_two_rounds_and_before_another() -> None:
-    teller = Teller()
+def test_a_way_counts_when_it_was_seen_in_two_iterations_and_before_another() -> None:
+    merger = Merger()
     for signs in ((-1, -1, 1), (-1, 1, -1)):
         trace = run(deciding, rows(*signs))
-        told = teller.tell(trace)
-        assert (told is trace) == (signs == (-1, -1, 1))
+        merged = merger.merge(trace)
+        assert (merged is trace) == (signs == (-1, -1, 1))
     trace = run(deciding, rows(1, 1, 1))
-    assert teller.tell(trace) is not trace
+    assert merger.merge(trace) is not trace
 
 
 def flagged(xs: torch.Tensor) -> torch.Tensor:
@@ -92,37 +92,37 @@ def returned(xs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("step", [flagged, counted, collected, returned])
 def test_what_is_handed_on_otherwise_is_not_told(step: Any) -> None:
-    teller = Teller()
+    merger = Merger()
     for signs in ((1, -1, 1, -1), (-1, -1, 1, 1), (-1, 1, 1, -1), (-1, 1, -1, 1)):
         trace = run(step, rows(*signs))
-        assert teller.tell(trace) is trace
+        assert merger.merge(trace) is trace
 
 
-def made() -> tuple[Choice, list[torch.Tensor]]:
-    told = Teller().tell(run(deciding, rows(1, -1, 1, -1)))
-    return choices(told)[0].func, [torch.randn(2, 3).requires_grad_(), rows(1)[0]]
+def made() -> tuple[Switch, list[torch.Tensor]]:
+    merged = Merger().merge(run(deciding, rows(1, -1, 1, -1)))
+    return switches(merged)[0].func, [torch.randn(2, 3).requires_grad_(), rows(1)[0]]
 
 
-def test_a_choice_is_the_way_that_it_takes() -> None:
-    choice, (h, x) = made()
-    chooser = ReplayChooser(choice.halves([(tuple(t.size()), t.stride(), t.dtype, t.device, False) for t in (h, x)]))
+def test_a_switch_is_the_way_that_it_takes() -> None:
+    switch, (h, x) = made()
+    chooser = ReplayChooser(switch.partition([(tuple(t.size()), t.stride(), t.dtype, t.device, False) for t in (h, x)]))
     for sign in (1, -1):
-        out, way = chooser.choose([h.detach(), sign * x])[:2]
+        out, arm = chooser.choose([h.detach(), sign * x])[:2]
         expected = torch.tanh(h.detach() + sign * x)
         assert torch.equal(out, expected * 0.5 if sign > 0 else expected)
-        assert int(way) in (0, 1)
+        assert int(arm) in (0, 1)
 
 
 def test_gradients_are_those_of_the_way_taken() -> None:
-    choice, (h, x) = made()
-    halves = choice.halves([(tuple(t.size()), t.stride(), t.dtype, t.device, t.requires_grad) for t in (h, x)])
-    chooser = ReplayChooser(halves)
+    switch, (h, x) = made()
+    partition = switch.partition([(tuple(t.size()), t.stride(), t.dtype, t.device, t.requires_grad) for t in (h, x)])
+    chooser = ReplayChooser(partition)
     for sign in (1, -1):
         out = torch.tanh(h + sign * x) * (0.5 if sign > 0 else 1.0)
         (expected,) = torch.autograd.grad(out.sum(), h)
         results = chooser.choose([h.detach(), sign * x])
         values = {"output": results[:1], "saved": results[2:], "invariant": [h.detach(), sign * x]}
-        kept = [values[source.kind][source.index] for source in halves.kept]
+        kept = [values[source.kind][source.index] for source in partition.kept]
         (gradient,) = chooser.choose_backward("1", int(results[1]), [torch.ones(2, 3)], kept)
         assert torch.equal(gradient, expected)
 
@@ -139,9 +139,9 @@ def test_a_way_that_nobody_has_seen_has_no_number() -> None:
                 h = h + x
         return h.sum()
 
-    choice: Any = choices(Teller().tell(run(three, rows(1, -1, 1, -1))))[0].func
+    switch: Any = switches(Merger().merge(run(three, rows(1, -1, 1, -1))))[0].func
     kind = ((2, 3), (3, 1), torch.float32, torch.device("cpu"), False)
-    chooser = ReplayChooser(choice.halves([kind, kind]))
+    chooser = ReplayChooser(switch.partition([kind, kind]))
     assert int(chooser.choose([torch.ones(2, 3), torch.full((2, 3), 9.0)])[1]) == UNKNOWN
 
 

@@ -1,4 +1,4 @@
-"""What rounds leave that is neither tensor nor number has to be the same after each, and is told."""
+"""What iterations leave that is neither tensor nor number has to be the same after each, and is told."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
 from torchjanus.semantics.record.marks import Growing
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 
 BOX = (0, "box")
 SLOT = (0, "box", "dict", "a")
@@ -25,7 +25,7 @@ def test_what_stays_is_not_left() -> None:
     assert check_states(frames({SLOT: TEXT}, {SLOT: TEXT}, {SLOT: TEXT})) == {}
 
 
-def test_what_all_rounds_leave_is_told() -> None:
+def test_what_all_iterations_leave_is_told() -> None:
     assert check_states(frames(NEW, {**NEW, SLOT: TEXT}, {**NEW, SLOT: TEXT})) == {SLOT: TEXT}
     assert check_states(frames(NEW, *[{**NEW, SLOT: ("tensor", n)} for n in (1, 2)])) == {SLOT: ("tensor",)}
     assert check_states(frames(NEW, *[{**NEW, SLOT: ("int", n)} for n in (1, 2)])) == {SLOT: ("number",)}
@@ -43,8 +43,8 @@ def test_what_all_rounds_leave_is_told() -> None:
         ({}, {}, {(0, "best"): ("tensor", 1)}),
     ],
 )
-def test_what_only_some_rounds_leave_is_unlike(states: Any) -> None:
-    with pytest.raises(UnlikeRounds):
+def test_what_only_some_iterations_leave_is_unlike(states: Any) -> None:
+    with pytest.raises(NotMergeable):
         check_states(frames(*states))
 
 
@@ -53,7 +53,7 @@ def test_which_of_two_objects_is_told_by_their_names() -> None:
     both = {a: ("new", "Box", 1), b: ("new", "Box", 2)}
     same = [{**both, best: ("new", "Box", 2)}] * 3
     assert check_states(frames(*same)) == {}
-    with pytest.raises(UnlikeRounds):
+    with pytest.raises(NotMergeable):
         check_states(frames({**both, best: ("new", "Box", 1)}, *same))
     # One that is made anew each time has no other name.
     assert check_states(frames(*[{best: ("new", "Box", number)} for number in (3, 4, 5)])) == {}
@@ -81,15 +81,15 @@ def test_lists_have_to_grow_by_the_like() -> None:
     assert check_states(loop)[(0, "r", "list", "shape")] == ("grows", ("tensor",))
     same = without_elements(frames(*growing("p", "p")), ())
     assert check_states(same)[(0, "r", "list", "shape")] == ("grows", ("p",))
-    with pytest.raises(UnlikeRounds):
+    with pytest.raises(NotMergeable):
         without_elements(frames(*growing("p", "n")), ())
 
 
-def test_tensors_in_lists_are_made_by_the_rounds() -> None:
+def test_tensors_in_lists_are_made_by_the_iterations() -> None:
     tensors = [("tensor", 100 + number) for number in range(3)]
     without_elements(frames(*growing(*tensors)), {1, 2})
     without_elements(frames(*growing(*tensors)), {2, 3})  # the first is what was handed on from before
-    with pytest.raises(UnlikeRounds):
+    with pytest.raises(NotMergeable):
         without_elements(frames(*growing(*tensors)), ())
-    with pytest.raises(UnlikeRounds):
+    with pytest.raises(NotMergeable):
         without_elements(frames(*growing(*tensors[:2])), {2})

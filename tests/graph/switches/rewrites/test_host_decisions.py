@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
 from torchjanus.graph.switches.rewrites.host_decisions import hosted, is_chance
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 
 
 def run(step: Callable[..., Any], *args: Any) -> tuple[Trace, Frames]:
@@ -33,28 +33,28 @@ def sampled(xs: torch.Tensor) -> torch.Tensor:
     return h
 
 
-def test_one_call_gives_all_draws_and_each_round_asks_a_tensor() -> None:
+def test_one_call_gives_all_draws_and_each_iteration_asks_a_tensor() -> None:
     trace, frames = run(sampled, torch.randn(5, 3))
     outcomes = [event.outcome for event in trace.events if is_chance(event) and isinstance(event, Held)]
-    told, loop = hosted(trace, frames)
-    calls = [event for event in told.events if isinstance(event, Extern)]
+    merged, loop = hosted(trace, frames)
+    calls = [event for event in merged.events if isinstance(event, Extern)]
     assert [type(call) for call in calls] == [Several]
     assert isinstance(calls[0], Several)
     assert calls[0].count is frames.count
-    asked = [event for event in told.events[loop.starts[0] : loop.end] if isinstance(event, Asserted)]
+    asked = [event for event in merged.events[loop.starts[0] : loop.end] if isinstance(event, Asserted)]
     assert [event.outcome for event in asked] == outcomes
     assert len(asked) == 4
-    assert not any(is_chance(event) for event in told.events[loop.starts[0] : loop.end])
+    assert not any(is_chance(event) for event in merged.events[loop.starts[0] : loop.end])
 
 
 def test_calls_that_others_follow_stay_one_by_one() -> None:
     def step(xs: torch.Tensor) -> torch.Tensor:
         return sampled(xs) * random.random()
 
-    told, loop = hosted(*run(step, torch.randn(5, 3)))
-    assert sum(isinstance(event, Extern) for event in told.events) == 5
-    assert not any(isinstance(event, Several) for event in told.events)
-    assert loop.count is None  # a run of another number of rounds is another path
+    merged, loop = hosted(*run(step, torch.randn(5, 3)))
+    assert sum(isinstance(event, Extern) for event in merged.events) == 5
+    assert not any(isinstance(event, Several) for event in merged.events)
+    assert loop.count is None  # a run of another number of iterations is another path
 
 
 def used(xs: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def printed(xs: torch.Tensor) -> torch.Tensor:
 def test_what_is_more_than_a_question_is_refused(step: Any) -> None:
     random.seed(1)  # of four draws the first is small, and the second is not
     trace, frames = run(step, torch.randn(4, 3))
-    with pytest.raises(UnlikeRounds):
+    with pytest.raises(NotMergeable):
         hosted(trace, frames)
 
 
@@ -117,7 +117,7 @@ def test_a_loop_without_draws_is_left_alone() -> None:
     assert hosted(trace, frames) == (trace, frames)
 
 
-def test_a_tensor_of_which_rounds_show_numbers_is_not_filled_later() -> None:
+def test_a_tensor_of_which_iterations_show_numbers_is_not_filled_later() -> None:
     log: list[Any] = []
 
     def step(xs: torch.Tensor) -> torch.Tensor:
@@ -161,7 +161,7 @@ def filling(out: Callable[[int], torch.Tensor], key: Callable[[int], Any], look:
         (filling(lambda n: torch.zeros(n, 3), lambda t: t), 0),
         (filling(lambda n: torch.zeros(3, n), lambda t: (slice(None), t)), 0),
         (filling(lambda n: torch.zeros(n + 2, 3), lambda t: t + 1), 0),
-        (filling(lambda n: torch.zeros(n, 3), lambda t: t, look=True), 4),  # a round looks at what it has written
+        (filling(lambda n: torch.zeros(n, 3), lambda t: t, look=True), 4),  # an iteration looks at what it has written
         (filling(lambda n: torch.zeros(2 * n, 3), lambda t: 2 * t), 4),  # not one behind the other
         (filling(lambda n: torch.zeros(n, 2, 3), lambda t: t), 4),  # a row that is written twice over
         (filling(lambda n: torch.zeros(n * 3).view(n, 3), lambda t: t), 4),  # others lie in its memory

@@ -1,4 +1,4 @@
-"""A loop of a run, and whether its rounds did the same: by what each asked, took, made and called.
+"""A loop of a run, and whether its iterations did the same: by what each asked, took, made and called.
 
 Knows traces; what is made of a loop is ``loop_cut``'s.
 """
@@ -16,56 +16,56 @@ from torchjanus.core.access_path import token_of
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.repetition import ARITHMETIC
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs, UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs, NotMergeable
 from torchjanus.graph.loops.analysis.number_forms import plain_form
 from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Asserted, Held, Pinned
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["KEPT", "LoopOfRun", "UnlikeRounds", "token_of_count"]
+__all__ = ["KEPT", "LoopOfRun", "NotMergeable", "token_of_count"]
 
-KEPT = 3  # rounds
+KEPT = 3  # iterations
 TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 
 class LoopOfRun:
-    """A loop, and what each of its rounds did. Raises UnlikeRounds."""
+    """A loop, and what each of its iterations did. Raises NotMergeable."""
 
-    def __init__(self, trace: Trace, rounds: Rounds) -> None:
-        self.rounds = rounds
-        self.count = len(rounds.starts)
-        self.until = rounds.count if isinstance(rounds.count, Until) else None
-        self.token = token_of_count(rounds)
-        last = trace.events[rounds.end - 1]
-        following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
+    def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
+        self.iterations = iterations
+        self.count = len(iterations.starts)
+        self.until = iterations.count if isinstance(iterations.count, Until) else None
+        self.token = token_of_count(iterations)
+        last = trace.events[iterations.end - 1]
+        following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
         # Where it is written: a loop that comes to its end says so, another one asks.
         self.place = following.place if isinstance(following, Trips) else last.place
         self.trips = frozenset(self._trips(trace))
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
-        self.pinned = not rounds.unpinned and any(
+        self.pinned = not iterations.unpinned and any(
             isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events
         )
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.positions = [past[start] for start in rounds.starts]  # how many operations come before each round
-        limits = [*rounds.starts, rounds.end]
+        self.positions = [past[start] for start in iterations.starts]  # how many operations come before each iteration
+        limits = [*iterations.starts, iterations.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         if not operations:
-            raise UnlikeRounds  # there is nothing to make a node of
+            raise NotMergeable  # there is nothing to make a node of
         self.modes = operations[0].modes
-        self.trains = any(op.name in TRAINING for op in operations)  # gradients are computed in its rounds
-        self.made: dict[int, tuple[int, int]] = {}  # tensor -> round, how-manieth of the round
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, how-manieth
-        for number, event in enumerate(trace.events[: rounds.starts[0]]):
+        self.trains = any(op.name in TRAINING for op in operations)  # gradients are computed in its iterations
+        self.made: dict[int, tuple[int, int]] = {}  # tensor -> iteration, index of the iteration
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, index
+        for number, event in enumerate(trace.events[: iterations.starts[0]]):
             if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
                 self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
-        known = set(trace.origins) if self.trains else set()
+        known = set(trace.access_paths) if self.trains else set()
         if self.trains:
-            before = trace.events[: rounds.starts[0]]
+            before = trace.events[: iterations.starts[0]]
             known.update(ref.number for event in before if isinstance(event, Op) for ref in event.outs)
         for number, events in enumerate(self.events):
             order = 0
@@ -76,48 +76,49 @@ class LoopOfRun:
                         order += 1
         self.sizes = max(order for _, order in self.made.values()) + 1 if self.made else 0
         patterns = [self._pattern(number) for number in range(len(self.events))]
-        patterns[1:] = _with_indexes(patterns[1:], 1 + rounds.first)
+        patterns[1:] = _with_indexes(patterns[1:], 1 + iterations.first)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
-            raise UnlikeRounds
+            raise NotMergeable
         if self.count > 1:
             first, second = (
                 [part for part in pattern if part[0] in ("op", "asked", "effect")]
                 for pattern in (self._pattern(0, True), patterns[1])
             )
-            _check_first(first, second, rounds.first)
+            _check_first(first, second, iterations.first)
         if self.trains and self._are_shared(trace):
-            raise UnlikeRounds
+            raise NotMergeable
         if self.until is not None and self.until.limit is None and (sources := self.unbound()):
-            # There are no more rounds than rows: a tensor that decides against that lets the call be Python's.
+            # There are no more iterations than rows: a tensor that decides against that lets the call be Python's.
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
-            self.until = replace(self.until, limit=rows - rounds.first)
-            self.rounds = replace(rounds, count=self.until)
-        self.telling = None if isinstance(rounds.count, Until) else self._telling(trace, rounds.count)
+            self.until = replace(self.until, limit=rows - iterations.first)
+            self.iterations = replace(iterations, count=self.until)
+        self.telling = None if isinstance(iterations.count, Until) else self._telling(trace, iterations.count)
 
     @property
     def end(self) -> int:
-        """Before which event its last round ended."""
-        return self.rounds.end
+        """Before which event its last iteration ended."""
+        return self.iterations.end
 
     def _trips(self, trace: Trace) -> Iterator[int]:
-        """The events that say how many rounds the loop had, where that is no constant. What iterates over the iterator
-        that is watched has as many; and a round may do more when it has asked whether to leave the loop."""
-        rounds, whole = self.rounds, self.count + self.rounds.skipped
-        if rounds.whole is None:
+        """The events that say how many iterations the loop had, where that is no constant. What iterates over the
+        iterator that is watched has as many; and an iteration may do more when it has asked whether to leave the
+        loop."""
+        iterations, whole = self.iterations, self.count + self.iterations.skipped
+        if iterations.whole is None:
             return
         if self.until is None:
-            following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[rounds.end :])
-            yield from (n for n, event in enumerate(following, rounds.end) if getattr(event, "count", -1) == whole)
-        # In each round of this loop one of another may begin: it goes over what a generator yields.
-        asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+            following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[iterations.end :])
+            yield from (n for n, event in enumerate(following, iterations.end) if getattr(event, "count", -1) == whole)
+        # In each iteration of this loop one of another may begin: it goes over what a generator yields.
+        asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
         numbers = list(range(1, whole + 1))
-        for turns in trace.turns:
-            where = [bisect_right(turns.starts, position) for position in asked]
-            if turns.end is not None and len(turns.starts) == whole and where == numbers[-self.count :]:
-                yield turns.end
+        for loop_record in trace.loop_records:
+            where = [bisect_right(loop_record.starts, position) for position in asked]
+            if loop_record.end is not None and len(loop_record.starts) == whole and where == numbers[-self.count :]:
+                yield loop_record.end
 
     def _are_shared(self, trace: Trace) -> bool:
-        """Whether the rounds take other tensors from before them that lie where they change something in place."""
+        """Whether the iterations take other tensors from before them that lie where they change something in place."""
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         taken = {ref.number for op in operations for ref in refs_in((op.args, op.kwargs))} - self.made.keys()
         changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
@@ -126,14 +127,14 @@ class LoopOfRun:
         return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
-        """What the rounds write and call."""
+        """What the iterations write and call."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
-        free = len(trace.tensors) + self.rounds.starts[0] * (1 + KEPT) * (1 + MOST)
-        exprs = Exprs(self.made, ends, self.rounds.counters, count, free, KEPT, self.rounds.back)
+        free = len(trace.tensors) + self.iterations.starts[0] * (1 + KEPT) * (1 + MOST)
+        exprs = Exprs(self.made, ends, self.iterations.counters, count, free, KEPT, self.iterations.back)
         where = {id(event): number for number, event in enumerate(trace.events)}
 
         def form(values: Sequence[Any], at: Sequence[Any]) -> Any:
-            return plain_form(trace, self.rounds, [where[id(event)] for event in at], values)
+            return plain_form(trace, self.iterations, [where[id(event)] for event in at], values)
 
         return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form)
 
@@ -151,11 +152,11 @@ class LoopOfRun:
             elif isinstance(event, Effectful) and self.until is None:
                 found.append(("effect", type(event).__name__, event.place))
             elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
-                # Rounds work on tensors of the same sizes, and compare them with the same numbers of the call.
+                # Iterations work on tensors of the same sizes, and compare them with the same numbers of the call.
                 if numbers := [leaf.token for leaf in leaves(event.expr) if isinstance(leaf, Read)]:
                     found.append(("compared", event.place, *numbers))
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
-                raise UnlikeRounds  # an effect, or something that the rounds before did not ask
+                raise NotMergeable  # an effect, or something that the iterations before did not ask
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
@@ -163,7 +164,7 @@ class LoopOfRun:
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 
         def is_open(value: Any) -> bool:
-            """Whether it may be another one in the first round."""
+            """Whether it may be another one in the first iteration."""
             return isinstance(value, TensorRef) or (indexed and type(value) is int)
 
         integers: list[int] = []
@@ -181,42 +182,43 @@ class LoopOfRun:
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
             if not self.trains:
-                raise UnlikeRounds
+                raise NotMergeable
             outs = tuple(out if out[0] == "own" else _changed(op, ref) for out, ref in zip(outs, op.outs, strict=True))
         args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what the round has made or gets, and of nothing else but numbers that
-        were there before the call."""
+        """Whether it is computed of the sizes of what the iteration has made or gets, and of nothing else but numbers
+        that were there before the call."""
         found = [leaf for leaf in leaves(expr) if not isinstance(leaf, Read)]
         return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
 
     def _is_of(self, number: int, tensor: int) -> bool:
-        """Whether the round or the one before has made it, or it is their row of something of which each has one."""
+        """Whether the iteration or the one before has made it, or it is their row of something of which each has
+        one."""
         made = self.made.get(tensor)
         if made is None:
             return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
         return number - made[0] in (0, 1)
 
     def limits(self) -> tuple[Held, ...]:
-        """What has to hold for it to have the rounds that it had, where nothing else says what their number is."""
-        whole = self.rounds.whole
+        """What has to hold for it to have the iterations that it had, where nothing else says what their number is."""
+        whole = self.iterations.whole
         func = operator.ge if self.until is not None and not self.full else operator.eq
         return () if whole is None else (Held(Apply(func, (whole, self.count)), True, self.place),)
 
     def unbound(self) -> frozenset[int]:
-        """The unbindings of which each round takes a row."""
+        """The unbindings of which each iteration takes a row."""
         taken = [part[3][0] for part in self._pattern(min(1, self.count - 1)) if part[0] == "op"]
         sources = {source for source, _ in self.rows.values()}
         return frozenset(source for source in sources if any(f"('row', {source})" in args for args in taken))
 
     def _is_row(self, number: int, tensor: int) -> bool:
-        return tensor in self.rows and self.rows[tensor][1] == number + self.rounds.first
+        return tensor in self.rows and self.rows[tensor][1] == number + self.iterations.first
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
-        """The token of an expression, whichever round it is whose tensors it speaks of the sizes of."""
+        """The token of an expression, whichever iteration it is whose tensors it speaks of the sizes of."""
         if isinstance(expr, Size):
             return ("size", self._tensor(number, expr.ref), expr.dim)
         if isinstance(expr, Fetch):
@@ -244,7 +246,7 @@ class LoopOfRun:
     def _own(self, number: int, tensor: int) -> int:
         found, order = self.made.get(tensor, (-1, -1))
         if found != number:
-            raise UnlikeRounds
+            raise NotMergeable
         return order
 
     def _tensor(self, number: int, tensor: int) -> Any:
@@ -252,26 +254,26 @@ class LoopOfRun:
         if where is not None and number - where[0] in (0, 1):
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
-            raise UnlikeRounds
+            raise NotMergeable
         for kind, behind in (("row", 0), ("row before", 1)):
             if self._is_row(number - behind, tensor):
                 return (kind, self.rows[tensor][0])
         return ("outside", tensor)
 
 
-def token_of_count(rounds: Rounds) -> Any:
-    """Of the number that says how many rounds there are, or may be; None where there is no such."""
-    whole = rounds.whole
+def token_of_count(iterations: LoopInstance) -> Any:
+    """Of the number that says how many iterations there are, or may be; None where there is no such."""
+    whole = iterations.whole
     if whole is None:
         return None
-    for _ in range(rounds.skipped):
+    for _ in range(iterations.skipped):
         assert isinstance(whole, Apply)
         whole = whole.args[0]
-    if rounds.begins and isinstance(whole, Apply) and whole.func is operator.sub:
-        whole = whole.args[0]  # of range(1, n); enumerate(x, 1) goes round as often as x is long
-    if rounds.back and isinstance(whole, Apply) and whole.func is operator.add:
+    if iterations.begins and isinstance(whole, Apply) and whole.func is operator.sub:
+        whole = whole.args[0]  # of range(1, n); enumerate(x, 1) iterates as often as x is long
+    if iterations.back and isinstance(whole, Apply) and whole.func is operator.add:
         whole = whole.args[0]  # of range(n - 1, -1, -1)
-    by_steps = bool(rounds.counters) and rounds.counters[0][1] > 1
+    by_steps = bool(iterations.counters) and iterations.counters[0][1] > 1
     if by_steps and isinstance(whole, Apply) and whole.func is operator.floordiv:
         whole = whole.args[0].args[0]  # of range(0, n, step)
     return whole.token
@@ -281,15 +283,16 @@ def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
     """Which of its arguments the operation has changed in place, and gives."""
     given = list(refs_in(op.args))
     if ref not in given:
-        raise UnlikeRounds
+        raise NotMergeable
     return ("changed", given.index(ref))
 
 
 def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
-    """The rounds' patterns with words for those integers by which they look something up that are the number of the
-    round, or always as much more. A constant may be that of one of them, too. ``first``: the number of the first."""
+    """The iterations' patterns with words for those integers by which they look something up that are the number of the
+    iteration, or always as much more. A constant may be that of one of them, too. ``first``: the number of the
+    first."""
     if any(len(pattern) != len(patterns[0]) for pattern in patterns):
-        raise UnlikeRounds
+        raise NotMergeable
     found: list[list[Any]] = [[] for _ in patterns]
     for row in zip(*patterns, strict=True):
         given = [part[3][1] if part[0] == "op" else () for part in row]
@@ -298,19 +301,20 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
                 pattern.append(part)
             continue
         if len({len(some) for some in given}) > 1:
-            raise UnlikeRounds
-        turns = [_turn(column, first) for column in zip(*given, strict=True)]
+            raise NotMergeable
+        loop_record = [_iteration(column, first) for column in zip(*given, strict=True)]
         for pattern, part in zip(found, row, strict=True):
-            told = tuple(
-                value if turn is None else ("turn", turn) for turn, value in zip(turns, part[3][1], strict=True)
+            merged = tuple(
+                value if iteration is None else ("turn", iteration)
+                for iteration, value in zip(loop_record, part[3][1], strict=True)
             )
-            pattern.append((*part[:3], (part[3][0], told), *part[4:]))
+            pattern.append((*part[:3], (part[3][0], merged), *part[4:]))
     return found
 
 
-def _turn(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
-    """By how much the integers of rounds are more than the number of the round, if that is always the same; or than so
-    many times that number: (how much, how many times)."""
+def _iteration(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
+    """By how much the integers of iterations are more than the number of the iteration, if that is always the same; or
+    than so many times that number: (how much, how many times)."""
     step = column[1] - column[0] if len(column) > 1 else 0
     if step < 1 or any(later - earlier != step for earlier, later in itertools.pairwise(column)):
         return None
@@ -318,18 +322,18 @@ def _turn(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
 
 
 def _check_first(first: list[Any], second: list[Any], number: int) -> None:
-    """The first round may begin from other tensors, and does the same with them. ``number``: by which it goes."""
+    """The first iteration may begin from other tensors, and does the same with them. ``number``: by which it goes."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
-        raise UnlikeRounds
+        raise NotMergeable
     for one, other in zip(first, second, strict=True):
         if one[0] == "op" and one[1].rpartition(".")[2] in ARITHMETIC:
-            told = [_at(value, number) for value in other[3][1]]
-            if told != list(one[3][1]):
-                raise UnlikeRounds
+            merged = [_at(value, number) for value in other[3][1]]
+            if merged != list(one[3][1]):
+                raise NotMergeable
 
 
 def _at(value: Any, number: int) -> int:
-    """An integer of a round by its number."""
+    """An integer of an iteration by its number."""
     if type(value) is int:
         return value
     more, times = value[1] if type(value[1]) is tuple else (value[1], 1)

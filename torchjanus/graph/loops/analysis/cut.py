@@ -1,6 +1,6 @@
-"""A run with some loops cut down to their first rounds: a pure rewriting of traces, with tensors numbered anew.
+"""A run with some loops cut down to their first iterations: a pure rewriting of traces, with tensors numbered anew.
 
-Marks say where the rounds that are kept begin and end. Knows nothing of why a loop may be cut down.
+Marks say where the iterations that are kept begin and end. Knows nothing of why a loop may be cut down.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.ir.repetition import begin_rounds, end_rounds
-from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, UnlikeRounds
-from torchjanus.graph.loops.analysis.merged_effects import Told
+from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
+from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, NotMergeable
+from torchjanus.graph.loops.analysis.merged_effects import Merged
 from torchjanus.graph.loops.roll.reversal import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.loop_records import Until
 from torchjanus.trace.recipes import Again, Build, Constant, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
-from torchjanus.trace.rounds import Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
@@ -27,42 +27,44 @@ __all__ = ["KEPT", "Cut"]
 
 @dataclass(slots=True)
 class Cut:
-    """Makes the shortened trace. Raises UnlikeRounds."""
+    """Makes the shortened trace. Raises NotMergeable."""
 
     old: Trace
     loops: list[LoopOfRun]
-    least: int = KEPT  # rounds that are kept of a loop that a tensor ends
-    spared: frozenset[Any] = frozenset()  # numbers of rounds that other loops have, too: what holds of them stays
+    least: int = KEPT  # iterations that are kept of a loop that a tensor ends
+    spared: frozenset[Any] = frozenset()  # numbers of iterations that other loops have, too: what holds of them stays
     whole: tuple[LoopOfRun, ...] = ()  # loops that are not cut down; other loops may go by the same numbers
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
-    within: dict[tuple[int, int], int] = field(default_factory=dict)  # the same for the last round of a loop, by its id
+    within: dict[tuple[int, int], int] = field(
+        default_factory=dict
+    )  # the same for the last iteration of a loop, by its id
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)  # what the last round made -> what the last one kept made
-    gone: set[int] = field(default_factory=set)  # what other rounds made
+    last: dict[int, int] = field(default_factory=dict)  # what the last iteration made -> what the last one kept made
+    gone: set[int] = field(default_factory=set)  # what other iterations made
     counted: dict[int, list[Any]] = field(default_factory=dict)  # a plain integer -> by what the loops so far count it
-    lost: set[int] = field(default_factory=set)  # rows of a tensor for rounds that are cut
+    lost: set[int] = field(default_factory=set)  # rows of a tensor for iterations that are cut
     inside: LoopOfRun | None = None
     added: set[int] = field(default_factory=set)  # operations that are not the program's, by id
-    told: Told = field(init=False)
+    merged: Merged = field(init=False)
     builds: dict[int, int] = field(default_factory=dict)  # old number of a new object -> new one
-    externs: int = 0  # extern calls of rounds so far
-    marks: dict[int, Op] = field(default_factory=dict)  # those of its own: in rounds there may be others
+    externs: int = 0  # extern calls of iterations so far
+    marks: dict[int, Op] = field(default_factory=dict)  # those of its own: in iterations there may be others
     ended: list[int] = field(default_factory=list)  # where among the new events the loops end
-    said: dict[int, Any] = field(default_factory=dict)  # what has to hold of numbers of rounds, by the event's id
+    said: dict[int, Any] = field(default_factory=dict)  # what has to hold of numbers of iterations, by the event's id
     places: dict[int, int] = field(default_factory=dict)  # where among the new events an old one is, or would be
 
     def trace(self) -> Trace:
         old = self.old
-        self.told = Told(old, self.loops)
+        self.merged = Merged(old, self.loops)
         pieces = list(self._pieces())
         self._renumber(pieces)
         pinned = {loop.token for loop in self.loops} - self.spared
         events: list[Any] = []
         loops = iter(self.loops)
-        operations = calls = 0  # extern calls of the last rounds
-        said: set[Any] = set()  # what was said of numbers of rounds
+        operations = calls = 0  # extern calls of the last iterations
+        said: set[Any] = set()  # what was said of numbers of iterations
         for event, kept in pieces:
             if isinstance(event, _At):
                 self.places[event.position] = len(events)
@@ -73,7 +75,7 @@ class Cut:
                 said.add(event.token)
             if isinstance(event, Op):
                 operations += kept
-            if id(event) in self.marks and event.func is begin_rounds:
+            if id(event) in self.marks and event.func is begin_iterations:
                 self.inside = next(loops)
             elif id(event) in self.marks:
                 assert self.inside is not None
@@ -82,24 +84,24 @@ class Cut:
                 self.ended.append(len(events))
             if isinstance(event, Held | Pinned) and self._is_constant(event):
                 continue
-            event = self.told.computed.get(id(event), event)
+            event = self.merged.computed.get(id(event), event)
             if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
                 events.append(self._event(event))
             calls += isinstance(event, Extern) and not kept
             if isinstance(event, Each):
                 self.externs, calls = self.externs + calls, 0
-        for fetch, values in self.told.fetched():
+        for fetch, values in self.merged.fetched():
             self.fetched[self._expr(fetch).token] = values
-        for inside in (*self.loops, None):  # what is fetched in a round that is kept, then what is after the last
+        for inside in (*self.loops, None):  # what is fetched in an iteration that is kept, then what is after the last
             self.inside = inside
             for token, value in old.fetched.items():
                 self._fetched(token, value)
         made = Trace(
             events=events,
             tensors=[None] * (len(self.numbers) + len(self.loops)),
-            origins={self._number(number): origin for number, origin in old.origins.items()},
+            access_paths={self._number(number): access_path for number, access_path in old.access_paths.items()},
             owners=old.owners,
-            result=self._recipe(self.told.result) if old.result is not None else None,
+            result=self._recipe(self.merged.result) if old.result is not None else None,
             fetched=self.fetched,
             alive=old.alive,
             ambient=old.ambient,
@@ -107,30 +109,31 @@ class Cut:
         )
         made.recipes = self.recipes
         for number, tensor in enumerate(old.tensors):
-            if number in old.origins:
+            if number in old.access_paths:
                 made.tensors[self._number(number)] = tensor
         return made
 
     def _is_constant(self, event: Held | Pinned) -> bool:
-        """Whether it is computed of the sizes of what a round makes, or of what the first one got and asked, too."""
+        """Whether it is computed of the sizes of what an iteration makes, or of what the first one got and asked,
+        too."""
         inside, found = self.inside, list(leaves(event.expr))
         if inside is None or not found or not all(isinstance(leaf, Size) for leaf in found):
             return False
         sizes = [leaf.ref for leaf in found if isinstance(leaf, Size)]
-        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.rounds.first for ref in sizes)
+        return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.iterations.first for ref in sizes)
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
         """The events, and marks, and whether each is kept."""
-        loops = {loop.rounds.starts[0]: loop for loop in self.loops}
-        ends = {loop.rounds.end: loop for loop in self.loops}
+        loops = {loop.iterations.starts[0]: loop for loop in self.loops}
+        ends = {loop.iterations.end: loop for loop in self.loops}
         cut: tuple[int, int] = (0, 0)
-        answers: dict[int, bool] = {}  # to the question that ends the last round that is kept
+        answers: dict[int, bool] = {}  # to the question that ends the last iteration that is kept
         operations = 0
         freed = {loop.token for loop in self.loops} - self.spared
-        limits = {one.rounds.starts[0]: one.limits() for one in self.whole if one.token in freed}
+        limits = {one.iterations.starts[0]: one.limits() for one in self.whole if one.token in freed}
         trips = frozenset(position for loop in self.loops for position in loop.trips)
         for position, event in enumerate(self.old.events):
-            yield from self._added(self.told.inserted.pop(operations, ()))
+            yield from self._added(self.merged.inserted.pop(operations, ()))
             operations += isinstance(event, Op)
             if position in ends:
                 yield from self._end(ends[position], event)
@@ -140,30 +143,30 @@ class Cut:
             yield from self._said(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
-                place, count, kept = loop.place, loop.rounds.count, self.kept(loop)
+                place, count, kept = loop.place, loop.iterations.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
-                starts = (*loop.rounds.starts, loop.rounds.end)
+                starts = (*loop.iterations.starts, loop.iterations.end)
                 if isinstance(count, Until):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
-                if (whole := loop.rounds.whole) is not None:
-                    found = unread(self.old, loop.rounds.asked, place)
-                    asked = (Apply(operator.ge, (whole, loop.rounds.least)), *loop.rounds.asked)
+                if (whole := loop.iterations.whole) is not None:
+                    found = unread(self.old, loop.iterations.asked, place)
+                    asked = (Apply(operator.ge, (whole, loop.iterations.least)), *loop.iterations.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
                     if loop.full and loop.token in self.spared:  # of some sizes nothing else says that they stay
                         yield from self._said([Held(Apply(operator.eq, (whole, loop.count)), True, place)])
-                yield self._mark(Op(begin_rounds, "begin_rounds", args, {}, (), loop.modes, place)), True
-                cut = (starts[kept], loop.rounds.end)
+                yield self._mark(Op(begin_iterations, "begin_iterations", args, {}, (), loop.modes, place)), True
+                cut = (starts[kept], loop.iterations.end)
             if position in answers and isinstance(event, Asserted | Held):
                 event = replace(event, outcome=answers[position])
-            yield event, not (cut[0] <= position < cut[1] or id(event) in self.told.omitted)
-        yield from self._added(self.told.inserted.pop(operations, ()))
+            yield event, not (cut[0] <= position < cut[1] or id(event) in self.merged.omitted)
+        yield from self._added(self.merged.inserted.pop(operations, ()))
         if len(self.old.events) in ends:
             yield from self._end(ends[len(self.old.events)], self.old.events[-1])
         yield _At(len(self.old.events)), False
 
     def _said(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-        """What has to hold of the number of rounds: said once, though many loops have the same."""
+        """What has to hold of the number of iterations: said once, though many loops have the same."""
         for event in events:
             self.said[id(event)] = event
             yield event, True
@@ -178,32 +181,32 @@ class Cut:
             yield event, True
 
     def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
-        """The end of a loop. Plain integers that its rounds count are known by how many there are: where a tensor ends
-        the loop that is a tensor, too."""
-        count: Any = loop.rounds.count
+        """The end of a loop. Plain integers that its iterations count are known by how many there are: where a tensor
+        ends the loop that is a tensor, too."""
+        count: Any = loop.iterations.count
         if isinstance(count, Until):
             number = len(self.numbers) + self.loops.index(loop)
             count = Fetch(number, operations, int)
             self.fetched[count.token] = loop.count
             mark = replace(mark, outs=(_New(number),))
-        for (first, step), value in zip(loop.rounds.moving, loop.rounds.counted(), strict=True):
-            rounds = count if step == 1 else Apply(operator.mul, (count, step))
-            expr = rounds if first == step else Apply(operator.add, (rounds, first - step))
-            whole = loop.rounds.whole
-            if loop.rounds.back and step == -1 and whole is not None and loop.until is not None:
-                # Down with the numbers of the rounds, from how many there may be.
+        for (first, step), value in zip(loop.iterations.moving, loop.iterations.counted(), strict=True):
+            iterations = count if step == 1 else Apply(operator.mul, (count, step))
+            expr = iterations if first == step else Apply(operator.add, (iterations, first - step))
+            whole = loop.iterations.whole
+            if loop.iterations.back and step == -1 and whole is not None and loop.until is not None:
+                # Down with the numbers of the iterations, from how many there may be.
                 left = Apply(operator.sub, (self._expr(whole), count))
                 expr = Apply(operator.add, (left, first + 1 - value_of(self.old, whole)))
             self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
         return mark
 
     def kept(self, loop: LoopOfRun) -> int:
-        """How many of its rounds are kept."""
+        """How many of its iterations are kept."""
         return KEPT if loop.until is None else self.least
 
     def _end(self, loop: LoopOfRun, event: Any) -> Iterator[tuple[Any, bool]]:
-        yield self._mark(Op(end_rounds, "end_rounds", (), {}, (), loop.modes, event.place)), True
-        yield from self._added(self.told.after(loop))
+        yield self._mark(Op(end_iterations, "end_iterations", (), {}, (), loop.modes, event.place)), True
+        yield from self._added(self.merged.after(loop))
 
     def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
         for loop in self.loops:
@@ -219,15 +222,15 @@ class Cut:
             tensor
             for loop in self.loops
             for tensor, (source, which) in loop.rows.items()
-            if which >= self.kept(loop) + loop.rounds.first and source in unbound[loop]
+            if which >= self.kept(loop) + loop.iterations.first and source in unbound[loop]
         }
         # Of a list that is one tensor now the elements are nowhere spoken of.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
-            self.old.origins
+            self.old.access_paths
         )
         left = there - dropped - rows
         kept = [number for number in range(len(self.old.tensors)) if number in left]
-        self.numbers = {number: position for position, number in enumerate((*kept, *self.told.numbers()))}
+        self.numbers = {number: position for position, number in enumerate((*kept, *self.merged.numbers()))}
         self.lost = rows
         operations, loops = 0, iter(self.loops)
         self.after = [0]
@@ -235,7 +238,7 @@ class Cut:
             if not isinstance(event, Op):
                 continue
             operations += stays
-            ends = id(event) in self.marks and event.func is end_rounds
+            ends = id(event) in self.marks and event.func is end_iterations
             if ends:
                 self.within[id(next(loops)), len(self.after) - 1] = self.after[-1]
             if ends or id(event) in self.added:
@@ -248,10 +251,10 @@ class Cut:
     def _number(self, tensor: int) -> int:
         if self.inside is None or tensor not in self.inside.made:
             if tensor in self.gone:
-                raise UnlikeRounds
+                raise NotMergeable
             tensor = self.last.get(tensor, tensor)
         if tensor not in self.numbers:
-            raise UnlikeRounds
+            raise NotMergeable
         return self.numbers[tensor]
 
     def _event(self, event: Any) -> Any:
@@ -270,12 +273,12 @@ class Cut:
             made = replace(event, count=self._expr(event.count), events=tuple(map(self._event, event.events)))
         elif isinstance(event, Stored) and isinstance(event.key, Traced):
             made = replace(event, key=trace_value(plain(event.key), self._expr(event.key.expr)))
-        if id(event) in self.told.recipes:
-            self.recipes[id(made)] = tuple(map(self._recipe, self.told.recipes[id(event)]))
+        if id(event) in self.merged.recipes:
+            self.recipes[id(made)] = tuple(map(self._recipe, self.merged.recipes[id(event)]))
         return made
 
     def _outs(self, op: Op) -> tuple[TensorRef, ...]:
-        """Of an unbinding whose rows the rounds take, the rows of the rounds that are kept."""
+        """Of an unbinding whose rows the iterations take, the rows of the iterations that are kept."""
         return tuple(
             ref if isinstance(ref, _New) else TensorRef(self._number(ref.number))
             for ref in op.outs
@@ -288,7 +291,7 @@ class Cut:
 
     def _values(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):
-            value = self._all_rounds(value)
+            value = self._all_iterations(value)
         if isinstance(value, list | tuple):
             parts = [self._values(part) for part in value]
             if isinstance(value, list):
@@ -302,9 +305,9 @@ class Cut:
             return TensorRef(value.number if isinstance(value, _New) else self._number(value.number))
         return self._expr(value)
 
-    def _all_rounds(self, value: Any) -> Any:
-        """Where something stands in a row that all rounds made, in their order or backwards, what the rounds that are
-        kept made. Before it and behind it there may be more (``[y, *rows]``)."""
+    def _all_iterations(self, value: Any) -> Any:
+        """Where something stands in a row that all iterations made, in their order or backwards, what the iterations
+        that are kept made. Before it and behind it there may be more (``[y, *rows]``)."""
         found = list(value)
         for loop in self.loops:
             at = 0 if loop.until is None else len(found)
@@ -336,7 +339,7 @@ class Cut:
         return expr
 
     def outside(self, expr: Expr) -> Any:
-        """An expression of what is outside of the rounds."""
+        """An expression of what is outside of the iterations."""
         self.inside = None
         return self._expr(expr)
 
@@ -346,7 +349,7 @@ class Cut:
         assert isinstance(source, Op)
         along = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
         if along != 0 or expr.dim < 0:
-            raise UnlikeRounds
+            raise NotMergeable
         made = Size(self._number(source.args[0].number), expr.dim + 1, self._position(inside.positions[0]))
         self.fetched[made.token] = self.old.fetched[expr.token]
         return made
@@ -357,11 +360,11 @@ class Cut:
                 self.fetched["fetch", self._number(token[1]), self._position(token[2]), *token[3:]] = value
             elif token[0] == "size":
                 self.fetched["size", self._number(token[1]), token[2], self._position(token[3])] = value
-        except UnlikeRounds:
+        except NotMergeable:
             return  # nobody speaks of it any more, or the expression itself is found unfit
 
     def _recipe(self, recipe: Any) -> Any:
-        if isinstance(recipe, TensorOf) and (row := self.told.row_of(recipe.ref.number)) is not None:
+        if isinstance(recipe, TensorOf) and (row := self.merged.row_of(recipe.ref.number)) is not None:
             recipe = row
         if isinstance(recipe, TensorOf):
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
@@ -378,7 +381,7 @@ class Cut:
         if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
             found = {expr.token: expr for expr in self.counted[recipe.value]}
             if len(found) > 1:
-                raise UnlikeRounds  # nobody knows what counted it
+                raise NotMergeable  # nobody knows what counted it
             return Number(*found.values())
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
@@ -394,7 +397,7 @@ class Cut:
         return recipe
 
     def _build(self, number: int) -> int:
-        """The new number of a new object: how many there are changes with the number of rounds."""
+        """The new number of a new object: how many there are changes with the number of iterations."""
         return self.builds.setdefault(number, len(self.builds))
 
 

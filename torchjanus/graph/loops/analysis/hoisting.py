@@ -1,7 +1,8 @@
-"""What loops within rounds pick by numbers that are not theirs, picked before them: of ``x[i, t]`` the row ``x[i]``.
+"""What loops within iterations pick by numbers that are not theirs, picked before them: of ``x[i, t]`` the row
+``x[i]``.
 
-Then the number of the outer round is an argument of what that round does, and of nothing in the rounds within. A
-rewriting of traces.
+Then the number of the outer iteration is an argument of what that iteration does, and of nothing in the iterations
+within. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.loop_records import LoopInstance
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["hoisted"]
@@ -26,7 +27,7 @@ _PICK = "Tensor.__getitem__"
 
 @dataclass(slots=True)
 class _Pick:
-    """``source[key]`` in all rounds of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of
+    """``source[key]`` in all iterations of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of
     that in each: None where it is all."""
 
     column: tuple[int, ...]
@@ -39,12 +40,12 @@ class _Before:
     """What is picked before an event."""
 
     added: dict[int, list[_Pick]] = field(default_factory=dict)
-    picks: dict[int, tuple[_Pick, int]] = field(default_factory=dict)  # by event: the pick, and of which round
+    picks: dict[int, tuple[_Pick, int]] = field(default_factory=dict)  # by event: the pick, and of which iteration
     ends: set[int] = field(default_factory=set)  # of the loops that pick
 
 
-def hoisted(trace: Trace, nests: Sequence[tuple[Rounds, Sequence[Rounds]]]) -> tuple[Trace, dict[int, int]]:
-    """The run, and where each loop ends in it. ``nests``: loops, and those within their rounds."""
+def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInstance]]]) -> tuple[Trace, dict[int, int]]:
+    """The run, and where each loop ends in it. ``nests``: loops, and those within their iterations."""
     found = _Before()
     for _, inner in nests:
         for one in inner:
@@ -53,11 +54,11 @@ def hoisted(trace: Trace, nests: Sequence[tuple[Rounds, Sequence[Rounds]]]) -> t
                 found.added.setdefault(one.starts[0], []).append(pick)
                 found.picks.update((at, (pick, number)) for number, at in enumerate(pick.column))
     if not found.picks:
-        return trace, {one.end: one.end for one in trace.rounds}
+        return trace, {one.end: one.end for one in trace.iterations}
     return _Hoisting(trace, found).written()
 
 
-def _picks(trace: Trace, loop: Rounds) -> Iterator[_Pick]:
+def _picks(trace: Trace, loop: LoopInstance) -> Iterator[_Pick]:
     limits = [*loop.starts, loop.end]
     rows = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
@@ -66,7 +67,7 @@ def _picks(trace: Trace, loop: Rounds) -> Iterator[_Pick]:
     if len({len(row) for row in rows}) > 1:
         return
     made = {ref.number for row in rows for at in row for ref in _op(trace, at).outs}
-    known = set(trace.origins) | {
+    known = set(trace.access_paths) | {
         ref.number for event in trace.events[: loop.starts[0]] if isinstance(event, Op) for ref in event.outs
     }
     if made & known:
@@ -117,7 +118,7 @@ class _Hoisting(Rewriting):
         self.found = found
         self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
         self.memory = list(old.memory)
-        self.names: dict[int, int] = {}  # what is picked once, by what rounds called it
+        self.names: dict[int, int] = {}  # what is picked once, by what iterations called it
         self.after = [0]  # old operations before a point -> new ones
 
     def tensor(self, number: int, after: int) -> int:
@@ -175,10 +176,10 @@ class _Hoisting(Rewriting):
         new = self.made(
             events, tensors=self.tensors, kinds=self.kinds, memory=self.memory if old.memory else [], **moved
         )
-        return new, {one.end: places[one.end] for one in old.rounds}
+        return new, {one.end: places[one.end] for one in old.iterations}
 
     def _new(self, pick: _Pick) -> int:
-        """The number of what is picked before the rounds."""
+        """The number of what is picked before the iterations."""
         op = _op(self.old, pick.column[0])
         source = op.args[0].number
         number = len(self.tensors)

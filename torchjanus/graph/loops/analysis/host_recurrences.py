@@ -1,7 +1,9 @@
-"""Expressions of a loop's rounds, told once for all of them, and numbers that rounds hand on (``total += x.item()``).
+"""Expressions of a loop's iterations, told once for all of them, and numbers that iterations hand on
+(``total += x.item()``).
 
-What each round fetches from a tensor of its own becomes a row of a column: a list of numbers that the host picks from.
-A number that each round makes of the one before is the result of a scan over columns. Knows expressions, not events.
+What each iteration fetches from a tensor of its own becomes a row of a column: a list of numbers that the host picks
+from. A number that each iteration makes of the one before is the result of a scan over columns. Knows expressions, not
+events.
 """
 
 from __future__ import annotations
@@ -13,37 +15,37 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.trace import reckoning
-from torchjanus.trace.reckoning import Form
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Turn, leaves
+from torchjanus.trace import recurrences
+from torchjanus.trace.recurrences import Form
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
-__all__ = ["MOST", "Column", "Exprs", "UnlikeRounds", "entering", "expr_token", "pick"]
+__all__ = ["MOST", "Column", "Exprs", "NotMergeable", "entering", "expr_token", "pick"]
 
 
-class UnlikeRounds(Exception):
-    """The rounds are not alike, or something else speaks of those that would be cut."""
+class NotMergeable(Exception):
+    """The iterations are not alike, or something else speaks of those that would be cut."""
 
 
 MOST = 200  # columns of one loop
-DEEPEST = 6  # operations from what a round makes down to what the one before made
+DEEPEST = 6  # operations from what an iteration makes down to what the one before made
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A tensor of each round: the how-manieth of the round it is, and after how many of the round's operations it is
-    taken (-1: when the round is over, and as a tensor of its own)."""
+    """A tensor of each iteration: the index of the iteration it is, and after how many of the iteration's operations it
+    is taken (-1: when the iteration is over, and as a tensor of its own)."""
 
     order: int
     taken: int
 
 
-def pick(column: Sequence[Any], turn: int) -> Any:
-    """What one round gave."""
-    return column[turn]
+def pick(column: Sequence[Any], iteration: int) -> Any:
+    """What one iteration gave."""
+    return column[iteration]
 
 
 def entering(before: Any, after: Any) -> Any:
-    """What a number that rounds hand on was before this one, which makes it what it is ``after``."""
+    """What a number that iterations hand on was before this one, which makes it what it is ``after``."""
     return before
 
 
@@ -53,11 +55,12 @@ def _shifted(start: Any, made: Sequence[Any]) -> list[Any]:
 
 @dataclass(slots=True)
 class Exprs:
-    """The expressions of one loop's rounds.
+    """The expressions of one loop's iterations.
 
-    ``made``: tensor -> round, how-manieth of the round. ``positions``: how many operations come before each round, and
-    before what follows the last one. ``counters``: see ``trace.events.Rounds``. ``free``: the first tensor number that
-    is free for columns; each column takes ``1 + kept`` of them, the first being that of the stack of its rows.
+    ``made``: tensor -> iteration, index of the iteration. ``positions``: how many operations come before each
+    iteration, and before what follows the last one. ``counters``: see ``trace.events.LoopInstance``. ``free``: the
+    first tensor number that is free for columns; each column takes ``1 + kept`` of them, the first being that of the
+    stack of its rows.
     """
 
     made: Mapping[int, tuple[int, int]]
@@ -66,33 +69,38 @@ class Exprs:
     count: Expr
     free: int
     kept: int
-    back: bool = False  # whether the rounds' own numbers go down to 0
+    back: bool = False  # whether the iterations' own numbers go down to 0
     columns: dict[Column, int] = field(default_factory=dict)
-    listed: dict[Fetch, list[Fetch]] = field(default_factory=dict)  # of what is fetched of a column, each round's fetch
-    risky: list[Apply] = field(default_factory=list)  # what Python computes for all rounds, and might raise
-    counted: dict[Any, Apply] = field(default_factory=dict)  # what no tensor is needed for, by the last round's token
+    listed: dict[Fetch, list[Fetch]] = field(
+        default_factory=dict
+    )  # of what is fetched of a column, each iteration's fetch
+    risky: list[Apply] = field(default_factory=list)  # what Python computes for all iterations, and might raise
+    counted: dict[Any, Apply] = field(
+        default_factory=dict
+    )  # what no tensor is needed for, by the last iteration's token
     _latest: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
-    def round_of(self, tensor: int) -> int:
-        """The round that made it; -1 for none."""
+    def iteration_of(self, tensor: int) -> int:
+        """The iteration that made it; -1 for none."""
         return self.made.get(tensor, (-1, -1))[0]
 
     def is_outside(self, refs: Sequence[int]) -> bool:
-        """Whether this is the same tensor in all rounds, and none made it. Raises UnlikeRounds where it is no row."""
-        if len(set(refs)) == 1 and self.round_of(refs[0]) < 0:
+        """Whether this is the same tensor in all iterations, and none made it. Raises NotMergeable where it is no
+        row."""
+        if len(set(refs)) == 1 and self.iteration_of(refs[0]) < 0:
             return True
         where = [self.made.get(ref, (-1, -1)) for ref in refs]
         if len({order for _, order in where}) > 1:
-            raise UnlikeRounds
+            raise NotMergeable
         first = where[0][0]
         if [number for number, _ in where] != list(range(first, first + len(where))) or first < 0:
-            raise UnlikeRounds
+            raise NotMergeable
         return False
 
     def taken(self, number: int, after: int) -> int:
-        """A position among all operations, by those of the round."""
+        """A position among all operations, by those of the iteration."""
         return after - self.positions[number]
 
     def column(self, refs: Sequence[int], taken: int) -> int:
@@ -100,29 +108,29 @@ class Exprs:
         column = Column(self.made[refs[0]][1], taken)
         if column not in self.columns:
             if len(self.columns) == MOST:
-                raise UnlikeRounds
+                raise NotMergeable
             self.columns[column] = self.free + len(self.columns) * (1 + self.kept)
         return self.columns[column]
 
     def own(self) -> Iterator[list[int]]:
-        """The tensors that leave as tensors of their own: of each such column those of all rounds."""
+        """The tensors that leave as tensors of their own: of each such column those of all iterations."""
         by_place = {place: tensor for tensor, place in self.made.items()}
         for column in self.columns:
             if column.taken < 0:
                 yield [by_place[number, column.order] for number in range(len(self.positions) - 1)]
 
     def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
-        """What the rounds fetched of a column. ``fetched``: what each fetch gave, by its token."""
+        """What the iterations fetched of a column. ``fetched``: what each fetch gave, by its token."""
         return [fetched.get(one.token) for one in self.listed[fetch]]
 
     # -- numbers --------------------------------------------------------------------------------------------------
 
-    def told(self, row: Sequence[Any]) -> Any:
-        """What the expressions of all rounds have in common, as one of any round."""
+    def merged(self, row: Sequence[Any]) -> Any:
+        """What the expressions of all iterations have in common, as one of any iteration."""
         first = row[0]
         kinds = {type(expr) for expr in row}
         if len(kinds) > 1:
-            raise UnlikeRounds
+            raise NotMergeable
         if isinstance(first, Apply) and first.func is entering:
             return self._entered(row)
         if isinstance(first, Apply):
@@ -130,60 +138,60 @@ class Exprs:
             if scanned is not None:
                 return scanned
             if len({(token_of(expr.func), len(expr.args)) for expr in row}) > 1:
-                raise UnlikeRounds
+                raise NotMergeable
             args = zip(*(expr.args for expr in row), strict=True)
-            return Apply(first.func, tuple(self.told(column) for column in args))
+            return Apply(first.func, tuple(self.merged(column) for column in args))
         if isinstance(first, Fetch) and self.latest(first) >= 0:
             return self._fetched(row)
         if isinstance(first, Size) and self.latest(first) >= 0:
             self.is_outside([size.ref for size in row])
             if len({size.dim for size in row}) > 1:
-                raise UnlikeRounds
+                raise NotMergeable
             return row[-1]
         if len({expr_token(expr) for expr in row}) == 1:
             return first
-        if kinds <= {int, Turn}:
-            return self._turn([expr.first if isinstance(expr, Turn) else expr for expr in row])
-        raise UnlikeRounds
+        if kinds <= {int, InductionVariable}:
+            return self._iteration([expr.first if isinstance(expr, InductionVariable) else expr for expr in row])
+        raise NotMergeable
 
     def reckoned(self, form: Form) -> Apply:
-        """A plain number that each round has computed by a form."""
-        made = Apply(Reckoned.of(form), (self.count,))
+        """A plain number that each iteration has computed by a form."""
+        made = Apply(HostColumnOf.of(form), (self.count,))
         self.risky.append(made)
-        return Apply(pick, (made, Turn(0, 1)))
+        return Apply(pick, (made, InductionVariable(0, 1)))
 
     def _entered(self, row: Sequence[Any]) -> Apply:
-        """What a number is before each round."""
+        """What a number is before each iteration."""
         if any(expr.func is not entering for expr in row):
-            raise UnlikeRounds
-        made = self.told([expr.args[1] for expr in row])
+            raise NotMergeable
+        made = self.merged([expr.args[1] for expr in row])
         if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, Scanning)):
-            raise UnlikeRounds
-        return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), Turn(0, 1)))
+            raise NotMergeable
+        return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), InductionVariable(0, 1)))
 
-    def _turn(self, values: Sequence[int]) -> Turn | Apply:
+    def _iteration(self, values: Sequence[int]) -> InductionVariable | Apply:
         last = values[-1]
         if self.back and list(values) == list(range(len(values) - 1 + last, last - 1, -1)):
-            return Apply(operator.sub, (Apply(operator.add, (self.count, last - 1)), Turn(0, 1)))
+            return Apply(operator.sub, (Apply(operator.add, (self.count, last - 1)), InductionVariable(0, 1)))
         for first, step in self.counters:
             if all(value == first + step * number for number, value in enumerate(values)):
-                return Turn(first, step)
-        raise UnlikeRounds
+                return InductionVariable(first, step)
+        raise NotMergeable
 
     def _fetched(self, row: Sequence[Fetch]) -> Apply:
         refs = [fetch.ref for fetch in row]
         taken = {self.taken(number, fetch.after) for number, fetch in enumerate(row)}
         kinds = {(fetch.type, fetch.index) for fetch in row}
-        if self.is_outside(refs) or self.round_of(refs[0]) or len(taken) > 1 or len(kinds) > 1:
-            raise UnlikeRounds
+        if self.is_outside(refs) or self.iteration_of(refs[0]) or len(taken) > 1 or len(kinds) > 1:
+            raise NotMergeable
         fetch = Fetch(self.column(refs, taken.pop()), self.positions[-1], row[0].type, row[0].index, True)
         self.listed[fetch] = list(row)
-        return Apply(pick, (fetch, Turn(0, 1)))
+        return Apply(pick, (fetch, InductionVariable(0, 1)))
 
     def latest(self, expr: Any) -> int:
-        """The last round of whose tensors it speaks; -1 for none."""
+        """The last iteration of whose tensors it speaks; -1 for none."""
         if isinstance(expr, Fetch | Size):
-            return self.round_of(expr.ref)
+            return self.iteration_of(expr.ref)
         if not isinstance(expr, Apply):
             return -1
         known = self._latest.get(id(expr))
@@ -192,7 +200,7 @@ class Exprs:
         return known[1]
 
     def after(self, expr: Any) -> Any:
-        """A number that is spoken of after the rounds: where rounds have handed it on, by a scan."""
+        """A number that is spoken of after the iterations: where iterations have handed it on, by a scan."""
         last = len(self.positions) - 2
         if isinstance(expr, Apply) and expr.token in self.counted:
             return Apply(pick, (self.counted[expr.token], -1))
@@ -201,16 +209,16 @@ class Exprs:
         chain = self._chain(expr, last)
         if chain is None:
             return Apply(expr.func, tuple(self.after(arg) for arg in expr.args))
-        told = self.told(chain)
-        if not (isinstance(told, Apply) and told.func is pick and told.args[1] == Turn(0, 1)):
-            raise UnlikeRounds
-        return Apply(pick, (told.args[0], -1))
+        merged = self.merged(chain)
+        if not (isinstance(merged, Apply) and merged.func is pick and merged.args[1] == InductionVariable(0, 1)):
+            raise NotMergeable
+        return Apply(pick, (merged.args[0], -1))
 
     def _speaks_of_earlier(self, expr: Any, last: int) -> bool:
         return any(0 <= self.latest(leaf) < last for leaf in leaves(expr))
 
     def _chain(self, expr: Apply, last: int) -> list[Any] | None:
-        """What each round made of the number, if each made it of what the one before did, in the same way."""
+        """What each iteration made of the number, if each made it of what the one before did, in the same way."""
         if self.latest(expr) != last:
             return None
         for path in self._paths(expr, last - 1):
@@ -225,7 +233,8 @@ class Exprs:
         return None
 
     def _paths(self, expr: Apply, number: int) -> Iterator[tuple[int, ...]]:
-        """Where in the expression something is that speaks of this round, and of none after it; the largest first."""
+        """Where in the expression something is that speaks of this iteration, and of none after it; the largest
+        first."""
         pending: list[tuple[tuple[int, ...], Any]] = [((), expr)]
         while pending:
             path, part = pending.pop(0)
@@ -235,7 +244,7 @@ class Exprs:
                 pending += [((*path, place), arg) for place, arg in enumerate(part.args) if self.latest(arg) >= number]
 
     def _scan(self, row: Sequence[Apply]) -> Apply | None:
-        """Where each round makes a number of the one that the round before made: which one of all."""
+        """Where each iteration makes a number of the one that the iteration before made: which one of all."""
         bodies: list[Any] = []
         for earlier, later in itertools.pairwise(row):
             body = _holed(later, earlier)
@@ -246,14 +255,14 @@ class Exprs:
             return None
         starts = list(_at_holes(bodies[0], row[0]))
         if not starts or len({expr_token(one) for one in starts}) > 1 or self.latest(starts[0]) >= 0:
-            raise UnlikeRounds
+            raise NotMergeable
         first = _like(bodies[0], row[0])
-        body = self.told([first, *bodies])
+        body = self.merged([first, *bodies])
         scanning, given = _scanning(body)
         made = Apply(scanning, (starts[0], self.count, *given))
         if self.latest(row[-1]) < 0:
             self.counted[row[-1].token] = made
-        return Apply(pick, (made, Turn(0, 1)))
+        return Apply(pick, (made, InductionVariable(0, 1)))
 
 
 # -- scans ------------------------------------------------------------------------------------------------------------
@@ -261,7 +270,7 @@ class Exprs:
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """What the round before made."""
+    """What the iteration before made."""
 
     token = ("hole",)
 
@@ -298,18 +307,18 @@ def _holed(expr: Any, part: Any) -> Any:
 
 
 def _at_holes(body: Any, expr: Any) -> Iterator[Any]:
-    """What stands in an expression of the first round where the body of others has holes."""
+    """What stands in an expression of the first iteration where the body of others has holes."""
     if body is _HOLE:
         yield expr
     elif isinstance(body, Apply):
         if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
-            raise UnlikeRounds
+            raise NotMergeable
         for inner, arg in zip(body.args, expr.args, strict=True):
             yield from _at_holes(inner, arg)
 
 
 def _like(body: Any, expr: Any) -> Any:
-    """The first round's expression, with the body's holes."""
+    """The first iteration's expression, with the body's holes."""
     if body is _HOLE:
         return _HOLE
     if isinstance(body, Apply) and isinstance(expr, Apply) and len(body.args) == len(expr.args):
@@ -318,7 +327,8 @@ def _like(body: Any, expr: Any) -> Any:
 
 
 class Scanning:
-    """``scanning(start, count, *given)``: the list of what each of ``count`` rounds makes of the round before's."""
+    """``scanning(start, count, *given)``: the list of what each of ``count`` iterations makes of the iteration
+    before's."""
 
     def __init__(self, body: Any, places: dict[Any, int], text: str) -> None:
         self._run = _compiled(body, places)
@@ -326,53 +336,53 @@ class Scanning:
 
     def __call__(self, start: Any, count: int, *given: Any) -> list[Any]:
         found = []
-        for turn in range(count):
-            start = self._run(start, turn, given)
+        for iteration in range(count):
+            start = self._run(start, iteration, given)
             found.append(start)
         return found
 
 
-class Reckoned:
-    """``reckoned(count)``: the list of the plain numbers that ``count`` rounds make by a form."""
+class HostColumnOf:
+    """``reckoned(count)``: the list of the plain numbers that ``count`` iterations make by a form."""
 
-    _known: dict[str, Reckoned] = {}  # noqa: RUF012  # equal ones are one, by which expressions are told apart
+    _known: dict[str, HostColumnOf] = {}  # noqa: RUF012  # equal ones are one, by which expressions are told apart
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.__name__ = f"numbers by {form}"
 
     @classmethod
-    def of(cls, form: Form) -> Reckoned:
+    def of(cls, form: Form) -> HostColumnOf:
         """The one by this form."""
         return cls._known.setdefault(repr(form), cls(form))  # 1 is not 1.0, nor 0.0 -0.0
 
     def __call__(self, count: int) -> list[Any]:
-        return reckoning.column(self.form, count)
+        return recurrences.column(self.form, count)
 
 
 _Run = Callable[[Any, int, tuple[Any, ...]], Any]
 
 
 def _is_given(body: Any) -> bool:
-    """Whether it is the same for all rounds."""
+    """Whether it is the same for all iterations."""
     return isinstance(body, Read | Fetch | Size) or (isinstance(body, Apply) and isinstance(body.func, Scanning))
 
 
 def _compiled(body: Any, places: dict[Any, int]) -> _Run:
     if body is _HOLE:
-        return lambda before, turn, given: before
-    if isinstance(body, Turn):
-        return lambda before, turn, given: body.first + body.step * turn
+        return lambda before, iteration, given: before
+    if isinstance(body, InductionVariable):
+        return lambda before, iteration, given: body.first + body.step * iteration
     if _is_given(body):
         place = places[body.token]
-        return lambda before, turn, given: given[place]
+        return lambda before, iteration, given: given[place]
     if not isinstance(body, Apply):
-        return lambda before, turn, given: body
+        return lambda before, iteration, given: body
     func, parts = body.func, [_compiled(arg, places) for arg in body.args]
     if len(parts) == 2:
         one, other = parts
-        return lambda before, turn, given: func(one(before, turn, given), other(before, turn, given))
-    return lambda before, turn, given: func(*(part(before, turn, given) for part in parts))
+        return lambda before, iteration, given: func(one(before, iteration, given), other(before, iteration, given))
+    return lambda before, iteration, given: func(*(part(before, iteration, given) for part in parts))
 
 
 _SCANNINGS: dict[Any, Scanning] = {}  # by what they compute: equal loops have equal scans

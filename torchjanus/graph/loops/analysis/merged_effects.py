@@ -1,5 +1,5 @@
 """What a cut run has in the place of its loops' writes and calls: operations that make columns, and one event for all
-rounds of a loop.
+iterations of a loop.
 
 Works in the tensor numbers of the run as it was, with free ones for what is added. Knows nothing of how a run is cut.
 """
@@ -15,7 +15,7 @@ import torch
 
 from torchjanus.graph.loops.analysis.alignment import KEPT
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.trace.actions import Each, Extern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Computed, Found
@@ -23,12 +23,12 @@ from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repe
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
-__all__ = ["RoundsTold", "Told"]
+__all__ = ["MergeableLoop", "Merged"]
 
 
-class RoundsTold(Protocol):
-    """A loop: its ``events``, round by round; ``made``: tensor -> round, how-manieth of the round; ``end``: before
-    which event its last round ended; ``trains``: whether gradients are computed in its rounds."""
+class MergeableLoop(Protocol):
+    """A loop: its ``events``, iteration by iteration; ``made``: tensor -> iteration, index of the iteration; ``end``:
+    before which event its last iteration ended; ``trains``: whether gradients are computed in its iterations."""
 
     events: list[list[Any]]
     made: dict[int, tuple[int, int]]
@@ -43,13 +43,14 @@ class RoundsTold(Protocol):
     def end(self) -> int: ...
 
 
-class Told:
-    """The recipes of a run with the rounds of its loops told once, and what has to be added. Raises UnlikeRounds."""
+class Merged:
+    """The recipes of a run with the iterations of its loops told once, and what has to be added. Raises
+    NotMergeable."""
 
-    def __init__(self, trace: Trace, loops: Sequence[RoundsTold]) -> None:
+    def __init__(self, trace: Trace, loops: Sequence[MergeableLoop]) -> None:
         self.trace = trace
         self.loops = [loop for loop in loops if loop.telling is not None]
-        self.omitted: set[int] = set()  # events that rounds have in common, by id
+        self.omitted: set[int] = set()  # events that iterations have in common, by id
         self.recipes: dict[int, tuple[Recipe, ...]] = {}
         for loop in self.loops:
             assert loop.telling is not None
@@ -58,21 +59,21 @@ class Told:
         outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
-        self.computed: dict[int, Computed] = {}  # what may raise behind the rounds, by the id of the event
+        self.computed: dict[int, Computed] = {}  # what may raise behind the iterations, by the id of the event
         ends = max((loop.end for loop in self.loops), default=0)
         for later in trace.events[ends:]:
             if isinstance(later, Computed):
                 self.computed[id(later)] = replace(later, expr=self._after(later.expr))
         self.result = None if trace.result is None else self._recipe(trace.result)
-        told = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
-        self._check([*told, *([] if self.result is None else [self.result])])
+        merged = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
+        self._check([*merged, *([] if self.result is None else [self.result])])
 
     def _check(self, outside: Sequence[Recipe]) -> None:
-        """What is made in rounds is spoken of nowhere else, and no later call waits for one of theirs."""
+        """What is made in iterations is spoken of nowhere else, and no later call waits for one of theirs."""
         built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
         for recipe in outside:
-            if any(isinstance(part, Again) and part.number in built for part in _without_rounds(recipe)):
-                raise UnlikeRounds
+            if any(isinstance(part, Again) and part.number in built for part in _without_iterations(recipe)):
+                raise NotMergeable
         recipes = (self.trace.result, *(r for some in self.trace.recipes.values() for r in some))
         parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
         leaving = frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
@@ -80,11 +81,11 @@ class Told:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)
             if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
-                raise UnlikeRounds  # what leaves a loop that trains has no backward graph
+                raise NotMergeable  # what leaves a loop that trains has no backward graph
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
-        given = (e.origin.waits_for for e in self.trace.events if isinstance(e, Found))
+        given = (e.access_path.waits_for for e in self.trace.events if isinstance(e, Found))
         if calls and any(number > min(calls) for number in given):
-            raise UnlikeRounds
+            raise NotMergeable
 
     def _has_graph(self, number: int) -> bool:
         kind = self.trace.kinds.get(number)
@@ -93,7 +94,7 @@ class Told:
     # -- recipes --------------------------------------------------------------------------------------------------
 
     def _recipe(self, recipe: Any) -> Any:
-        """A recipe of what leaves the call outside of rounds."""
+        """A recipe of what leaves the call outside of iterations."""
         if isinstance(recipe, Number):
             expr = self._after(recipe.expr)
             return recipe if expr is recipe.expr else Number(expr)
@@ -125,7 +126,7 @@ class Told:
         return items
 
     def row_of(self, tensor: int) -> RowOf | None:
-        """The tensor of the last round as the row that leaves the call, if it does."""
+        """The tensor of the last iteration as the row that leaves the call, if it does."""
         for loop in self.loops:
             assert loop.telling is not None
             number, order = loop.made.get(tensor, (-1, -1))
@@ -142,13 +143,13 @@ class Told:
         return [number for stack in sorted(stacks) for number in range(stack, stack + 1 + KEPT)]
 
     @staticmethod
-    def _columns(loop: RoundsTold) -> dict[Any, int]:
+    def _columns(loop: MergeableLoop) -> dict[Any, int]:
         assert loop.telling is not None
         return loop.telling.exprs.columns
 
     @functools.cached_property
     def inserted(self) -> dict[int, list[Op]]:
-        """Copies of what rounds show or hand out, as it is then, by the number of operations before each."""
+        """Copies of what iterations show or hand out, as it is then, by the number of operations before each."""
         found: dict[int, list[Op]] = {}
         for loop in self.loops:
             assert loop.telling is not None
@@ -166,8 +167,8 @@ class Told:
                     )
         return found
 
-    def after(self, loop: RoundsTold) -> Iterator[Op | Computed | Each]:
-        """What comes behind the rounds of a loop."""
+    def after(self, loop: MergeableLoop) -> Iterator[Op | Computed | Each]:
+        """What comes behind the iterations of a loop."""
         if loop.telling is None:
             return
         place = loop.events[0][0].place
@@ -180,7 +181,7 @@ class Told:
             yield loop.telling.each
 
     def fetched(self) -> Iterator[tuple[Fetch, list[Any]]]:
-        """What the rounds of this run fetched, column by column."""
+        """What the iterations of this run fetched, column by column."""
         for loop in self.loops:
             assert loop.telling is not None
             exprs = loop.telling.exprs
@@ -188,14 +189,14 @@ class Told:
                 yield fetch, exprs.values(fetch, self.trace.fetched)
 
 
-def _without_rounds(recipe: Recipe) -> Iterator[Recipe]:
-    """The parts of a recipe but for those that are told once for all rounds."""
+def _without_iterations(recipe: Recipe) -> Iterator[Recipe]:
+    """The parts of a recipe but for those that are told once for all iterations."""
     if isinstance(recipe, Repeat):
         return
     yield recipe
     if isinstance(recipe, Build):
         for item in recipe.items:
             for part in item if isinstance(item, tuple) else (item,):
-                yield from _without_rounds(part)
+                yield from _without_iterations(part)
         for _, part in (*recipe.attributes, *recipe.fields):
-            yield from _without_rounds(part)
+            yield from _without_iterations(part)

@@ -1,5 +1,5 @@
-"""By which forms the rounds of a loop come by their numbers: plain ones, those of the call, and those that they fetch
-from tensors with which they count.
+"""By which forms the iterations of a loop come by their numbers: plain ones, those of the call, and those that they
+fetch from tensors with which they count.
 
 Knows traces; what is made of the forms is ``loop_reckoned``'s and ``loop_effects``'.
 """
@@ -10,36 +10,40 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.events import Trace
-from torchjanus.trace.reckoning import HOLE, Form, going_back, kind_of, name_of
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.recurrences import HOLE, Form, going_back, kind_of, name_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Turn, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
 __all__ = ["form_of", "plain_form"]
 
 
 def form_of(
-    counters: Counters, rounds: Rounds, ops: Sequence[int], values: Sequence[Any], read: Mapping[Origin, Any]
+    counters: Counters,
+    iterations: LoopInstance,
+    ops: Sequence[int],
+    values: Sequence[Any],
+    read: Mapping[AccessPath, Any],
 ) -> tuple[Form, tuple[Expr | TensorRef, ...]] | None:
     """How the numbers are made, and of which numbers of the call and tensors."""
     if any(isinstance(value, Expr) for value in values):
-        made = _Told(rounds, read, counters, ops)
+        made = _NumberForms(iterations, read, counters, ops)
         form = made.form(values)
         given = tuple(made.given.values())
     else:
-        form, given = plain_form(counters.trace, rounds, ops, values), ()
+        form, given = plain_form(counters.trace, iterations, ops, values), ()
     return None if form is None or kind_of(form) is None else (form, given)
 
 
-def plain_form(trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
-    """How the rounds have made plain numbers, which they use at these events; None where that cannot be told."""
-    if rounds.reckoned is None:
-        return _counted(rounds, values)
-    known = rounds.reckoned
+def plain_form(trace: Trace, iterations: LoopInstance, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
+    """How the iterations have made plain numbers, which they use at these events; None where that cannot be told."""
+    if iterations.reckoned is None:
+        return _counted(iterations, values)
+    known = iterations.reckoned
     before = {
         sum(plain.position <= at for plain in trace.plain[first : first + known.width])
         for first, at in zip(itertools.count(known.first, known.width), ops)  # counts for ever
@@ -48,29 +52,31 @@ def plain_form(trace: Trace, rounds: Rounds, ops: Sequence[int], values: Sequenc
     return None if found is None or found[0] == "const" else found
 
 
-def _counted(rounds: Rounds, values: Sequence[Any]) -> Form | None:
-    """The form of integers that count rounds."""
+def _counted(iterations: LoopInstance, values: Sequence[Any]) -> Form | None:
+    """The form of integers that count iterations."""
     if any(type(value) is not int for value in values):
         return None
     count = len(values)
     more = values[-1] if values else 0
     if (
-        rounds.back
-        and not isinstance(rounds.count, Until)
+        iterations.back
+        and not isinstance(iterations.count, Until)
         and list(values) == list(range(count - 1 + more, more - 1, -1))
     ):
         return going_back(more)
-    for first, step in rounds.counters:
-        if list(values) == [first + step * turn for turn in range(count)]:
+    for first, step in iterations.counters:
+        if list(values) == [first + step * iteration for iteration in range(count)]:
             return ("turn", first, step)
     return None
 
 
-class _Told:
-    """Traced numbers of all rounds as a form."""
+class _NumberForms:
+    """Traced numbers of all iterations as a form."""
 
-    def __init__(self, rounds: Rounds, read: Mapping[Origin, Any], counters: Counters, ops: Sequence[int]) -> None:
-        self.rounds, self.read, self.counters, self.ops = rounds, read, counters, ops
+    def __init__(
+        self, iterations: LoopInstance, read: Mapping[AccessPath, Any], counters: Counters, ops: Sequence[int]
+    ) -> None:
+        self.iterations, self.read, self.counters, self.ops = iterations, read, counters, ops
         self.given: dict[Any, Expr | TensorRef] = {}  # by token: the numbers of the call, and tensors that hold one
 
     def form(self, row: Sequence[Any]) -> Form | None:
@@ -94,14 +100,14 @@ class _Told:
         return ("given", number, kind)
 
     def _fetched(self, row: Sequence[Any]) -> Form | None:
-        """What rounds have fetched from a tensor with which they count."""
+        """What iterations have fetched from a tensor with which they count."""
         tensor = self.counters.tensor(row)
         if tensor is None:
             return None
         return self.counters.form(row, self._given(("tensor", tensor.number), tensor, row[0].type.__name__))
 
     def _scan(self, row: Sequence[Any]) -> Form | None:
-        """Where each round makes its number of the one before."""
+        """Where each iteration makes its number of the one before."""
         bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
         if not bodies or any(not _holds(body) for body in bodies):
             return None
@@ -113,13 +119,13 @@ class _Told:
     def _each(self, row: Sequence[Any]) -> Form | None:
         if any(value is _HOLE for value in row):
             return HOLE if all(value is _HOLE for value in row) else None
-        turns = [value.first if isinstance(value, Turn) else value for value in row]
-        if all(type(value) is int for value in turns):
-            return _counted(self.rounds, turns)
+        loop_record = [value.first if isinstance(value, InductionVariable) else value for value in row]
+        if all(type(value) is int for value in loop_record):
+            return _counted(self.iterations, loop_record)
         if isinstance(row[0], Fetch):
             return self._fetched(row)
         if all(type(value) is float for value in row):
-            return plain_form(self.counters.trace, self.rounds, self.ops, row)
+            return plain_form(self.counters.trace, self.iterations, self.ops, row)
         if any(not isinstance(value, Apply) for value in row):
             return None
         names = {name_of(value.func) for value in row}
@@ -129,11 +135,11 @@ class _Told:
         return None if None in parts else (names.pop(), *parts)
 
 
-def _value_of(value: Any, read: Mapping[Origin, Any]) -> Any:
+def _value_of(value: Any, read: Mapping[AccessPath, Any]) -> Any:
     """What a number of the call was."""
     if isinstance(value, Apply):
         return value.func(*(_value_of(arg, read) for arg in value.args))
-    return read.get(value.origin) if isinstance(value, Read) else value
+    return read.get(value.access_path) if isinstance(value, Read) else value
 
 
 class _Hole:
@@ -155,7 +161,7 @@ def _holed(value: Any, token: Any) -> Any:
 
 
 def _like(body: Any, expr: Any, token: Any) -> Any:
-    """The first round's expression, with the holes of another's body where this number is; None where it is not."""
+    """The first iteration's expression, with the holes of another's body where this number is; None where it is not."""
     if body is _HOLE:
         return _HOLE if expr_token(expr) == token else None
     if not _holds(body):

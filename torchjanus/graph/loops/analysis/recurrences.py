@@ -1,8 +1,8 @@
-"""Numbers that the rounds of a loop reckon with, told as the rows of a tensor that is made before the loop.
+"""Numbers that the iterations of a loop reckon with, told as the rows of a tensor that is made before the loop.
 
-``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each round
-gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows nothing of what
-is made of a loop.
+``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each
+iteration gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows
+nothing of what is made of a loop.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.number_forms import form_of
@@ -28,23 +28,23 @@ from torchjanus.graph.operators.tensor_numbers import beside
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import Constant, parts_of
-from torchjanus.trace.reckoning import LEAST, Form, kind_of
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.recurrences import LEAST, Form, kind_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Size, leaves
 
-__all__ = ["passes_on", "reckoned_rounds"]
+__all__ = ["as_host_columns", "passes_on"]
 
-MOST = 256  # rounds of a loop that only a tensor ends; after more of them Python makes the call
+MOST = 256  # iterations of a loop that only a tensor ends; after more of them Python makes the call
 _INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
 
 @dataclass(slots=True)
 class _Row:
-    """One number of an operation of each round. ``ops``: the positions of the operations, ``path``: where it stands in
-    their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one, ``values``:
-    what it was."""
+    """One number of an operation of each iteration. ``ops``: the positions of the operations, ``path``: where it stands
+    in their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one,
+    ``values``: what it was."""
 
     ops: tuple[int, ...]
     path: tuple[Any, ...]
@@ -55,46 +55,48 @@ class _Row:
 
 @dataclass(slots=True)
 class _Loop:
-    rounds: Rounds
+    iterations: LoopInstance
     rows: list[_Row] = field(default_factory=list)
 
 
-def reckoned_rounds(trace: Trace) -> Trace:
+def as_host_columns(trace: Trace) -> Trace:
     """The run with such numbers as rows; itself where there are none."""
     loops: list[_Loop] = []
-    read = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    read = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     for some in _loops(trace):
-        inside = any(one.rounds.starts[0] < some.end and some.starts[0] < one.rounds.end for one in loops)
+        inside = any(one.iterations.starts[0] < some.end and some.starts[0] < one.iterations.end for one in loops)
         if inside or not LEAST <= len(some.starts) <= _most(trace, some):
             continue
         if rows := list(_rows(trace, some, read)):
             loops.append(_Loop(some, rows))
-    return _Reckoned(trace, loops).trace() if loops else trace
+    return _AsColumns(trace, loops).trace() if loops else trace
 
 
-def _loops(trace: Trace) -> Iterator[Rounds]:
-    """Those of which it is known beforehand how many rounds they have, or may have; each with and without its first."""
-    for rounds in trace.rounds:
-        if rounds.starts:
-            yield from (rounds, rounds.without_first())
+def _loops(trace: Trace) -> Iterator[LoopInstance]:
+    """Those of which it is known beforehand how many iterations they have, or may have; each with and without its
+    first."""
+    for iterations in trace.iterations:
+        if iterations.starts:
+            yield from (iterations, iterations.without_first())
     yield from untils(trace)
 
 
-def passes_on(trace: Trace, rounds: Rounds) -> bool:
-    """Whether a number that rounds have reckoned with, and that may be the same in rounds that are left out by chance,
-    may be used when they are over; or that of the last round, where only a tensor says which one that is."""
-    if rounds.reckoned is None:
+def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
+    """Whether a number that iterations have reckoned with, and that may be the same in iterations that are left out by
+    chance, may be used when they are over; or that of the last iteration, where only a tensor says which one that
+    is."""
+    if iterations.reckoned is None:
         return False
-    passing = {(type(value), value) for value in rounds.reckoned.passing()}
-    if isinstance(rounds.count, Until):
-        passing |= {(type(made[-1]), made[-1]) for _, made, _ in rounds.reckoned.columns}
+    passing = {(type(value), value) for value in iterations.reckoned.passing()}
+    if isinstance(iterations.count, Until):
+        passing |= {(type(made[-1]), made[-1]) for _, made, _ in iterations.reckoned.columns}
     if not passing:
         return False
     used: list[Any] = []
-    for event in trace.events[rounds.end :]:
+    for event in trace.events[iterations.end :]:
         if isinstance(event, Op):
             used += (value for _, value in _leaves((event.args, event.kwargs)))
-    used += (value for one in trace.plain if one.position >= rounds.end for value in (*one.operands, *one.reals))
+    used += (value for one in trace.plain if one.position >= iterations.end for value in (*one.operands, *one.reals))
     used += (value for some in trace.recipes.values() for recipe in some for value in _constants(recipe))
     used += () if trace.result is None else _constants(trace.result)
     return any((type(value), value) in passing for value in used if type(value) in (int, float))
@@ -104,25 +106,28 @@ def _constants(recipe: Any) -> Iterator[Any]:
     return (part.value for part in parts_of(recipe) if isinstance(part, Constant))
 
 
-def _most(trace: Trace, rounds: Rounds) -> int:
-    """How many rounds there might have been."""
-    if not isinstance(rounds.count, Until):
-        return len(rounds.starts)
-    limit = rounds.count.limit
+def _most(trace: Trace, iterations: LoopInstance) -> int:
+    """How many iterations there might have been."""
+    if not isinstance(iterations.count, Until):
+        return len(iterations.starts)
+    limit = iterations.count.limit
     most: int = value_of(trace, limit) if isinstance(limit, Expr) else MOST if limit is None else limit
     return most
 
 
-def _ahead(trace: Trace, rounds: Rounds) -> int:
-    """Before which event the numbers of all rounds are made: rounds that a tensor ends begin behind its answer."""
-    start = rounds.starts[0]
-    return start - 1 if isinstance(rounds.count, Until) and start and is_question(trace.events[start - 1]) else start
+def _ahead(trace: Trace, iterations: LoopInstance) -> int:
+    """Before which event the numbers of all iterations are made: iterations that a tensor ends begin behind its
+    answer."""
+    start = iterations.starts[0]
+    return (
+        start - 1 if isinstance(iterations.count, Until) and start and is_question(trace.events[start - 1]) else start
+    )
 
 
-def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[_Row]:
+def _rows(trace: Trace, iterations: LoopInstance, read: Mapping[AccessPath, Any]) -> Iterator[_Row]:
     """``read``: the numbers of the call."""
-    limits = [*rounds.starts, rounds.end]
-    counters = Counters(trace, rounds)
+    limits = [*iterations.starts, iterations.end]
+    counters = Counters(trace, iterations)
     ops = [
         [at for at in range(begin, end) if isinstance(trace.events[at], Op)]
         for begin, end in itertools.pairwise(limits)
@@ -140,7 +145,7 @@ def _rows(trace: Trace, rounds: Rounds, read: Mapping[Origin, Any]) -> Iterator[
                 continue
             if not _may_be_row(events[0], path, values):
                 continue
-            form = form_of(counters, rounds, column, values, read)
+            form = form_of(counters, iterations, column, values, read)
             if form is not None:
                 yield _Row(column, path, *form, tuple(values))
 
@@ -181,22 +186,24 @@ def _parts(value: Any) -> Iterator[Apply]:
             yield from _parts(arg)
 
 
-class _Reckoned(Adding):
+class _AsColumns(Adding):
     """Writes the run anew with the numbers as rows."""
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
         self.modes = replace(next(e.modes for e in old.events if isinstance(e, Op)), grad=False)
-        self.ahead = {_ahead(old, one.rounds): one for one in loops}
-        self.changed: dict[int, list[tuple[_Row, int]]] = {}  # of operations, their numbers and which round they are of
+        self.ahead = {_ahead(old, one.iterations): one for one in loops}
+        self.changed: dict[
+            int, list[tuple[_Row, int]]
+        ] = {}  # of operations, their numbers and which iteration they are of
         for loop in loops:
             for row in loop.rows:
-                for turn, at in enumerate(row.ops):
-                    self.changed.setdefault(at, []).append((row, turn))
+                for iteration, at in enumerate(row.ops):
+                    self.changed.setdefault(at, []).append((row, iteration))
         self.computed = {
             part.token for loop in loops for row in loop.rows for value in row.values for part in _parts(value)
         } - {part.token for loop in loops for row in loop.rows for value in row.given for part in _parts(value)}
-        self.rows: dict[int, list[TensorRef]] = {}  # of each row of numbers, by id, those of its rounds
+        self.rows: dict[int, list[TensorRef]] = {}  # of each row of numbers, by id, those of its iterations
         self.after = self._positions()
 
     def _positions(self) -> list[int]:
@@ -210,7 +217,7 @@ class _Reckoned(Adding):
         return [*found, made]
 
     def _is_within(self, at: int) -> bool:
-        return any(one.rounds.starts[0] <= at < one.rounds.end for one in self.ahead.values())
+        return any(one.iterations.starts[0] <= at < one.iterations.end for one in self.ahead.values())
 
     def position(self, after: int) -> int:
         return self.after[after] if after else 0
@@ -225,7 +232,7 @@ class _Reckoned(Adding):
                 events += self._columns(self.ahead[at])
             begins.append(len(events))
             if isinstance(event, Computed) and event.expr.token in self.computed and self._is_within(at):
-                continue  # with the numbers of all rounds, which may raise as well
+                continue  # with the numbers of all iterations, which may raise as well
             if isinstance(event, Op) and at in self.changed:
                 events += self._taking(event, self.changed[at], operations)
             else:
@@ -235,20 +242,20 @@ class _Reckoned(Adding):
         return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:
-        """What makes the numbers of all rounds."""
-        rounds, place = loop.rounds, self.old.events[loop.rows[0].ops[0]].place
+        """What makes the numbers of all iterations."""
+        iterations, place = loop.iterations, self.old.events[loop.rows[0].ops[0]].place
         for row in loop.rows:
             dtype = torch.float64 if kind_of(row.form) is float else torch.int64
-            length = rounds.first + _most(self.old, rounds)
+            length = iterations.first + _most(self.old, iterations)
             whole = TensorRef(self.new((length,), dtype))
-            count: Any = rounds.count
+            count: Any = iterations.count
             if isinstance(count, Until):
                 count = MOST if count.limit is None else count.limit
-            args = (repr(row.form), count, rounds.first, *row.given)
+            args = (repr(row.form), count, iterations.first, *row.given)
             yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
             parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
             yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
-            self.rows[id(row)] = list(parts[rounds.first :])
+            self.rows[id(row)] = list(parts[iterations.first :])
 
     def _taking(self, op: Op, numbers: Sequence[tuple[_Row, int]], after: int) -> Iterator[Op]:
         """The operation with tensors in the places of its numbers."""
@@ -256,8 +263,8 @@ class _Reckoned(Adding):
             TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
         ]
         made = self.operation(op, after)
-        for row, turn in numbers:
-            number = self.rows[id(row)][turn]
+        for row, iteration in numbers:
+            number = self.rows[id(row)][iteration]
             if _is_beside(op, row):
                 kind = self.kinds[number.number]
                 operand = TensorRef(self.new((), kind[2]))

@@ -1,6 +1,7 @@
 """Sizes of rows of a tensor, told as sizes of that tensor: all rows have the same.
 
-A loop over the elements of a row turns as often in each round of the loop over the rows then. A rewriting of traces.
+A loop over the elements of a row turns as often in each iteration of the loop over the rows then. A rewriting of
+traces.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def with_sizes_of_whole(trace: Trace, counts: Iterable[Any]) -> Trace:
 
 def _rows(trace: Trace) -> dict[int, tuple[int, int]]:
     """The tensors: the rows of what they are, and how many dimensions of that they lack, the first ones."""
-    found: dict[int, tuple[int, int]] = {number: (number, 0) for number in trace.origins}
+    found: dict[int, tuple[int, int]] = {number: (number, 0) for number in trace.access_paths}
     for event in trace.events:
         if not isinstance(event, Op):
             continue
@@ -75,23 +76,23 @@ class _Whole(Rewriting):
         for number, event in enumerate(e for e in old.events if isinstance(e, Op)):
             for ref in event.outs:
                 self.made_after.setdefault(ref.number, number + 1)
-        self.said = {e.origin.token for e in old.events if isinstance(e, Found)}
+        self.said = {e.access_path.token for e in old.events if isinstance(e, Found)}
         self.geometries = geometries(old)
-        sizes = [leaf for loop in old.rounds if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
+        sizes = [leaf for loop in old.iterations if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
         sizes += [leaf for event in old.events if isinstance(event, Held | Pinned) for leaf in leaves(event.expr)]
-        self.asked = {leaf.token: (leaf, self.expr(leaf)) for leaf in sizes if self._is_told(leaf)}
+        self.asked = {leaf.token: (leaf, self.expr(leaf)) for leaf in sizes if self._is_merged(leaf)}
         self.reads = {new.token for _, new in self.asked.values() if isinstance(new, Read)}
 
-    def _is_told(self, expr: Any) -> bool:
+    def _is_merged(self, expr: Any) -> bool:
         return isinstance(expr, Size) and expr.ref in self.rows and expr.dim >= 0
 
     def expr(self, expr: Any) -> Any:
-        if not self._is_told(expr):
+        if not self._is_merged(expr):
             return super().expr(expr)
         whole, lacking = self.rows[expr.ref]
-        origin = self.old.origins.get(whole)
-        if origin is not None:
-            return Read(origin.then(Step.SIZE, expr.dim + lacking))
+        access_path = self.old.access_paths.get(whole)
+        if access_path is not None:
+            return Read(access_path.then(Step.SIZE, expr.dim + lacking))
         return Size(whole, expr.dim + lacking, self.made_after[whole])
 
     def written(self) -> Trace:
@@ -124,9 +125,9 @@ class _Whole(Rewriting):
 
     def _found(self, tensor: Found) -> Iterator[Found]:
         """The sizes of this tensor that its rows were asked for, where the run has not looked at these."""
-        known = self.geometries.get(tensor.origin.token)
+        known = self.geometries.get(tensor.access_path.token)
         for dim, size in enumerate(() if known is None else known[0]):
-            origin = tensor.origin.then(Step.SIZE, dim)
-            if Read(origin).token in self.reads and origin.token not in self.said:
-                self.said.add(origin.token)
-                yield Found(origin, size, "number", place=tensor.place)
+            access_path = tensor.access_path.then(Step.SIZE, dim)
+            if Read(access_path).token in self.reads and access_path.token not in self.said:
+                self.said.add(access_path.token)
+                yield Found(access_path, size, "number", place=tensor.place)

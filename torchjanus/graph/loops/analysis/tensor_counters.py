@@ -1,5 +1,5 @@
-"""Tensors of one number with which each round of a loop goes on by a constant (``step_t += 1``, an optimizer's), and
-what rounds fetch from them: by a form of what the tensor holds before the loop.
+"""Tensors of one number with which each iteration of a loop goes on by a constant (``step_t += 1``, an optimizer's),
+and what iterations fetch from them: by a form of what the tensor holds before the loop.
 
 Knows traces; what is made of the numbers is ``loop_reckoned``'s.
 """
@@ -15,8 +15,8 @@ import torch
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.reckoning import HOLE, Form, column
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.recurrences import HOLE, Form, column
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
@@ -29,18 +29,18 @@ _Step = tuple[str, float | int]
 
 
 class Counters:
-    """Those of one loop's rounds."""
+    """Those of one loop's iterations."""
 
-    def __init__(self, trace: Trace, rounds: Rounds) -> None:
+    def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
         self.trace = trace
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.limits = [past[at] for at in (*rounds.starts, rounds.end)]
+        self.limits = [past[at] for at in (*iterations.starts, iterations.end)]
         first, last = self.limits[0], self.limits[-1]
         self.ops = [event for event in trace.events if isinstance(event, Op)][first:last]
         self._steps: dict[int, list[list[tuple[int, _Step]]] | None] = {}
 
     def form(self, row: Sequence[Any], start: Form) -> Form | None:
-        """The numbers that the rounds have fetched from such a tensor, by what it holds before the loop."""
+        """The numbers that the iterations have fetched from such a tensor, by what it holds before the loop."""
         tensor = self.tensor(row)
         steps = None if tensor is None else self._steps_of(tensor.number)
         if steps is None:
@@ -69,8 +69,8 @@ class Counters:
         return self.trace.kinds[number][2]
 
     def _steps_of(self, number: int) -> list[list[tuple[int, _Step]]] | None:
-        """By which steps the tensor goes on in each round, and after how many operations of the run; None where it does
-        something else, or not the same in each."""
+        """By which steps the tensor goes on in each iteration, and after how many operations of the run; None where it
+        does something else, or not the same in each."""
         if number not in self._steps:
             self._steps[number] = self._found(number)
         return self._steps[number]
@@ -91,9 +91,9 @@ class Counters:
             if step is None:
                 return None
             taken.append((at, step))
-        rounds = [[(at, step) for at, step in taken if a <= at < b] for a, b in itertools.pairwise(self.limits)]
-        same = len({tuple(step for _, step in one) for one in rounds}) == 1
-        return rounds if same and taken else None
+        iterations = [[(at, step) for at, step in taken if a <= at < b] for a, b in itertools.pairwise(self.limits)]
+        same = len({tuple(step for _, step in one) for one in iterations}) == 1
+        return iterations if same and taken else None
 
     def _is_beside(self, other: int, number: int) -> bool:
         """Whether another tensor lies in the memory of this one, or may."""

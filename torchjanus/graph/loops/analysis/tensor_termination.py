@@ -1,8 +1,8 @@
 """Finds in a run the loops that go on until a tensor decides otherwise: ``while error > limit``, ``if done: break``.
 
-Each round of such a loop ends with the same question, answered the same way by all rounds but perhaps the last. Rounds
-need not begin where the user's loop does: for a ``while`` the first question comes before the first round. Knows
-traces; whether the rounds are alike is found out by ``loop_alike``.
+Each iteration of such a loop ends with the same question, answered the same way by all iterations but perhaps the last.
+Iterations need not begin where the user's loop does: for a ``while`` the first question comes before the first
+iteration. Knows traces; whether the iterations are alike is found out by ``loop_alike``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.plains import are_same, by_round, counted, limited, sums
-from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.rounds import Plain, Rounds, Turns, Until
+from torchjanus.trace.loop_records import LoopInstance, LoopRecord, Plain, Until
+from torchjanus.trace.plains import are_same, by_iteration, counted, limited, sums
+from torchjanus.trace.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr, Fetch, leaves
 
 __all__ = ["is_question", "untils"]
@@ -32,10 +32,10 @@ def is_question(event: Any) -> bool:
     return isinstance(event, Held) and any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
 
 
-def untils(trace: Trace) -> Iterator[Rounds]:
+def untils(trace: Trace) -> Iterator[LoopInstance]:
     """What may be such loops. Of two that overlap the first is to be preferred."""
     for row in _rows(trace):
-        yield from _rounds(trace, row)
+        yield from _iterations(trace, row)
 
 
 def _rows(trace: Trace) -> Iterator[list[int]]:
@@ -64,107 +64,114 @@ def _answer(trace: Trace, position: int) -> bool:
     return event.outcome
 
 
-def _rounds(trace: Trace, row: list[int]) -> Iterator[Rounds]:
-    """The rounds of the loop that asked these questions, if it is one: as the user wrote them, or else from the first
-    answer on."""
-    turns = [turn for turn in trace.turns if _is_among(turn, row)]
-    turn = turns[0] if turns else None
-    if turn is not None and row[0] < turn.starts[0]:
-        row = row[1:]  # asked before there was a round (``while error > limit and steps < most``)
+def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
+    """The iterations of the loop that asked these questions, if it is one: as the user wrote them, or else from the
+    first answer on."""
+    loop_record = [iteration for iteration in trace.loop_records if _is_among(iteration, row)]
+    iteration = loop_record[0] if loop_record else None
+    if iteration is not None and row[0] < iteration.starts[0]:
+        row = row[1:]  # asked before there was an iteration (``while error > limit and steps < most``)
     end, stopped, go = row[-1] + 1, _is_stopped(trace, row), _answer(trace, row[0])
     starts = tuple(position + 1 for position in row[:-1])
-    if len(turns) > 1 or (turn is not None and not _asks_each_round(turn, row)):
-        return  # a loop asks in some rounds only, or another one goes round in it
-    if turn is None:
-        yield from _counted(trace, Rounds(starts, end, Until(go, None)), trace.plain, stopped)
+    if len(loop_record) > 1 or (iteration is not None and not _asks_each_iteration(iteration, row)):
+        return  # a loop asks in some iterations only, or another one iterates in it
+    if iteration is None:
+        yield from _counted(trace, LoopInstance(starts, end, Until(go, None)), trace.plain, stopped)
         return
-    if len(row) == 1 and turn.end is None:
+    if len(row) == 1 and iteration.end is None:
         stopped, go = True, not go  # the first answer was to leave it
-    if stopped != (turn.end is None) or (not stopped and len(row) != len(turn.starts)):
-        return  # it was left otherwise, or went on to its end whatever was answered in the last round
-    over = turn.over
+    if stopped != (iteration.end is None) or (not stopped and len(row) != len(iteration.starts)):
+        return  # it was left otherwise, or went on to its end whatever was answered in the last iteration
+    over = iteration.over
     begins = over.start if over is not None and over.step == 1 else 0
     back = over is not None and over.step == -1 and over.stop in (-1, 0)
-    for limit in _limits(turn):
-        if _is_at_end(trace, turn, row):
+    for limit in _limits(iteration):
+        if _is_at_end(trace, iteration, row):
             counters = () if over is None else ((over.start, over.step),)
-            first = Rounds(
-                (turn.starts[0], *starts), end, Until(go, limit), counters,
-                begins=begins, back=back, unpinned=turn.unpinned,
+            first = LoopInstance(
+                (iteration.starts[0], *starts), end, Until(go, limit), counters,
+                begins=begins, back=back, unpinned=iteration.unpinned,
             )  # fmt: skip
-            yield from _counted(trace, first, trace.plain[turn.plain :], stopped)
+            yield from _counted(trace, first, trace.plain[iteration.plain :], stopped)
         if starts:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
-            later = Rounds(
+            later = LoopInstance(
                 starts, end, Until(go, less), counters,
-                skipped=1, begins=begins, back=back, unpinned=turn.unpinned,
+                skipped=1, begins=begins, back=back, unpinned=iteration.unpinned,
             )  # fmt: skip
             yield from _counted(trace, later, trace.plain, stopped)
 
 
-def _limits(turn: Turns) -> Iterator[Expr | int]:
-    """How many rounds there may be: by an expression, or else as many as there might have been, which may decide more
-    than that. None where it comes to its end by what nobody knows."""
-    if turn.count is not None:
-        yield turn.count
-    if turn.over is not None:
-        yield len(turn.over)
+def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
+    """How many iterations there may be: by an expression, or else as many as there might have been, which may decide
+    more than that. None where it comes to its end by what nobody knows."""
+    if iteration.count is not None:
+        yield iteration.count
+    if iteration.over is not None:
+        yield len(iteration.over)
 
 
-def _counted(trace: Trace, rounds: Rounds, plains: Sequence[Plain], stopped: bool) -> Iterator[Rounds]:
-    """The rounds with what they count, if these computed nothing else with plain numbers but what sets a limit to how
-    many there are (``while error > limit and steps < 100``). ``stopped``: whether a tensor has ended the last one."""
-    assert isinstance(rounds.count, Until)
-    limit = rounds.count.limit
-    computed = by_round(plains, [*rounds.starts, rounds.end])
+def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], stopped: bool) -> Iterator[LoopInstance]:
+    """The iterations with what they count, if these computed nothing else with plain numbers but what sets a limit to
+    how many there are (``while error > limit and steps < 100``). ``stopped``: whether a tensor has ended the last
+    one."""
+    assert isinstance(iterations.count, Until)
+    limit = iterations.count.limit
+    computed = by_iteration(plains, [*iterations.starts, iterations.end])
     columns, most = limited(computed)
     if most is not None:
         if limit is not None and type(limit) is not int:
             return
         limit = most if limit is None else min(limit, most)
-    at_limit = not stopped and limit == len(rounds.starts)  # then it is known how many rounds there were
-    if not stopped and rounds.count.limit is None and not at_limit:
+    at_limit = not stopped and limit == len(iterations.starts)  # then it is known how many iterations there were
+    if not stopped and iterations.count.limit is None and not at_limit:
         return  # nobody knows what has ended it
-    following = trace.events[rounds.end] if rounds.end < len(trace.events) else None
-    end = rounds.end + 1 if isinstance(following, Decision) else rounds.end
-    if not at_limit and any(rounds.end <= plain.position <= end for plain in trace.plain):
+    following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
+    end = iterations.end + 1 if isinstance(following, Decision) else iterations.end
+    if not at_limit and any(iterations.end <= plain.position <= end for plain in trace.plain):
         return  # native code may have ended it
-    left = [turn for turn in trace.turns if turn.end is None and not turn.inner]
-    if not are_same(columns) and any(rounds.starts[0] < start < rounds.end for one in left for start in one.starts[:1]):
+    left = [iteration for iteration in trace.loop_records if iteration.end is None and not iteration.inner]
+    if not are_same(columns) and any(
+        iterations.starts[0] < start < iterations.end for one in left for start in one.starts[:1]
+    ):
         return  # what goes over something bit by bit may get any numbers from it
-    asked = [position - 1 for position in (*rounds.starts[1:], rounds.end)]
+    asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
     if any(position not in trace.changed for position in asked[1:]):
         return  # it is no question of the program's
     changes = [trace.changed[position] for position in asked[1:]]
     if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
-        return  # something is handed on from round to round, and not all of it has come to light
+        return  # something is handed on from iteration to iteration, and not all of it has come to light
     counters, forms = counted(columns), None
     if counters is None:
         # What was compared with a limit is not told by a form.
-        before = sum(plain.position < rounds.starts[0] for plain in trace.plain)
-        forms = reckoning(computed, rounds.back, before) if columns == computed else None
+        before = sum(plain.position < iterations.starts[0] for plain in trace.plain)
+        forms = find_recurrences(computed, iterations.back, before) if columns == computed else None
         if forms is None:
             return
         counters = sums(computed)
-    found = () if at_limit else (*rounds.counters, *counters)
-    yield replace(rounds, counters=found, count=replace(rounds.count, limit=limit), reckoned=forms)
+    found = () if at_limit else (*iterations.counters, *counters)
+    yield replace(iterations, counters=found, count=replace(iterations.count, limit=limit), reckoned=forms)
 
 
-def _is_among(turn: Turns, row: Sequence[int]) -> bool:
-    """Whether the questions were asked in different rounds of the loop, or the only one in its only round."""
-    found = {bisect_left(turn.starts, position + 1) for position in row if turn.end is None or position < turn.end}
+def _is_among(iteration: LoopRecord, row: Sequence[int]) -> bool:
+    """Whether the questions were asked in different iterations of the loop, or the only one in its only iteration."""
+    found = {
+        bisect_left(iteration.starts, position + 1)
+        for position in row
+        if iteration.end is None or position < iteration.end
+    }
     found.discard(0)
-    return len(found) > 1 or (len(row) == 1 == len(turn.starts) and bool(found))
+    return len(found) > 1 or (len(row) == 1 == len(iteration.starts) and bool(found))
 
 
-def _asks_each_round(turn: Turns, row: Sequence[int]) -> bool:
-    asked = [bisect_left(turn.starts, position + 1) for position in row]
-    return asked == list(range(1, len(turn.starts) + 1))
+def _asks_each_iteration(iteration: LoopRecord, row: Sequence[int]) -> bool:
+    asked = [bisect_left(iteration.starts, position + 1) for position in row]
+    return asked == list(range(1, len(iteration.starts) + 1))
 
 
-def _is_at_end(trace: Trace, turn: Turns, row: Sequence[int]) -> bool:
-    """Whether a round does nothing more once the question has been answered."""
-    limits = [*turn.starts[1:], *(() if turn.end is None else (turn.end,))]
+def _is_at_end(trace: Trace, iteration: LoopRecord, row: Sequence[int]) -> bool:
+    """Whether an iteration does nothing more once the question has been answered."""
+    limits = [*iteration.starts[1:], *(() if iteration.end is None else (iteration.end,))]
     pairs = zip(row, limits, strict=False)  # of a loop that was left nobody knows what was still to come
     return not any(isinstance(event, Op) for position, limit in pairs for event in trace.events[position:limit])

@@ -1,4 +1,4 @@
-"""Sums that loops add up in place (``total += loss``), as if each round made a tensor of its own.
+"""Sums that loops add up in place (``total += loss``), as if each iteration made a tensor of its own.
 
 A tensor of the call that nothing else shares memory with has a new number after each such change: whoever speaks of it
 later speaks of what it is by then. A pure rewriting of traces; knows nothing of what is made of a loop.
@@ -17,7 +17,7 @@ from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]
@@ -29,7 +29,7 @@ _KNOWING = frozenset(
 )
 
 _RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and third argument
-_TURNED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
+_REVERSED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
 def add_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
@@ -62,16 +62,16 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
-    """The run with the sums of its loops apart; itself where there are none. ``ranges``: where the rounds of loops
+    """The run with the sums of its loops apart; itself where there are none. ``ranges``: where the iterations of loops
     begin and end, if not only those count whose number may change."""
     if ranges is None:
-        ranges = [(rounds.starts[0], rounds.end) for rounds in trace.rounds if rounds.starts]
+        ranges = [(iterations.starts[0], iterations.end) for iterations in trace.iterations if iterations.starts]
     found = _sums(trace, ranges) if ranges else frozenset()
     return _Apart(trace, found).trace() if found else trace
 
 
 def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
-    """The tensors that are only ever added to, in rounds of loops, and lie in memory of their own."""
+    """The tensors that are only ever added to, in iterations of loops, and lie in memory of their own."""
     makers: dict[int, Op] = {}
     begun: dict[int, int] = {}  # where each tensor was made
     found: dict[int, int] = {}  # where each was last added to
@@ -79,7 +79,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
     for position, event in enumerate(trace.events):
         if not isinstance(event, Op):
             continue
-        kept = [ref.number for ref in event.outs if ref.number in makers or ref.number in trace.origins]
+        kept = [ref.number for ref in event.outs if ref.number in makers or ref.number in trace.access_paths]
         taken = [value.number for value in event.args if isinstance(value, TensorRef)]
         for ref in event.outs:
             makers.setdefault(ref.number, event)
@@ -91,7 +91,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
             continue
         number = kept[0]
         inside = any(first <= position < end for first, end in ranges)
-        own = number in makers and number not in trace.origins
+        own = number in makers and number not in trace.access_paths
         graded = event.modes.grad or (number in makers and makers[number].modes == event.modes)
         adding = event.name in CHANGES and taken[:1] == kept and event.outs == (TensorRef(number),)
         if inside and own and graded and adding and trace.memory[number]:
@@ -100,7 +100,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
             unfit.add(number)
     for number, last in found.items():
         others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
-        if any(other in trace.origins or begun.get(other, -1) < last for other in others):
+        if any(other in trace.access_paths or begun.get(other, -1) < last for other in others):
             unfit.add(number)  # what it was before is seen by another
     return frozenset(found.keys() - unfit)
 
@@ -108,12 +108,12 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
 def knows(op: Op) -> bool:
     """Whether the operation knows a tensor as the object that it is."""
     owner, _, name = op.name.rpartition(".")
-    return name in _KNOWING and owner.rpartition(".")[2] not in _TURNED
+    return name in _KNOWING and owner.rpartition(".")[2] not in _REVERSED
 
 
 def changed_memory(trace: Trace) -> frozenset[int]:
     """The memory in which operations of the run have changed what was there."""
-    there, found = set(trace.origins), set[int]()
+    there, found = set(trace.access_paths), set[int]()
     for event in trace.events:
         if isinstance(event, Op):
             given = [ref for ref in event.outs if ref.number in there]
@@ -147,7 +147,7 @@ class _Apart(Rewriting):
         return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)
 
     def _framed(self, frames: Frames) -> Frames:
-        """The loop with the versions that variables hold before each of its rounds and after the last."""
+        """The loop with the versions that variables hold before each of its iterations and after the last."""
         states = []
         for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
             after = sum(isinstance(event, Op) for event in self.old.events[:position])

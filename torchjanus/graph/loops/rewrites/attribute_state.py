@@ -1,9 +1,9 @@
-"""Attributes that each round of a loop sets to a tensor anew (``self.h = self.cell(x, self.h)``), as if they were set
-behind it.
+"""Attributes that each iteration of a loop sets to a tensor anew (``self.h = self.cell(x, self.h)``), as if they were
+set behind it.
 
-A commit makes all writes at once, so that of the last round is enough; told behind the loop it is a write of what the
-rounds hand on, not a list of what each of them had made. (Numbers are told by what each round makes of the last one's.)
-A rewriting of traces; knows nothing of what is made of a loop.
+A commit makes all writes at once, so that of the last iteration is enough; told behind the loop it is a write of what
+the iterations hand on, not a list of what each of them had made. (Numbers are told by what each iteration makes of the
+last one's.) A rewriting of traces; knows nothing of what is made of a loop.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op, Stored
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import FoundAt, TensorOf
-from torchjanus.trace.rounds import Rounds, Until
 
 __all__ = ["stored_behind"]
 
@@ -31,40 +31,40 @@ def stored_behind(trace: Trace) -> Trace:
     dead = overwritten(trace)
     gone: set[int] = set()
     behind: dict[int, list[int]] = {}
-    for rounds in loops:
-        for positions in _rows(trace, rounds):
+    for iterations in loops:
+        for positions in _rows(trace, iterations):
             *earlier, last = positions
             if gone.isdisjoint(positions) and all(id(trace.events[position]) in dead for position in earlier):
                 gone.update(positions)
                 if id(trace.events[last]) not in dead:
-                    behind.setdefault(rounds.end, []).append(last)
+                    behind.setdefault(iterations.end, []).append(last)
     return _Behind(trace).trace(gone, behind) if gone else trace
 
 
-def _outermost(trace: Trace) -> Iterator[Rounds]:
-    """The loops within no other in which no tensor decides anything: else what a round writes may depend on that. (What
-    ends a loop decides in all rounds alike.)"""
+def _outermost(trace: Trace) -> Iterator[LoopInstance]:
+    """The loops within no other in which no tensor decides anything: else what an iteration writes may depend on that.
+    (What ends a loop decides in all iterations alike.)"""
     end = -1
-    for rounds in sorted(trace.rounds, key=lambda one: one.starts[:1]):
-        if len(rounds.starts) < 2 or isinstance(rounds.count, Until) or rounds.starts[0] < end:
+    for iterations in sorted(trace.iterations, key=lambda one: one.starts[:1]):
+        if len(iterations.starts) < 2 or isinstance(iterations.count, Until) or iterations.starts[0] < end:
             continue
-        end = rounds.end
-        if not any(rounds.starts[0] <= position < end for position in trace.changed):
-            yield rounds
+        end = iterations.end
+        if not any(iterations.starts[0] <= position < end for position in trace.changed):
+            yield iterations
 
 
-def _rows(trace: Trace, rounds: Rounds) -> Iterator[list[int]]:
-    """The positions of writes of tensors to one place, of which each round makes one."""
+def _rows(trace: Trace, iterations: LoopInstance) -> Iterator[list[int]]:
+    """The positions of writes of tensors to one place, of which each iteration makes one."""
     places: dict[Any, list[int]] = {}
-    for position in range(rounds.starts[0], rounds.end):
+    for position in range(iterations.starts[0], iterations.end):
         event = trace.events[position]
         if isinstance(event, Stored) and _may_wait(trace.recipes.get(id(event), ())):
             places.setdefault(event.token, []).append(position)
-    limits = [*rounds.starts, rounds.end]
+    limits = [*iterations.starts, iterations.end]
     for positions in places.values():
         counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
         given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]
-        found = {recipe.token for recipe in given if isinstance(recipe, FoundAt)}  # the same in all rounds
+        found = {recipe.token for recipe in given if isinstance(recipe, FoundAt)}  # the same in all iterations
         if set(counts) == {1} and (not found or (len(found) == 1 and all(isinstance(r, FoundAt) for r in given))):
             yield positions
 

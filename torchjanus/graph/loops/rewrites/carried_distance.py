@@ -1,8 +1,9 @@
-"""Values that rounds hand on for more than one round (``a, b = b, a + b``), handed on by each round once more.
+"""Values that iterations hand on for more than one iteration (``a, b = b, a + b``), handed on by each iteration once
+more.
 
-A round is told with what the round before it made, and no earlier one. So where a value of an earlier round is wanted
-each round gives a copy of what the one before it made, as a result of its own. A rewriting of traces: what is computed
-stays the same in this run. Knows nothing of what is made of a loop.
+An iteration is told with what the iteration before it made, and no earlier one. So where a value of an earlier
+iteration is wanted each iteration gives a copy of what the one before it made, as a result of its own. A rewriting of
+traces: what is computed stays the same in this run. Knows nothing of what is made of a loop.
 """
 
 from __future__ import annotations
@@ -21,42 +22,42 @@ from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
-from torchjanus.trace.rounds import Rounds, Until
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["handed_on"]
+__all__ = ["loop_carried"]
 
-# Rounds for which a value is handed on, and of a loop: with more rounds than that all of them, when they are over, have
-# handed on a tensor that one of them made, and none is still what it was before the loop.
+# Iterations for which a value is handed on, and of a loop: with more iterations than that all of them, when they are
+# over, have handed on a tensor that one of them made, and none is still what it was before the loop.
 DEEPEST = KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What each round makes in the same place, ``made``, and rounds or what follows them take later than in the next
-    round; ``first``: what stands for it before the first round. ``places``: where it is taken in the rounds in which
-    ``first`` stands for it: (the operation's position, which of its tensors)."""
+    """What each iteration makes in the same place, ``made``, and iterations or what follows them take later than in the
+    next iteration; ``first``: what stands for it before the first iteration. ``places``: where it is taken in the
+    iterations in which ``first`` stands for it: (the operation's position, which of its tensors)."""
 
     made: tuple[int, ...]
     first: int
     places: frozenset[tuple[int, int]]
-    leaves: bool  # whether it may leave the call: no other round's does
+    leaves: bool  # whether it may leave the call: no other iteration's does
 
 
 @dataclass(slots=True)
 class _Loop:
-    """The rounds' operations by position; tensor -> (round, how-manieth that it makes)."""
+    """The iterations' operations by position; tensor -> (iteration, index that it makes)."""
 
     trace: Trace
-    rounds: Rounds
+    iterations: LoopInstance
     ops: list[list[int]] = field(default_factory=list)
     made: dict[int, tuple[int, int]] = field(default_factory=dict)
     at: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        events, limits = self.trace.events, (*self.rounds.starts, self.rounds.end)
-        known = set(self.trace.origins)
+        events, limits = self.trace.events, (*self.iterations.starts, self.iterations.end)
+        known = set(self.trace.access_paths)
         known.update(ref.number for e in events[: limits[0]] if isinstance(e, Op) for ref in e.outs)
         for number, (start, end) in enumerate(itertools.pairwise(limits)):
             self.ops.append([at for at in range(start, end) if isinstance(events[at], Op)])
@@ -76,14 +77,15 @@ class _Loop:
         return [ref.number for ref in refs_in((op.args, op.kwargs))]
 
 
-def handed_on(trace: Trace) -> Trace:
-    """The run in which no round takes what any but the one before it made; itself where that is so, or cannot be."""
-    for number in range(len(trace.rounds)):
+def loop_carried(trace: Trace) -> Trace:
+    """The run in which no iteration takes what any but the one before it made; itself where that is so, or cannot
+    be."""
+    for number in range(len(trace.iterations)):
         for _ in range(DEEPEST):
-            rounds = trace.rounds[number]
-            if isinstance(rounds.count, Until) or len(rounds.starts) < DEEPEST:
+            iterations = trace.iterations[number]
+            if isinstance(iterations.count, Until) or len(iterations.starts) < DEEPEST:
                 break
-            loop = _Loop(trace, rounds)
+            loop = _Loop(trace, iterations)
             values = list(_values(loop))
             if not values:
                 break
@@ -92,16 +94,16 @@ def handed_on(trace: Trace) -> Trace:
 
 
 def _values(loop: _Loop) -> Iterator[_Value]:
-    trace, count = loop.trace, len(loop.rounds.starts)
+    trace, count = loop.trace, len(loop.iterations.starts)
     if len({len(ops) for ops in loop.ops}) > 1:
         return
-    wanted: dict[int, set[tuple[int, int, int]]] = {}  # how-manieth -> operation of a round, which, how far behind
+    wanted: dict[int, set[tuple[int, int, int]]] = {}  # index -> operation of an iteration, which, how far behind
     for number, ops in enumerate(loop.ops):
         for position, at in enumerate(ops):
             for which, tensor in enumerate(loop.taken(at)):
-                turn, order = loop.made.get(tensor, (number, -1))
-                if number - turn > 1:
-                    wanted.setdefault(order, set()).add((position, which, number - turn))
+                iteration, order = loop.made.get(tensor, (number, -1))
+                if number - iteration > 1:
+                    wanted.setdefault(order, set()).add((position, which, number - iteration))
     for tensor in _afterwards(loop):
         if count - DEEPEST <= loop.made[tensor][0] < count - 1:
             wanted.setdefault(loop.made[tensor][1], set())
@@ -130,9 +132,9 @@ def _values(loop: _Loop) -> Iterator[_Value]:
 
 
 def _afterwards(loop: _Loop) -> Iterator[int]:
-    """What is taken of the rounds' tensors, or leaves, when they are over: one at a time."""
+    """What is taken of the iterations' tensors, or leaves, when they are over: one at a time."""
     trace, leaving = loop.trace, _leaving(loop.trace)
-    for event in trace.events[loop.rounds.end :]:
+    for event in trace.events[loop.iterations.end :]:
         if isinstance(event, Op):
             alone = (value for value in (*event.args, *event.kwargs.values()) if isinstance(value, TensorRef))
             yield from (ref.number for ref in alone if ref.number in loop.made)
@@ -148,7 +150,7 @@ def _leaving(trace: Trace) -> frozenset[int]:
 
 
 def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | None:
-    """What stands before the first round for what each makes in this place, if the rounds agree about that."""
+    """What stands before the first iteration for what each makes in this place, if the iterations agree about that."""
     found: set[int | None] = set()
     for position, which, far in places:
         if far - 1 >= len(loop.ops):
@@ -174,13 +176,13 @@ class _Handing(Adding):
         self.loop, self.values_ = loop, values
         self.taking = False  # whether it is the arguments of an operation that are told
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
-        self.starts = [past[at] for at in (*loop.rounds.starts, loop.rounds.end)]
-        self.copies: dict[int, tuple[_Value, int, int]] = {}  # of a tensor: its value, its round, the copy
-        self.given: list[list[tuple[int, int]]] = []  # of each round: what it copies, and the copy
+        self.starts = [past[at] for at in (*loop.iterations.starts, loop.iterations.end)]
+        self.copies: dict[int, tuple[_Value, int, int]] = {}  # of a tensor: its value, its iteration, the copy
+        self.given: list[list[tuple[int, int]]] = []  # of each iteration: what it copies, and the copy
         firsts = {value.made: self._copy(value.first, value) for value in values}
         self.begun = {place: firsts[value.made] for value in values for place in value.places}
         self.given.append([(value.first, firsts[value.made]) for value in values])
-        for number in range(len(loop.rounds.starts) - 1):
+        for number in range(len(loop.iterations.starts) - 1):
             row = []
             for value in values:
                 copy = self._copy(value.made[number], value)
@@ -198,8 +200,8 @@ class _Handing(Adding):
             return number
         value, made, copy = self.copies[number]
         if after < self.starts[-1]:
-            turn = bisect.bisect_right(self.starts, after) - 1
-            return copy if turn - made > 1 else number
+            iteration = bisect.bisect_right(self.starts, after) - 1
+            return copy if iteration - made > 1 else number
         return copy if len(value.made) - DEEPEST <= made else number
 
     def operation(self, op: Op, after: int) -> Op:
@@ -229,15 +231,15 @@ class _Handing(Adding):
         if isinstance(value, list | tuple) and after >= self.starts[-1]:
             numbers = [part.number for part in value if isinstance(part, TensorRef)]
             found = [id(self.copies[number][0]) for number in numbers if number in self.copies]
-            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be what all rounds made
+            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be what all iterations made
         try:
             return super().values(value, after)
         finally:
             self.taking = taking
 
     def trace(self) -> Trace:
-        old, rounds = self.old, self.loop.rounds
-        limits = [*rounds.starts[1:], rounds.end]
+        old, iterations = self.old, self.loop.iterations
+        limits = [*iterations.starts[1:], iterations.end]
         events: list[Any] = []
         begins: list[int] = []
         operations = 0
@@ -251,17 +253,17 @@ class _Handing(Adding):
             events += self._handed(len(limits) - 1)
         begins.append(len(events))
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
-        moved["rounds"] = [
-            replace(new, least=DEEPEST) if one is rounds else new
-            for one, new in zip(old.rounds, moved["rounds"], strict=True)
+        moved["iterations"] = [
+            replace(new, least=DEEPEST) if one is iterations else new
+            for one, new in zip(old.iterations, moved["iterations"], strict=True)
         ]
         return self.made(events, **moved)
 
-    def _handed(self, turn: int) -> Iterator[Op]:
-        first = self.old.events[self.loop.ops[turn][0]]
+    def _handed(self, iteration: int) -> Iterator[Op]:
+        first = self.old.events[self.loop.ops[iteration][0]]
         assert isinstance(first, Op)
         modes = replace(first.modes, grad=True)  # what has gradients goes on having them
-        for given, copy in self.given[turn]:
+        for given, copy in self.given[iteration]:
             yield Op(torch.clone, "torch.clone", (TensorRef(given),), {}, (TensorRef(copy),), modes, first.place)
 
     def _taking(self, event: Any, at: int, operations: int) -> Any:
@@ -274,7 +276,7 @@ class _Handing(Adding):
         return made
 
     def _begun(self, value: Any, at: int, numbers: Iterator[int]) -> Any:
-        """The arguments with what stands for the value before the first round."""
+        """The arguments with what stands for the value before the first iteration."""
         if isinstance(value, TensorRef):
             return TensorRef(self.begun.get((at, next(numbers)), value.number))
         if isinstance(value, list | tuple):

@@ -1,9 +1,9 @@
-"""Loops through what the rounds of an earlier loop have made, told as loops over the rows of one tensor:
+"""Loops through what the iterations of an earlier loop have made, told as loops over the rows of one tensor:
 ``outs.append(h)``, and later ``for o in outs`` or ``outs[t]``; and through rows of a tensor at any distance.
 
-What is made by each round is stacked when the earlier loop is over, and the later rounds take the rows of that by their
-numbers, as they do of any other tensor; views of what was there before each round makes itself. A rewriting of traces.
-Knows nothing of what is made of a loop.
+What is made by each iteration is stacked when the earlier loop is over, and the later iterations take the rows of that
+by their numbers, as they do of any other tensor; views of what was there before each iteration makes itself. A
+rewriting of traces. Knows nothing of what is made of a loop.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
 from torchjanus.graph.loops.analysis.candidates import as_loop
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
-from torchjanus.graph.loops.rewrites.carried_distance import handed_on
+from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
 from torchjanus.graph.loops.rewrites.lists import chains
 from torchjanus.graph.loops.rewrites.row_reads import Collecting, First, Rows, plus
-from torchjanus.graph.loops.roll.reversal import UNBINDING, size_of, turned
+from torchjanus.graph.loops.roll.reversal import UNBINDING, reversed_loops, size_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.rounds import Rounds, Until
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
 
@@ -33,7 +33,7 @@ __all__ = ["collected"]
 TRIES = 3  # in each of which loops that are not told are left out
 DEEPEST = 4  # operations by which a view is made anew
 
-# (which source, how-manieth of what its rounds make, forwards (1) or backwards (-1), ahead of the later round)
+# (which source, index of what its iterations make, forwards (1) or backwards (-1), ahead of the later iteration)
 _Column = tuple[int, int, int, int]
 _VIEWS = frozenset(
     """Tensor.__getitem__ Tensor.detach Tensor.select torch.select Tensor.unsqueeze torch.unsqueeze Tensor.squeeze
@@ -44,8 +44,8 @@ _DETACHING = ("Tensor.detach", "torch.detach")
 
 @dataclass(slots=True)
 class _Made:
-    """What the rounds of a loop make, or what a tensor is unbound to: of each tensor the round and how-manieth it is,
-    and the tensors by these. ``count``: how many rounds there are; ``source``: what is unbound, and along which
+    """What the iterations of a loop make, or what a tensor is unbound to: of each tensor the iteration and index it is,
+    and the tensors by these. ``count``: how many iterations there are; ``source``: what is unbound, and along which
     dimension; ``ops``: what made each tensor; ``loop``: which of the run's loops it is."""
 
     length: int
@@ -56,25 +56,25 @@ class _Made:
     ops: dict[int, Op] = field(default_factory=dict)
     loop: int = -1
 
-    def add(self, tensor: int, turn: int, order: int) -> None:
-        self.place[tensor] = turn, order
-        self.at[turn, order] = tensor
+    def add(self, tensor: int, iteration: int, order: int) -> None:
+        self.place[tensor] = iteration, order
+        self.at[iteration, order] = tensor
 
     def whole(self, order: int) -> list[int]:
-        """What all rounds make in this place; -1 for those that do not."""
-        return [self.at.get((turn, order), -1) for turn in range(self.length)]
+        """What all iterations make in this place; -1 for those that do not."""
+        return [self.at.get((iteration, order), -1) for iteration in range(self.length)]
 
 
 def collected(trace: Trace) -> Trace:
-    """The run in which rounds take what an earlier loop's rounds have made as rows; itself where none does, or where
-    the loops would not be told all the same: then it would be stacked for nothing."""
+    """The run in which iterations take what an earlier loop's iterations have made as rows; itself where none does, or
+    where the loops would not be told all the same: then it would be stacked for nothing."""
     without: frozenset[int] = frozenset()
     for _ in range(TRIES):
         made, by_loop = _collected(trace, without)
-        untold = _untold(made, frozenset().union(*by_loop.values())) if by_loop else frozenset()
-        if not untold:
+        unmerged = _unmerged(made, frozenset().union(*by_loop.values())) if by_loop else frozenset()
+        if not unmerged:
             return made
-        without |= {number for number, loops in by_loop.items() if not untold.isdisjoint(loops)}
+        without |= {number for number, loops in by_loop.items() if not unmerged.isdisjoint(loops)}
     return trace
 
 
@@ -82,13 +82,13 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
     """The run told anew, and by which loops this was: of each the loops that have to be told for it."""
     trace = _with_sums(trace)
     by_loop: dict[int, frozenset[int]] = {}
-    for number in range(len(trace.rounds)):
+    for number in range(len(trace.iterations)):
         found = None if number in without else _takers(trace, number)
         if found is not None:
             skipped, rows, loops = found
             trace = Collecting(trace, number, skipped, rows).trace()
             by_loop[number] = loops | {number}
-    for number in range(len(trace.rounds)):
+    for number in range(len(trace.iterations)):
         firsts = [] if number in without else _firsts(trace, number)
         if firsts:
             trace = First(trace, number, firsts).trace()
@@ -96,53 +96,53 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
     return trace, by_loop
 
 
-def _untold(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
-    """Which of these loops cannot be told for any number of rounds. Of those with loops in their rounds that is not
-    known yet."""
-    shown = turned(handed_on(trace))
-    begun = [one.starts[0] for one in shown.rounds if one.starts]
+def _unmerged(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
+    """Which of these loops cannot be told for any number of iterations. Of those with loops in their iterations that is
+    not known yet."""
+    shown = reversed_loops(loop_carried(trace))
+    begun = [one.starts[0] for one in shown.iterations if one.starts]
 
-    def is_told(one: Rounds) -> bool:
+    def is_merged(one: LoopInstance) -> bool:
         if any(one.starts[0] < other < one.end for other in begun):
             return True
         return any(as_loop(shown, some) is not None for some in (one, one.without_first()))
 
-    return frozenset(number for number in numbers if not is_told(shown.rounds[number]))
+    return frozenset(number for number in numbers if not is_merged(shown.iterations[number]))
 
 
 def _with_sums(trace: Trace) -> Trace:
-    """The run in which the sums of what all rounds have made (``sum(losses)``) are loops, too."""
-    added: list[Rounds] = []
-    for rounds in trace.rounds:
-        if isinstance(rounds.count, Until) or len(rounds.starts) <= KEPT:
+    """The run in which the sums of what all iterations have made (``sum(losses)``) are loops, too."""
+    added: list[LoopInstance] = []
+    for iterations in trace.iterations:
+        if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT:
             continue
-        made = _made(trace, rounds)
-        orders = {order for turn, order in made.at if turn == 0}
+        made = _made(trace, iterations)
+        orders = {order for iteration, order in made.at if iteration == 0}
         for order in orders:
             for starts in chains(trace, made.whole(order)):
-                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.rounds):
-                    continue  # they are added up where they are made, or by rounds of the program's
-                count = Apply(operator.sub, (rounds.count, 1))
-                added.append(Rounds(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
+                if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.iterations):
+                    continue  # they are added up where they are made, or by iterations of the program's
+                count = Apply(operator.sub, (iterations.count, 1))
+                added.append(LoopInstance(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
     if not added:
         return trace
-    made_ = replace(trace, rounds=[*trace.rounds, *added])
+    made_ = replace(trace, iterations=[*trace.iterations, *added])
     made_.alive = [*trace.alive, trace]
     return made_
 
 
 def _firsts(trace: Trace, number: int) -> list[Rows]:
-    """What follows a loop takes of its first round alone."""
-    rounds = trace.rounds[number]
-    if isinstance(rounds.count, Until) or len(rounds.starts) <= KEPT or not trace.memory:
-        return []  # of few rounds the first one may be meant as one of the last
-    made = _made(trace, rounds)
-    taken = {ref for event in trace.events[rounds.end :] if isinstance(event, Op) for ref in _alone(event)}
+    """What follows a loop takes of its first iteration alone."""
+    iterations = trace.iterations[number]
+    if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT or not trace.memory:
+        return []  # of few iterations the first one may be meant as one of the last
+    made = _made(trace, iterations)
+    taken = {ref for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in _alone(event)}
     orders = sorted({made.place[ref][1] for ref in taken if made.place.get(ref, (-1, 0))[0] == 0})
     found = []
     for order in orders:
         whole = tuple(made.whole(order))
-        rows = Rows(whole, rounds.count, 0, whole[:1])
+        rows = Rows(whole, iterations.count, 0, whole[:1])
         if -1 not in whole and _may_be_copies(trace, [rows]):
             found.append(rows)
     return found
@@ -154,21 +154,21 @@ def _alone(op: Op) -> Iterator[int]:
 
 
 def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]] | None:
-    """How many of a loop's first rounds do not take what they take of others alike, what they take, and of which
+    """How many of a loop's first iterations do not take what they take of others alike, what they take, and of which
     loops."""
-    rounds = trace.rounds[number]
-    if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT or not trace.memory:
+    iterations = trace.iterations[number]
+    if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or not trace.memory:
         return None
-    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*rounds.starts, rounds.end))]
-    made = list(_sources(trace, rounds, taken))
+    taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*iterations.starts, iterations.end))]
+    made = list(_sources(trace, iterations, taken))
     whose = {tensor: which for which, one in enumerate(made) for tensor in one.place}
     if whose.keys().isdisjoint(itertools.chain.from_iterable(taken[1:])):
         return None
-    if any(e.name in TRAINING for e in trace.events[rounds.starts[0] : rounds.end] if isinstance(e, Op)):
+    if any(e.name in TRAINING for e in trace.events[iterations.starts[0] : iterations.end] if isinstance(e, Op)):
         return None
     for skipped in (0, 1):
         some = taken[skipped:]
-        if len(some) >= KEPT and (rows := _rows(trace, rounds, skipped, made, whose, some)) is not None:
+        if len(some) >= KEPT and (rows := _rows(trace, iterations, skipped, made, whose, some)) is not None:
             whole = {tensor for one in rows for tensor in one.rows}
             return (
                 skipped,
@@ -178,29 +178,34 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]]
     return None
 
 
-def _sources(trace: Trace, rounds: Rounds, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
-    """What the rounds of a loop may take rows of."""
-    for number, one in enumerate(trace.rounds):
-        if one.starts and one.end <= rounds.starts[0] and not isinstance(one.count, Until) and len(one.starts) >= KEPT:
+def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
+    """What the iterations of a loop may take rows of."""
+    for number, one in enumerate(trace.iterations):
+        if (
+            one.starts
+            and one.end <= iterations.starts[0]
+            and not isinstance(one.count, Until)
+            and len(one.starts) >= KEPT
+        ):
             made = _made(trace, one)
             made.loop = number
             yield made
-    after = sum(isinstance(event, Op) for event in trace.events[: rounds.starts[0]])
-    for event in trace.events[: rounds.starts[0]]:
+    after = sum(isinstance(event, Op) for event in trace.events[: iterations.starts[0]])
+    for event in trace.events[: iterations.starts[0]]:
         if isinstance(event, Op) and event.name in UNBINDING and (rows := _unbound(trace, event, after)) is not None:
-            if not _are_known(trace, rows, rounds, taken):
+            if not _are_known(trace, rows, iterations, taken):
                 yield rows
 
 
-def _made(trace: Trace, rounds: Rounds) -> _Made:
-    assert isinstance(rounds.count, Expr)
-    made = _Made(len(rounds.starts), rounds.count)
-    for number, (begin, end) in enumerate(itertools.pairwise((*rounds.starts, rounds.end))):
+def _made(trace: Trace, iterations: LoopInstance) -> _Made:
+    assert isinstance(iterations.count, Expr)
+    made = _Made(len(iterations.starts), iterations.count)
+    for number, (begin, end) in enumerate(itertools.pairwise((*iterations.starts, iterations.end))):
         order = 0
         for event in trace.events[begin:end]:
             if isinstance(event, Op):
                 for ref in event.outs:
-                    if ref.number not in made.place and ref.number not in trace.origins:
+                    if ref.number not in made.place and ref.number not in trace.access_paths:
                         made.add(ref.number, number, order)
                         made.ops[ref.number] = event
                         order += 1
@@ -216,26 +221,26 @@ def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
         return None
     dim %= len(kind[0])
     made = _Made(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
-    for turn, ref in enumerate(op.outs):
-        made.add(ref.number, turn, 0)
+    for iteration, ref in enumerate(op.outs):
+        made.add(ref.number, iteration, 0)
     return made
 
 
-def _are_known(trace: Trace, rows: _Made, rounds: Rounds, taken: Sequence[Sequence[int]]) -> bool:
-    """Whether rounds take nothing but their own row and the one before, or all of them backwards that nobody else
+def _are_known(trace: Trace, rows: _Made, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
+    """Whether iterations take nothing but their own row and the one before, or all of them backwards that nobody else
     takes: that is known of rows anyway."""
     places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
-    if all(place - number - rounds.first in (0, -1) for place, number in places):
+    if all(place - number - iterations.first in (0, -1) for place, number in places):
         return True
     if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
         return False
-    others = (*trace.events[: rounds.starts[0]], *trace.events[rounds.end :])
+    others = (*trace.events[: iterations.starts[0]], *trace.events[iterations.end :])
     given = {ref.number for e in others if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
     return given.isdisjoint(rows.place)
 
 
 def _taken(trace: Trace, begin: int, end: int) -> list[int]:
-    """The tensors of which operations and numbers of a round speak, in order."""
+    """The tensors of which operations and numbers of an iteration speak, in order."""
     found: list[int] = []
     for event in trace.events[begin:end]:
         if isinstance(event, Op):
@@ -249,27 +254,27 @@ def _taken(trace: Trace, begin: int, end: int) -> list[int]:
 
 def _rows(
     trace: Trace,
-    rounds: Rounds,
+    iterations: LoopInstance,
     skipped: int,
     made: Sequence[_Made],
     whose: Mapping[int, int],
     taken: Sequence[Sequence[int]],
 ) -> list[Rows] | None:
-    """What rounds take, if each takes such rows as the others; None where they do not."""
+    """What iterations take, if each takes such rows as the others; None where they do not."""
     columns = [set(_columns(made, whose, number, some)) for number, some in enumerate(taken)]
-    # The first round may take something else for the row of the one before, the last one for that of the next.
+    # The first iteration may take something else for the row of the one before, the last one for that of the next.
     alike = set.intersection(*columns[1:-1])
     chosen: dict[_Column, Rows] = {}
     left = [{tensor for tensor in some if tensor in whose} for some in taken]
     for column in sorted(alike, key=lambda column: -column[2]):
-        rows = _row(trace, rounds, skipped, made, column, taken, left)
+        rows = _row(trace, iterations, skipped, made, column, taken, left)
         if rows is None:
             continue
         if all(tensor in some for tensor, some in zip(rows.taken[1:-1], left[1:-1], strict=True)):
             chosen[column] = rows
             for tensor, some in zip(rows.taken, left, strict=True):
                 some.discard(tensor)
-    # What an earlier loop's last round has made the first one may begin with.
+    # What an earlier loop's last iteration has made the first one may begin with.
     left[0] = {one for one in left[0] if made[whose[one]].place[one][0] < made[whose[one]].length - 1}
     if not chosen or any(left):
         return None
@@ -279,21 +284,21 @@ def _rows(
 def _columns(made: Sequence[_Made], whose: Mapping[int, int], number: int, taken: Sequence[int]) -> Iterator[_Column]:
     for tensor in taken:
         if tensor in whose:
-            turn, order = made[whose[tensor]].place[tensor]
-            yield whose[tensor], order, 1, turn - number
-            yield whose[tensor], order, -1, turn + number
+            iteration, order = made[whose[tensor]].place[tensor]
+            yield whose[tensor], order, 1, iteration - number
+            yield whose[tensor], order, -1, iteration + number
 
 
 def _row(
     trace: Trace,
-    rounds: Rounds,
+    iterations: LoopInstance,
     skipped: int,
     made: Sequence[_Made],
     column: _Column,
     taken: Sequence[Sequence[int]],
     left: Sequence[set[int]],
 ) -> Rows | None:
-    """What the rounds take as rows of a stack."""
+    """What the iterations take as rows of a stack."""
     which, order, step, ahead = column
     source = made[which]
     whole, count = source.whole(order), source.count
@@ -308,7 +313,7 @@ def _row(
             return Rows(tuple(whole), count, first, some, source=source.source, step=step)
         if again := _again(source, some):
             return Rows(tuple(whole), count, first, some, again=again, step=step)
-    if first == -1:  # the first round takes what stands before the rows
+    if first == -1:  # the first iteration takes what stands before the rows
         before = _instead(taken, 0, whole[0])
         if before is None:
             return None
@@ -326,8 +331,8 @@ def _row(
 
 
 def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]:
-    """What these tensors are views of, if each that a round has made is nothing but such a view, detached: what leaves
-    a round must not share memory with what it has been given."""
+    """What these tensors are views of, if each that an iteration has made is nothing but such a view, detached: what
+    leaves an iteration must not share memory with what it has been given."""
     if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
         return ()
     makers = {ref.number: event for event in trace.events if isinstance(event, Op) for ref in event.outs}
@@ -348,7 +353,7 @@ def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]
 
 
 def _again(source: _Made, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
-    """What makes each of these tensors, where all are views of what was there before their rounds; else nothing."""
+    """What makes each of these tensors, where all are views of what was there before their iterations; else nothing."""
     found = [tuple(_view_of(source, tensor, DEEPEST)) for tensor in some]
     names = {tuple(op.name for op in ops) for ops in found}
     return tuple(found) if len(names) == 1 and names != {()} else ()
@@ -369,7 +374,7 @@ def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
 
 
 def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | None:
-    """What a round at the edge takes where the one beside it takes this row of its own."""
+    """What an iteration at the edge takes where the one beside it takes this row of its own."""
     beside = taken[number + (1 if number == 0 else -1)]
     if len(beside) != len(taken[number]):
         return None

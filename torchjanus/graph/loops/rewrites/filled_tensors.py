@@ -1,7 +1,7 @@
-"""Tensors that a loop's rounds fill (``outputs[t] = out``), told as filled when the loop is over.
+"""Tensors that a loop's iterations fill (``outputs[t] = out``), told as filled when the loop is over.
 
-Nobody looks at such a tensor before that, so rounds need not change what was there before them. A rewriting of traces.
-Knows nothing of what is made of the loop.
+Nobody looks at such a tensor before that, so iterations need not change what was there before them. A rewriting of
+traces. Knows nothing of what is made of the loop.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from torchjanus.graph.loops.rewrites.gradient_flow import writes as changes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted
+from torchjanus.trace.loop_records import Frames, LoopInstance, Until
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
-from torchjanus.trace.rounds import Frames, Rounds, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, leaves
 
-__all__ = ["filled", "filled_rounds", "is_whole", "uses"]
+__all__ = ["filled", "filled_iterations", "is_whole", "uses"]
 
 _WRITING = "Tensor.__setitem__"
 _LOOKING = "Tensor.__getitem__"
@@ -35,9 +35,10 @@ _LOOKING = "Tensor.__getitem__"
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A tensor that rounds fill. ``writes``: of each round the event that writes; ``dim``: in which dimension the next
-    element, ``first``: where the first of these lies; ``step``: -1 where they are written from the last one on.
-    ``reads``: the events that look at what the round before has written, by their positions; with which round that is.
+    """A tensor that iterations fill. ``writes``: of each iteration the event that writes; ``dim``: in which dimension
+    the next element, ``first``: where the first of these lies; ``step``: -1 where they are written from the last one
+    on. ``reads``: the events that look at what the iteration before has written, by their positions; with which
+    iteration that is.
     """
 
     number: int
@@ -49,12 +50,12 @@ class _Filled:
 
 
 def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
-    """The run in which what rounds of this loop fill is filled behind it, and the loop in it; the same where there is
-    no such thing."""
+    """The run in which what iterations of this loop fill is filled behind it, and the loop in it; the same where there
+    is no such thing."""
     if frames.region or len(frames.starts) < 2:
         return trace, frames
     number = trace.frames.index(frames)
-    while (one := next((one for one in _filled(trace, frames) if _is_last_told(trace, one)), None)) is not None:
+    while (one := next((one for one in _filled(trace, frames) if _is_last_merged(trace, one)), None)) is not None:
         states = trace.frames[number].states
         values = [trace.events[at].args[2] for at in one.writes]  # type: ignore[union-attr]
         trace = _Filling(trace, frames, one).trace()
@@ -65,46 +66,47 @@ def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     return trace, frames
 
 
-def filled_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
-    """The run in which what rounds of a changeable number fill is filled behind them, and which of its loops do so; the
-    run itself where there are none. ``without``: loops, by their places in ``trace.rounds``, that are left alone.
+def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
+    """The run in which what iterations of a changeable number fill is filled behind them, and which of its loops do so;
+    the run itself where there are none. ``without``: loops, by their places in ``trace.iterations``, that are left
+    alone.
 
-    Gradients that a round's row gets from several places are added up in another order then, as always in a loop whose
-    rounds are told once."""
+    Gradients that an iteration's row gets from several places are added up in another order then, as always in a loop
+    whose iterations are told once."""
     found: set[int] = set()
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
-    for number in range(len(trace.rounds)):
-        while number not in without and is_whole(trace, rounds := trace.rounds[number]):
-            one = next(_filled(trace, rounds), None)
+    for number in range(len(trace.iterations)):
+        while number not in without and is_whole(trace, iterations := trace.iterations[number]):
+            one = next(_filled(trace, iterations), None)
             if one is None:
                 break
-            trace = _Filling(trace, rounds, one).trace()
+            trace = _Filling(trace, iterations, one).trace()
             found.add(number)
     return trace, frozenset(found)
 
 
-def is_whole(trace: Trace, rounds: Rounds) -> bool:
+def is_whole(trace: Trace, iterations: LoopInstance) -> bool:
     """Whether it came to its end by itself, so that what stands behind it is the end."""
-    if isinstance(rounds.count, Until) or len(rounds.starts) < 2 or rounds.end >= len(trace.events):
+    if isinstance(iterations.count, Until) or len(iterations.starts) < 2 or iterations.end >= len(trace.events):
         return False
-    return isinstance(trace.events[rounds.end], Trips)
+    return isinstance(trace.events[iterations.end], Trips)
 
 
-def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
+def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
     limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
     writes: dict[int, list[tuple[int, int]]] = {}
-    for turn, (start, end) in enumerate(limits):
+    for iteration, (start, end) in enumerate(limits):
         for at in range(start, end):
             event = trace.events[at]
             if isinstance(event, Op) and event.name == _WRITING and isinstance(event.args[0], TensorRef):
-                writes.setdefault(event.args[0].number, []).append((turn, at))
+                writes.setdefault(event.args[0].number, []).append((iteration, at))
     if not writes:
         return
     there_made = [event for event in trace.events[: frames.end] if isinstance(event, Op)]
-    there = {ref.number for event in there_made for ref in event.outs} | {*trace.origins}
+    there = {ref.number for event in there_made for ref in event.outs} | {*trace.access_paths}
     sharing = Counter(trace.memory[number] for number in there)
-    reading = _reading(trace, frames, writes) if isinstance(frames, Rounds) else {}
+    reading = _reading(trace, frames, writes) if isinstance(frames, LoopInstance) else {}
     makers = {ref.number: event for event in there_made for ref in event.outs}
     changed = changed_memory(trace)
     for number, found in writes.items():
@@ -114,9 +116,9 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
         alone = bool(trace.memory[number]) and sharing[trace.memory[number]] == 1 + len(read)
         if (
             not alone
-            or number in trace.origins
+            or number in trace.access_paths
             or number not in trace.kinds
-            or [turn for turn, _ in found] != list(range(len(limits)))
+            or [iteration for iteration, _ in found] != list(range(len(limits)))
         ):
             continue
         size, *_, graded = trace.kinds[number]
@@ -137,12 +139,14 @@ def _filled(trace: Trace, frames: Frames | Rounds) -> Iterator[_Filled]:
             yield _Filled(number, tuple(at for _, at in found), *place, reads)
 
 
-def _reading(trace: Trace, rounds: Rounds, written: Container[int]) -> dict[int, list[int]]:
-    """Of each of these tensors, where rounds look at a part of it that they only compute with: nothing changes it, or
-    finds it when the loop is over."""
-    later = {ref.number for e in trace.events[rounds.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
+    """Of each of these tensors, where iterations look at a part of it that they only compute with: nothing changes it,
+    or finds it when the loop is over."""
+    later = {
+        ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))
+    }
     found: dict[int, list[int]] = {}
-    for at in range(rounds.starts[0], rounds.end):
+    for at in range(iterations.starts[0], iterations.end):
         op = trace.events[at]
         if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef) and len(op.outs) == 1:
             whole, part = op.args[0].number, op.outs[0].number
@@ -154,26 +158,27 @@ def _reading(trace: Trace, rounds: Rounds, written: Container[int]) -> dict[int,
 def _leaves_or_changes(trace: Trace, number: int) -> bool:
     recipes = [recipe for some in trace.recipes.values() for recipe in some]
     recipes += [] if trace.result is None else [trace.result]
-    told = (part for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf | TensorAt))
+    merged = (part for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf | TensorAt))
     changing = (e for e in trace.events if isinstance(e, Op) and (changes(e) or knows(e)))
-    return any(part.ref.number == number for part in told) or any(_speaks(op.args[:1], number) for op in changing)
+    return any(part.ref.number == number for part in merged) or any(_speaks(op.args[:1], number) for op in changing)
 
 
 def _reads(
-    trace: Trace, rounds: Frames | Rounds, place: tuple[int, int, int], written_at: Any, read: Sequence[int]
+    trace: Trace, iterations: Frames | LoopInstance, place: tuple[int, int, int], written_at: Any, read: Sequence[int]
 ) -> dict[int, int] | None:
-    """Of which round each of these events looks at the row: of the one before its own. None where that is not so."""
+    """Of which iteration each of these events looks at the row: of the one before its own. None where that is not
+    so."""
     (dim, first, step), found = place, {}
-    begun = first if step > 0 else first + len(rounds.starts) - 1  # what the first round writes
+    begun = first if step > 0 else first + len(iterations.starts) - 1  # what the first iteration writes
     whole = written_at if isinstance(written_at, tuple) else (written_at,)
     for at in read:
-        turn = bisect.bisect_right(rounds.starts, at) - 1
+        iteration = bisect.bisect_right(iterations.starts, at) - 1
         key = trace.events[at].args[1]  # type: ignore[union-attr]
-        row = begun + step * (turn - 1)
+        row = begun + step * (iteration - 1)
         parts = key if isinstance(key, tuple) else (key,)
         if row < 0 or [*parts] != [*whole[:dim], row, *whole[dim + 1 :]]:
             return None
-        found[at] = turn - 1
+        found[at] = iteration - 1
     return found
 
 
@@ -182,7 +187,7 @@ def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[
     if not isinstance(value, TensorRef) or trace.kinds.get(value.number, (None,))[0] != size:
         return False
     memory = trace.memory[value.number]
-    return bool(memory) and memory not in changed and value.number not in trace.origins
+    return bool(memory) and memory not in changed and value.number not in trace.access_paths
 
 
 def _is_known(trace: Trace, number: int) -> bool:
@@ -192,8 +197,8 @@ def _is_known(trace: Trace, number: int) -> bool:
 
 
 def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The dimension in which each round writes the next element, where the first of these lies, and by how much a round
-    goes on: 1 or -1. None where that is not what these keys say."""
+    """The dimension in which each iteration writes the next element, where the first of these lies, and by how much an
+    iteration goes on: 1 or -1. None where that is not what these keys say."""
     parts = [key if isinstance(key, tuple) else (key,) for key in keys]
     found = {tuple(n for n, part in enumerate(some) if type(part) is int) for some in parts}
     if (
@@ -211,19 +216,19 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] |
     return (dim, min(numbers), step) if ordered else None
 
 
-def uses(trace: Trace, frames: Frames | Rounds, number: int) -> int:
-    """How often rounds speak of the tensor."""
+def uses(trace: Trace, frames: Frames | LoopInstance, number: int) -> int:
+    """How often iterations speak of the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:
         recipes = trace.recipes.get(id(event), ())
-        told: list[Any] = [getattr(event, "expr", None), *recipes]
+        merged: list[Any] = [getattr(event, "expr", None), *recipes]
         if isinstance(event, Op):
-            told += [event.args, event.kwargs, event.outs]
+            merged += [event.args, event.kwargs, event.outs]
         elif isinstance(event, Asserted):
-            told.append(event.ref)
+            merged.append(event.ref)
         parts = (part for recipe in recipes for part in parts_of(recipe))
-        told += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
-        found += _speaks(told, number)
+        merged += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
+        found += _speaks(merged, number)
     return found
 
 
@@ -232,7 +237,7 @@ def _speaks(value: Any, number: int) -> int:
     return [*(ref.number for ref in refs_in(value)), *of].count(number)
 
 
-def _is_last_told(trace: Trace, one: _Filled) -> bool:
+def _is_last_merged(trace: Trace, one: _Filled) -> bool:
     """Whether gradients come to each row from one other place at most: then it does not matter which comes first."""
     for at in one.writes:
         number = trace.events[at].args[2].number  # type: ignore[union-attr]
@@ -245,7 +250,7 @@ def _is_last_told(trace: Trace, one: _Filled) -> bool:
 
 def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
     """The tensor with these rows in it. ``where``: the dimension, and the first element; a text, for a number among
-    arguments may be one that rounds hand on."""
+    arguments may be one that iterations hand on."""
     dim, first = map(int, where.split())
     made = tensor.clone()
     made.narrow(dim, first, rows.size(dim)).copy_(rows)
@@ -255,7 +260,7 @@ def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tenso
 class _Filling(Rewriting):
     """Writes the run anew with what is written behind the loop."""
 
-    def __init__(self, old: Trace, loop: Frames | Rounds, one: _Filled) -> None:
+    def __init__(self, old: Trace, loop: Frames | LoopInstance, one: _Filled) -> None:
         super().__init__(old)
         self.start, self.end, self.one, self.new = loop.starts[0], loop.end, one, len(old.tensors)
         end = self.end
@@ -284,14 +289,15 @@ class _Filling(Rewriting):
         return after - sum(one < after for one in self.after) + 2 * later + ahead
 
     def _ahead(self) -> Op:
-        """What the first round looks at, before the loop."""
+        """What the first iteration looks at, before the loop."""
         read = self.old.events[min(self.one.reads)]
         assert isinstance(read, Op)
         return replace(read, outs=(TensorRef(self.new + 2),))
 
-    def _looking(self, read: Op, turn: int) -> Op:
-        """The operation that looks at what this round has written, with what it wrote; ``turn`` is -1 before all."""
-        row = TensorRef(self.new + 2) if turn < 0 else self.old.events[self.one.writes[turn]].args[2]  # type: ignore[union-attr]
+    def _looking(self, read: Op, iteration: int) -> Op:
+        """The operation that looks at what this iteration has written, with what it wrote; ``iteration`` is -1 before
+        all."""
+        row = TensorRef(self.new + 2) if iteration < 0 else self.old.events[self.one.writes[iteration]].args[2]  # type: ignore[union-attr]
         return replace(read, func=torch.clone, name="torch.clone", args=(row,), kwargs={})
 
     def trace(self) -> Trace:
@@ -344,7 +350,7 @@ class _Filling(Rewriting):
                 memory[number] = more
 
         def begins(position: int, _: int) -> int:
-            # What comes last in the last round stays in it, though the write that followed is gone.
+            # What comes last in the last iteration stays in it, though the write that followed is gone.
             return places[position] if position >= end else min(places[position], places[end] - 1)
 
         changes = self.moved(begins, places.__getitem__)

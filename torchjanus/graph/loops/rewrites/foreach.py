@@ -1,7 +1,7 @@
-"""What rounds do to lists of tensors at once (``torch._foreach_add_``), done to one tensor after the other.
+"""What iterations do to lists of tensors at once (``torch._foreach_add_``), done to one tensor after the other.
 
-On the CPU torch does the same. Single operations are what numbers can be told of that change by rounds: an optimizer
-with ``foreach=True`` counts its steps in a list. A rewriting of traces.
+On the CPU torch does the same. Single operations are what numbers can be told of that change by iterations: an
+optimizer with ``foreach=True`` counts its steps in a list. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def one_by_one(trace: Trace) -> Trace:
     none."""
     ranges = [
         (one.starts[0], one.end)
-        for one in (*trace.rounds, *untils(trace))
+        for one in (*trace.iterations, *untils(trace))
         if one.starts and _counts(trace, one.starts[0], one.end)
     ]
     parted = {
@@ -130,8 +130,8 @@ class _Apart(Rewriting):
                 else:
                     kwargs[key] = arg
             func = getattr(torch.Tensor, name)
-            told = (self.values(tuple(args), 0), self.values(kwargs, 0))
-            yield replace(op, func=func, name=f"Tensor.{name}", args=told[0], kwargs=told[1], outs=(out,))
+            merged = (self.values(tuple(args), 0), self.values(kwargs, 0))
+            yield replace(op, func=func, name=f"Tensor.{name}", args=merged[0], kwargs=merged[1], outs=(out,))
 
     def _number(self, value: Any) -> Any:
         """The number itself, of a tensor that holds one."""

@@ -1,7 +1,7 @@
-"""Tensors to which rounds of a loop add a part (``ys = torch.cat([ys, word], 1)``), told as joined when it is over.
+"""Tensors to which iterations of a loop add a part (``ys = torch.cat([ys, word], 1)``), told as joined when it is over.
 
-Rounds look at nothing of such a tensor but its end, which is what the round before has added: so no round works on
-tensors of another size than the others. A rewriting of traces. Knows nothing of what is made of the loop.
+Iterations look at nothing of such a tensor but its end, which is what the iteration before has added: so no iteration
+works on tensors of another size than the others. A rewriting of traces. Knows nothing of what is made of the loop.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.loop_records import LoopInstance
 from torchjanus.trace.recipes import TensorOf, parts_of
-from torchjanus.trace.rounds import Rounds
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["grown_rounds"]
+__all__ = ["grown_iterations"]
 
 _JOINING = frozenset({"torch.cat", "torch.concat", "torch.concatenate"})
 _LOOKING = "Tensor.__getitem__"
@@ -30,7 +30,7 @@ _LOOKING = "Tensor.__getitem__"
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """``first``: the tensor before the loop. ``joins``: of each round the event that adds to it; ``parts``: what it
+    """``first``: the tensor before the loop. ``joins``: of each iteration the event that adds to it; ``parts``: what it
     adds, ``wholes``: what comes of it. ``looks``: the events that look at its end; ``dim``: where it grows."""
 
     first: int
@@ -41,22 +41,22 @@ class _Grown:
     dim: int
 
 
-def grown_rounds(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
-    """The run in which what rounds of a changeable number let grow is joined behind them, and which of its loops do so;
-    the run itself where there are none. ``without``: see ``filled_rounds``."""
+def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
+    """The run in which what iterations of a changeable number let grow is joined behind them, and which of its loops do
+    so; the run itself where there are none. ``without``: see ``filled_iterations``."""
     found: set[int] = set()
-    for number in range(len(trace.rounds)):
-        while number not in without and is_whole(trace, rounds := trace.rounds[number]):
-            one = next(_grown(trace, rounds), None)
+    for number in range(len(trace.iterations)):
+        while number not in without and is_whole(trace, iterations := trace.iterations[number]):
+            one = next(_grown(trace, iterations), None)
             if one is None:
                 break
-            trace = _Growing(trace, rounds, one).trace()
+            trace = _Growing(trace, iterations, one).trace()
             found.add(number)
     return trace, frozenset(found)
 
 
-def _grown(trace: Trace, rounds: Rounds) -> Iterator[_Grown]:
-    limits = list(zip(rounds.starts, (*rounds.starts[1:], rounds.end), strict=True))
+def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_Grown]:
+    limits = list(zip(iterations.starts, (*iterations.starts[1:], iterations.end), strict=True))
     for at in range(*limits[0]):
         op = trace.events[at]
         if not isinstance(op, Op) or (joined := _joined(trace, op)) is None:
@@ -79,9 +79,9 @@ def _grown(trace: Trace, rounds: Rounds) -> Iterator[_Grown]:
             wholes.append(event.outs[0].number)
         if len(joins) < len(limits) or len(set(parts)) < len(parts):
             continue
-        looks = _looks(trace, rounds, (first, *wholes[:-1]), dim)
+        looks = _looks(trace, iterations, (first, *wholes[:-1]), dim)
         one = _Grown(first, tuple(joins), tuple(parts), tuple(wholes), looks, dim)
-        if _is_alone(trace, rounds, one):
+        if _is_alone(trace, iterations, one):
             yield one
 
 
@@ -103,10 +103,10 @@ def _joined(trace: Trace, op: Op) -> tuple[int, int, int] | None:
     return (first.number, part.number, dim) if 0 <= dim < len(size) and size[dim] else None
 
 
-def _looks(trace: Trace, rounds: Rounds, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """The events of rounds that look at the last element of one of these in this dimension."""
+def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
+    """The events of iterations that look at the last element of one of these in this dimension."""
     found = []
-    for at in range(rounds.starts[0], rounds.end):
+    for at in range(iterations.starts[0], iterations.end):
         op = trace.events[at]
         if isinstance(op, Op) and op.name == _LOOKING and isinstance(op.args[0], TensorRef):
             key = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
@@ -118,20 +118,22 @@ def _looks(trace: Trace, rounds: Rounds, wholes: tuple[int, ...], dim: int) -> t
     return tuple(found)
 
 
-def _is_alone(trace: Trace, rounds: Rounds, one: _Grown) -> bool:
+def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
     """Whether nobody else looks at the tensor before the loop is over, and what is looked at stays as it is."""
     looks: list[Any] = [trace.events[at] for at in one.looks]
     looked = [op.args[0].number for op in looks]
     for whole, added in zip((one.first, *one.wholes[:-1]), (None, *one.parts), strict=False):
         if added is not None or looked:
             least = 0 if added is None else 1  # the event that makes it
-            if uses(trace, rounds, whole) != least + 1 + looked.count(whole):
+            if uses(trace, iterations, whole) != least + 1 + looked.count(whole):
                 return False
-    last = uses(trace, rounds, one.wholes[-1])
+    last = uses(trace, iterations, one.wholes[-1])
     recipes = [r for some in trace.recipes.values() for r in some]
     recipes += [] if trace.result is None else [trace.result]
     leaving = {p.ref.number for recipe in recipes for p in parts_of(recipe) if isinstance(p, TensorOf)}
-    later = {ref.number for e in trace.events[rounds.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    later = {
+        ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))
+    }
     gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
     if last != 1 or gone & (leaving | later):
         return False
@@ -150,19 +152,19 @@ def _is_alone(trace: Trace, rounds: Rounds, one: _Grown) -> bool:
 class _Growing(Rewriting):
     """Writes the run anew with what is joined behind the loop."""
 
-    def __init__(self, old: Trace, rounds: Rounds, one: _Grown) -> None:
+    def __init__(self, old: Trace, iterations: LoopInstance, one: _Grown) -> None:
         super().__init__(old)
-        self.one, self.rounds, self.new = one, rounds, len(old.tensors)
-        self.ended = rounds.end  # the last event that says that the loop has come to its end
+        self.one, self.iterations, self.new = one, iterations, len(old.tensors)
+        self.ended = iterations.end  # the last event that says that the loop has come to its end
         while any(isinstance(event, Trips) for event in old.events[self.ended + 1 : self.ended + 2]):
             self.ended += 1
         past = [0]
         for event in old.events:
             past.append(past[-1] + isinstance(event, Op))
         self.removed = [past[at] for at in one.joins]
-        self.begun, self.whole = past[rounds.starts[0]], past[self.ended]
+        self.begun, self.whole = past[iterations.starts[0]], past[self.ended]
         self.behind = False
-        # What the rounds look at: what was added last.
+        # What the iterations look at: what was added last.
         self.ends = {one.first: self.new, **dict(zip(one.wholes[:-1], one.parts, strict=False))}
 
     def position(self, after: int) -> int:
@@ -171,14 +173,14 @@ class _Growing(Rewriting):
         return after - sum(one < after for one in self.removed) + later + ahead
 
     def trace(self) -> Trace:
-        old, one, end = self.old, self.one, self.rounds.end
+        old, one, end = self.old, self.one, self.iterations.end
         joining = old.events[one.joins[0]]
         assert isinstance(joining, Op)
         events: list[Any] = []
         places: list[int] = []
         operations = 0
         for position, event in enumerate(old.events):
-            if position == self.rounds.starts[0] and one.looks:
+            if position == self.iterations.starts[0] and one.looks:
                 width = old.kinds[one.parts[0]][0][one.dim]
                 args = (TensorRef(one.first), (*(slice(None),) * one.dim, slice(-width, None)))
                 outs = (TensorRef(self.new),)
@@ -202,7 +204,7 @@ class _Growing(Rewriting):
         places.append(len(events))
 
         def begins(position: int, _: int) -> int:
-            # What comes last in the last round stays in it, though the operation that followed is gone.
+            # What comes last in the last iteration stays in it, though the operation that followed is gone.
             return places[position] if position >= end else min(places[position], places[end] - 1)
 
         size, *rest = old.kinds[one.parts[0]]

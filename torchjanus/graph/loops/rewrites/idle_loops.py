@@ -1,5 +1,5 @@
-"""Loops whose rounds leave nothing to tell: ``[x for x in xs]``, where the elements are rows of one tensor by now. They
-are left out of the run, and with them how many rounds they had.
+"""Loops whose iterations leave nothing to tell: ``[x for x in xs]``, where the elements are rows of one tensor by now.
+They are left out of the run, and with them how many iterations they had.
 
 Knows nothing of lists.
 """
@@ -14,7 +14,7 @@ from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.loop_records import LoopInstance
 from torchjanus.trace.values import Expr
 
 __all__ = ["without_idle"]
@@ -22,25 +22,32 @@ __all__ = ["without_idle"]
 
 def without_idle(trace: Trace) -> Trace:
     """The run without such loops; itself where there are none."""
-    idle = [number for number, rounds in enumerate(trace.rounds) if _is_idle(trace, rounds)]
+    idle = [number for number, iterations in enumerate(trace.iterations) if _is_idle(trace, iterations)]
     return _Without(trace, idle).trace() if idle else trace
 
 
-def _is_idle(trace: Trace, rounds: Rounds) -> bool:
-    """Whether nothing tells that it went round, nor how often."""
-    if not isinstance(rounds.count, Expr) or not rounds.starts:
+def _is_idle(trace: Trace, iterations: LoopInstance) -> bool:
+    """Whether nothing tells that it iterated, nor how often."""
+    if not isinstance(iterations.count, Expr) or not iterations.starts:
         return False
-    if rounds.end != rounds.starts[0] or rounds.asked or trace.measured > rounds.starts[0] or passes_on(trace, rounds):
+    if (
+        iterations.end != iterations.starts[0]
+        or iterations.asked
+        or trace.measured > iterations.starts[0]
+        or passes_on(trace, iterations)
+    ):
         return False
-    last = frozenset(rounds.counted())
-    computed = (one for one in trace.plain if one.position >= rounds.end)
-    return not any(last.intersection(one.operands) for one in computed) and _end_of(trace, rounds) is not None
+    last = frozenset(iterations.counted())
+    computed = (one for one in trace.plain if one.position >= iterations.end)
+    return not any(last.intersection(one.operands) for one in computed) and _end_of(trace, iterations) is not None
 
 
-def _end_of(trace: Trace, rounds: Rounds) -> int | None:
-    """The event that says how many rounds there were."""
-    end = trace.events[rounds.end] if rounds.end < len(trace.events) else None
-    return rounds.end if isinstance(end, Trips) and end.count == len(rounds.starts) + rounds.skipped else None
+def _end_of(trace: Trace, iterations: LoopInstance) -> int | None:
+    """The event that says how many iterations there were."""
+    end = trace.events[iterations.end] if iterations.end < len(trace.events) else None
+    return (
+        iterations.end if isinstance(end, Trips) and end.count == len(iterations.starts) + iterations.skipped else None
+    )
 
 
 class _Without(Rewriting):
@@ -50,7 +57,7 @@ class _Without(Rewriting):
 
     def trace(self) -> Trace:
         old = self.old
-        gone = {_end_of(old, old.rounds[number]) for number in self.idle}
+        gone = {_end_of(old, old.iterations[number]) for number in self.idle}
         places, events, operations = list[int](), list[Any](), 0
         for position, event in enumerate(old.events):
             places.append(len(events))
@@ -59,8 +66,10 @@ class _Without(Rewriting):
                 operations += isinstance(event, Op)
         places.append(len(events))
         moved = self.moved(lambda at, _: places[at], places.__getitem__)
-        moved["rounds"] = [one for number, one in enumerate(moved["rounds"]) if number not in self.idle]
-        moved["turns"] = [new for new, one in zip(moved["turns"], old.turns, strict=True) if one.end not in gone]
-        said = Counter(token_of_count(old.rounds[number]) for number in self.idle)  # once by each loop
+        moved["iterations"] = [one for number, one in enumerate(moved["iterations"]) if number not in self.idle]
+        moved["loop_record"] = [
+            new for new, one in zip(moved["loop_record"], old.loop_records, strict=True) if one.end not in gone
+        ]
+        said = Counter(token_of_count(old.iterations[number]) for number in self.idle)  # once by each loop
         pins = {token: times - said[token] for token, times in old.pins.items()}
         return self.made(events, pins=pins, **moved)

@@ -1,7 +1,8 @@
-"""Tensors from before the call that the rounds of a loop change in place (running statistics, counters, averages), as
-values that rounds hand on: what each of them makes is a tensor of its own, and behind the loop the last is put back.
+"""Tensors from before the call that the iterations of a loop change in place (running statistics, counters, averages),
+as values that iterations hand on: what each of them makes is a tensor of its own, and behind the loop the last is put
+back.
 
-A pure rewriting of traces; knows nothing of what is made of a loop. Rounds that train are ``loop_training``'s.
+A pure rewriting of traces; knows nothing of what is made of a loop. Iterations that train are ``loop_training``'s.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import TensorAt, parts_of
-from torchjanus.trace.rounds import Rounds, Until
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["handed_apart"]
+__all__ = ["carried_apart"]
 
 _NORMS = frozenset({"F.batch_norm", "F.instance_norm"})  # change their second and third argument
 
@@ -68,12 +69,12 @@ _ANEW: Mapping[str, Callable[..., Any]] = {
 }
 
 
-def handed_apart(trace: Trace) -> Trace:
-    """The run with such tensors handed on by the rounds of its loops; itself where there are none."""
-    for number in range(len(trace.rounds)):
-        changed = _changed(trace, trace.rounds[number]) if trace.memory else frozenset()
+def carried_apart(trace: Trace) -> Trace:
+    """The run with such tensors handed on by the iterations of its loops; itself where there are none."""
+    for number in range(len(trace.iterations)):
+        changed = _changed(trace, trace.iterations[number]) if trace.memory else frozenset()
         if changed:
-            trace = _HandedOn(trace, number, changed).trace()
+            trace = _Carrying(trace, number, changed).trace()
     return trace
 
 
@@ -85,21 +86,23 @@ def _given(op: Op) -> Iterator[int]:
         yield op.args[0].number
 
 
-def _changed(trace: Trace, rounds: Rounds) -> frozenset[int]:
-    """The tensors that are handed on: each round changes them, nothing shares memory with them, and nobody knows them
-    but by their value."""
-    if isinstance(rounds.count, Until) or len(rounds.starts) < 2:
+def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
+    """The tensors that are handed on: each iteration changes them, nothing shares memory with them, and nobody knows
+    them but by their value."""
+    if isinstance(iterations.count, Until) or len(iterations.starts) < 2:
         return frozenset()
-    events = trace.events[rounds.starts[0] : rounds.end]
+    events = trace.events[iterations.starts[0] : iterations.end]
     operations = [event for event in events if isinstance(event, Op)]
     if any(op.name in TRAINING for op in operations):
         return frozenset()
-    rows = [frozenset[int]() for _ in rounds.starts]
-    for turn, (start, end) in enumerate(zip(rounds.starts, (*rounds.starts[1:], rounds.end), strict=True)):
+    rows = [frozenset[int]() for _ in iterations.starts]
+    for iteration, (start, end) in enumerate(
+        zip(iterations.starts, (*iterations.starts[1:], iterations.end), strict=True)
+    ):
         for event in trace.events[start:end]:
             if isinstance(event, Op):
-                rows[turn] |= frozenset(_given(event))
-    found = {number for number in frozenset.intersection(*rows) if number in trace.origins}
+                rows[iteration] |= frozenset(_given(event))
+    found = {number for number in frozenset.intersection(*rows) if number in trace.access_paths}
     known = {ref.number for op in operations if knows(op) for ref in refs_in((op.args, op.kwargs))}
     other = {
         ref.number
@@ -115,7 +118,7 @@ def _changed(trace: Trace, rounds: Rounds) -> frozenset[int]:
         for part in parts_of(recipe)
         if isinstance(part, TensorAt)
     }
-    later = {ref.number for event in trace.events[rounds.end :] if isinstance(event, Op) for ref in event.outs}
+    later = {ref.number for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in event.outs}
     lying = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
     alone = {n for n in found if trace.memory[n] and lying[trace.memory[n]] == 1}
     # What gets a backward graph by that is another thing than a value.
@@ -130,18 +133,18 @@ def _is_graded(trace: Trace, op: Op) -> bool:
     return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
 
 
-class _HandedOn(Adding):
+class _Carrying(Adding):
     """Writes the run anew with what one loop changes."""
 
     def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:
         super().__init__(old)
-        self.rounds = old.rounds[number]
+        self.iterations = old.iterations[number]
         self.changed = sorted(changed)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: self.rounds.end])
-        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.rounds.starts[0]])
+        self.limit = sum(isinstance(event, Op) for event in old.events[: self.iterations.end])
+        self.first = operations = sum(isinstance(event, Op) for event in old.events[: self.iterations.starts[0]])
         self.versions = {one: [(operations, self._like(one))] for one in self.changed}
         seen: set[int] = set()
-        for event in old.events[self.rounds.starts[0] : self.rounds.end]:
+        for event in old.events[self.iterations.starts[0] : self.iterations.end]:
             if isinstance(event, Op):
                 operations += 1
                 for one in _given(event):
@@ -177,14 +180,14 @@ class _HandedOn(Adding):
         return [name for begun, name in self.versions[number] if begun <= after][-1]
 
     def trace(self) -> Trace:
-        behind = self.rounds.end
+        behind = self.iterations.end
         while behind < len(self.old.events) and isinstance(self.old.events[behind], Trips):
             behind += 1
         events: list[Any] = []
         places: list[int] = []
         operations = 0
         for at, event in enumerate(self.old.events):
-            if at == self.rounds.starts[0]:
+            if at == self.iterations.starts[0]:
                 events += self._taken()
             if at == behind:
                 events += self._put_back()
@@ -195,15 +198,16 @@ class _HandedOn(Adding):
         return self.made(events, **self.moved(lambda at, end: places[at], places.__getitem__))
 
     def _taken(self) -> Iterator[Op]:
-        """What the first round is given: a copy, as backward graphs may keep it while the tensor goes on changing."""
-        like = next(e for e in self.old.events[self.rounds.starts[0] :] if isinstance(e, Op))
+        """What the first iteration is given: a copy, as backward graphs may keep it while the tensor goes on
+        changing."""
+        like = next(e for e in self.old.events[self.iterations.starts[0] :] if isinstance(e, Op))
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             first = (TensorRef(self.versions[one][0][1]),)
             yield Op(torch.Tensor.clone, "Tensor.clone", (TensorRef(one),), {}, first, quiet, like.place)
 
     def _put_back(self) -> Iterator[Op]:
-        like = next(e for e in reversed(self.old.events[: self.rounds.end]) if isinstance(e, Op))
+        like = next(e for e in reversed(self.old.events[: self.iterations.end]) if isinstance(e, Op))
         quiet = replace(like.modes, grad=False)
         for one in self.changed:
             ref, last = TensorRef(one), TensorRef(self.versions[one][-1][1])

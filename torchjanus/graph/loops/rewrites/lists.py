@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.rewrites.pairs import is_part, parted
-from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_round, left_within, spans, unread
+from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration, left_within, spans, unread
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held, Pinned, Same
+from torchjanus.trace.loop_records import Frames, LoopInstance
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
-from torchjanus.trace.rounds import Frames, Rounds
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
@@ -52,7 +52,7 @@ class _List:
     """A list that a run went through. ``reads``: the events that found its elements, in order; ``unread``: those behind
     them, to which the run has not come. ``refs``: all elements' tensors."""
 
-    origin: Origin
+    access_path: AccessPath
     reads: tuple[int, ...]
     refs: tuple[int, ...]
     unread: tuple[torch.Tensor, ...] = ()
@@ -62,13 +62,13 @@ def listed(trace: Trace) -> Trace:
     """The run with its lists of tensors, or of pairs of tensors, as rows; itself where there are none."""
     if not any(isinstance(event, Op) for event in trace.events):
         return trace  # nothing is computed of them
-    told = _as_rows(parted(trace))
-    return _as_rows(trace) if any(map(is_part, _held_by(told))) else told
+    merged = _as_rows(parted(trace))
+    return _as_rows(trace) if any(map(is_part, _held_by(merged))) else merged
 
 
-def _held_by(trace: Trace) -> Iterator[Origin | None]:
+def _held_by(trace: Trace) -> Iterator[AccessPath | None]:
     """The lists of which elements are found."""
-    return (e.origin.base for e in trace.events if isinstance(e, Found) and e.origin.step is Step.ITEM)
+    return (e.access_path.base for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.ITEM)
 
 
 def _as_rows(trace: Trace) -> Trace:
@@ -79,22 +79,24 @@ def _as_rows(trace: Trace) -> Trace:
 
 def lengths_of(trace: Trace) -> tuple[int, ...]:
     """How long the lists are that are told as rows."""
-    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.origin))
+    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.access_path))
 
 
-def _is_stacked(origin: Origin) -> bool:
-    return origin.step is Step.OF and origin.key is rows_of
+def _is_stacked(access_path: AccessPath) -> bool:
+    return access_path.step is Step.OF and access_path.key is rows_of
 
 
 def _lists(trace: Trace) -> Iterator[_List]:
-    lengths = {e.origin.base: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
-    numbers: dict[Origin, list[int]] = {}
-    for number, origin in trace.origins.items():
-        numbers.setdefault(origin, []).append(number)
-    items: dict[Origin, list[int]] = {}
+    lengths = {
+        e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+    }
+    numbers: dict[AccessPath, list[int]] = {}
+    for number, access_path in trace.access_paths.items():
+        numbers.setdefault(access_path, []).append(number)
+    items: dict[AccessPath, list[int]] = {}
     for position, event in enumerate(trace.events):
-        if isinstance(event, Found) and event.origin.step is Step.ITEM and event.origin.base is not None:
-            items.setdefault(event.origin.base, []).append(position)
+        if isinstance(event, Found) and event.access_path.step is Step.ITEM and event.access_path.base is not None:
+            items.setdefault(event.access_path.base, []).append(position)
     for base, length in lengths.items():
         if base is None or length < LEAST or base.waits_for:
             continue
@@ -129,12 +131,12 @@ def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
         event = trace.events[position]
         assert isinstance(event, Found)
         cls, _, shape, strides, device, requires_grad, _ = event.detail if event.kind == "tensor" else (None,) * 7
-        if cls != "Tensor" or device != "cpu" or requires_grad or type(event.origin.key) is not int:
+        if cls != "Tensor" or device != "cpu" or requires_grad or type(event.access_path.key) is not int:
             return None
         if shape is None or strides != torch.empty(shape, device="meta").stride():
             return None
         details.add(event.detail[:5])
-        reads[event.origin.key] = position
+        reads[event.access_path.key] = position
     if sorted(reads) != list(range(len(reads))) or len(details) != 1:
         return None
     return [reads[index] for index in range(len(reads))]
@@ -143,44 +145,44 @@ def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
 def _is_only_taken(trace: Trace, one: _List) -> bool:
     """Whether the elements are nothing but arguments of operations that do not change them."""
     refs = frozenset(one.refs)
-    paths = {one.origin.item(index).token for index in range(len(refs))}
+    paths = {one.access_path.item(index).token for index in range(len(refs))}
     recipes = (trace.result, *(r for some in trace.recipes.values() for r in some))
     for part in (part for recipe in recipes if recipe is not None for part in parts_of(recipe)):
         if isinstance(part, TensorOf | TensorAt) and part.ref.number in refs:
             return False
-        if isinstance(part, FoundAt) and part.origin.token in paths:
+        if isinstance(part, FoundAt) and part.access_path.token in paths:
             return False
     if any(token[0] in ("fetch", "size") and token[1] in refs for token in trace.fetched):
         return False
     for event in trace.events:
         if isinstance(event, Same) and (event.first.token in paths or event.second.token in paths):
             return False
-        if isinstance(event, Found) and event.origin.base is not None and event.origin.base.token in paths:
-            if event.origin.step is not Step.SIZE:
+        if isinstance(event, Found) and event.access_path.base is not None and event.access_path.base.token in paths:
+            if event.access_path.step is not Step.SIZE:
                 return False
         if isinstance(event, Op) and any(ref.number in refs for ref in event.outs):
             return False
         for expr in (event.expr,) if hasattr(event, "expr") else ():
             if any(isinstance(leaf, Fetch) and leaf.ref in refs for leaf in leaves(expr)):
                 return False
-    return bool(trace.pins.get(Read(one.origin.then(Step.LEN)).token, 0) == _lookings(trace, one))
+    return bool(trace.pins.get(Read(one.access_path.then(Step.LEN)).token, 0) == _lookings(trace, one))
 
 
 def _lookings(trace: Trace, one: _List) -> int:
     """How often the run went through the list from its beginning to its end."""
-    origin = one.origin
-    length = Read(origin.then(Step.LEN)).token
-    every: list[Rounds | Frames] = [*trace.rounds, *trace.frames]
+    access_path = one.access_path
+    length = Read(access_path.then(Step.LEN)).token
+    every: list[LoopInstance | Frames] = [*trace.iterations, *trace.frames]
     gone = [one for one in every if _goes_by(one, length)]
-    loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, origin))
+    loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, access_path))
     loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
     stacks = sum(event.opened and takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in chains(trace, one.refs))
 
 
-def _goes_by(one: Rounds | Frames, length: Any) -> bool:
-    """Whether a loop has this number of rounds, or goes by the numbers from a later one up to it."""
-    if isinstance(one, Rounds):
+def _goes_by(one: LoopInstance | Frames, length: Any) -> bool:
+    """Whether a loop has this number of iterations, or goes by the numbers from a later one up to it."""
+    if isinstance(one, LoopInstance):
         return bool(token_of_count(one) == length)
     count = one.count
     if one.begins and isinstance(count, Apply) and count.func is operator.sub:
@@ -226,26 +228,26 @@ class _Rows(Rewriting):
     def __init__(self, old: Trace, one: _List) -> None:
         super().__init__(old)
         self.one = one
-        self.rows = one.origin.then(Step.OF, rows_of)
-        self.at = self._before_rounds(min(one.reads))  # where the tensor is found
+        self.rows = one.access_path.then(Step.OF, rows_of)
+        self.at = self._before_iterations(min(one.reads))  # where the tensor is found
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
         self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
-        self.paths = {one.origin.item(index).token for index in range(len(one.refs))}
-        self.within = self._within_rounds()
+        self.paths = {one.access_path.item(index).token for index in range(len(one.refs))}
+        self.within = self._within_iterations()
         self.first = len(old.tensors) + 1 if self._takes_first() else None
 
-    def _before_rounds(self, at: int) -> int:
-        """Where that is, if it is in the first round of a loop: before it, so that its first round is like the others.
-        Nobody has changed what is found."""
-        starts = (rounds.starts for rounds in self.old.rounds if len(rounds.starts) > 1)
+    def _before_iterations(self, at: int) -> int:
+        """Where that is, if it is in the first iteration of a loop: before it, so that its first iteration is like the
+        others. Nobody has changed what is found."""
+        starts = (iterations.starts for iterations in self.old.iterations if len(iterations.starts) > 1)
         at = min((first for first, second, *_ in starts if first <= at < second), default=at)
-        return begin_of_round(self.old, self.one.origin, at)
+        return begin_of_iteration(self.old, self.one.access_path, at)
 
-    def _within_rounds(self) -> list[bool]:
-        """Of each operation of the old run, whether it belongs to rounds."""
-        loops: list[Rounds | Frames] = [*self.old.rounds, *self.old.frames]
-        within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.origin)]
+    def _within_iterations(self) -> list[bool]:
+        """Of each operation of the old run, whether it belongs to iterations."""
+        loops: list[LoopInstance | Frames] = [*self.old.iterations, *self.old.frames]
+        within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.access_path)]
         ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
         return [any(begin <= at < end for begin, end in within) for at in ops]
 
@@ -270,7 +272,7 @@ class _Rows(Rewriting):
         elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
         value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
         detail = (*first.detail[:2], tuple(value.shape), value.stride(), "cpu", False, True)
-        length = one.origin.then(Step.LEN)
+        length = one.access_path.then(Step.LEN)
         events: list[Any] = []
         places: list[int] = []
         begins: list[int] = []  # the same, behind what is added there
@@ -303,9 +305,11 @@ class _Rows(Rewriting):
             events.append(made)
         places.append(len(events))
         begins.append(len(events))
-        origins = {n: origin for n, origin in old.origins.items() if n not in one.refs} | {number: self.rows}
+        access_paths = {n: access_path for n, access_path in old.access_paths.items() if n not in one.refs} | {
+            number: self.rows
+        }
         moved = self.moved(lambda at, end: begins[at], places.__getitem__)
-        moved["rounds"] += self._sums(places)
+        moved["iterations"] += self._sums(places)
         added = [None] * (1 + len(one.unread) if one.unread else int(self.first is not None))
         kinds = {number: (tuple(value.shape), value.stride(), value.dtype, value.device, False)}
         for row in (*one.refs[len(one.reads) :], *(() if self.first is None else (self.first,))):
@@ -315,7 +319,7 @@ class _Rows(Rewriting):
             tensors=[*(None if n in one.refs else t for n, t in enumerate(old.tensors)), value, *added],
             memory=[*old.memory, 0, *([0] * len(added))] if old.memory else [],
             kinds=old.kinds | kinds,
-            origins=origins,
+            access_paths=access_paths,
             pins=self._pins(),
             **moved,
         )
@@ -328,56 +332,56 @@ class _Rows(Rewriting):
 
     def expr(self, expr: Any) -> Any:
         """An expression, in which the length of the list is that of the tensor."""
-        if isinstance(expr, Read) and expr.origin == self.one.origin.then(Step.LEN):
+        if isinstance(expr, Read) and expr.access_path == self.one.access_path.then(Step.LEN):
             return self._count()
-        if isinstance(expr, Read) and self._is_size(expr.origin):
-            return Read(self.rows.then(Step.SIZE, expr.origin.key + 1))
+        if isinstance(expr, Read) and self._is_size(expr.access_path):
+            return Read(self.rows.then(Step.SIZE, expr.access_path.key + 1))
         return super().expr(expr)
 
-    def _is_size(self, origin: Origin) -> bool:
+    def _is_size(self, access_path: AccessPath) -> bool:
         """Whether it is a size of an element."""
-        return origin.step is Step.SIZE and origin.base is not None and origin.base.token in self.paths
+        return access_path.step is Step.SIZE and access_path.base is not None and access_path.base.token in self.paths
 
     def _is_of_element(self, event: Any) -> bool:
         """Whether it says something of the size of an element: what holds of one holds of all."""
         if isinstance(event, Found):
-            return self._is_size(event.origin)
+            return self._is_size(event.access_path)
         found = leaves(event.expr) if isinstance(event, Held | Pinned) else ()
-        return any(isinstance(leaf, Read) and self._is_size(leaf.origin) for leaf in found)
+        return any(isinstance(leaf, Read) and self._is_size(leaf.access_path) for leaf in found)
 
     def event(self, event: Any, after: int) -> Any:
-        if isinstance(event, Found) and self._is_size(event.origin):
-            return replace(event, origin=self.rows.then(Step.SIZE, event.origin.key + 1))
+        if isinstance(event, Found) and self._is_size(event.access_path):
+            return replace(event, access_path=self.rows.then(Step.SIZE, event.access_path.key + 1))
         return super().event(event, after)
 
     def _pins(self) -> dict[Any, int]:
         """What is pinned beside the length itself."""
-        length = Read(self.one.origin.then(Step.LEN)).token
+        length = Read(self.one.access_path.then(Step.LEN)).token
 
         known = {length: self._count().token}
         found = self.old.events[self.one.reads[0]]
         assert isinstance(found, Found)
         for index in range(len(self.one.reads)):
             for dim in range(len(found.detail[2])):
-                size = self.one.origin.item(index).then(Step.SIZE, dim)
+                size = self.one.access_path.item(index).then(Step.SIZE, dim)
                 known[Read(size).token] = Read(self.rows.then(Step.SIZE, dim + 1)).token
 
-        def told(token: Any) -> Any:
+        def merged(token: Any) -> Any:
             if token in known:
                 return known[token]
-            return tuple(map(told, token)) if type(token) is tuple else token
+            return tuple(map(merged, token)) if type(token) is tuple else token
 
         pins: dict[Any, int] = {}
         for token, times in self.old.pins.items():
             if token != length:
-                made = told(self._pinned(token))
+                made = merged(self._pinned(token))
                 pins[made] = pins.get(made, 0) + times
         return pins
 
-    def _sums(self, places: Sequence[int]) -> Iterator[Rounds]:
+    def _sums(self, places: Sequence[int]) -> Iterator[LoopInstance]:
         for positions in chains(self.old, self.one.refs):
             starts = tuple(places[position] for position in positions)
-            yield Rounds(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
+            yield LoopInstance(starts, starts[-1] + 1, Apply(operator.sub, (self._count(), 1)), (), 1)
 
 
 def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:

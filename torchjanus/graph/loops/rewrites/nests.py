@@ -1,7 +1,8 @@
-"""Loops within rounds of other loops: the inner ones are cut down first, and are part of what rounds of the outer do.
+"""Loops within iterations of other loops: the inner ones are cut down first, and are part of what iterations of the
+outer do.
 
-The marks between which their rounds stand are operations of the outer round then, and the number of their rounds is an
-argument of these. Knows traces, not programs.
+The marks between which their iterations stand are operations of the outer iteration then, and the number of their
+iterations is an argument of these. Knows traces, not programs.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, UnlikeRounds
+from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, NotMergeable
 from torchjanus.graph.loops.analysis.candidates import as_loop, token_of_count
 from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.hoisting import hoisted
@@ -18,9 +19,9 @@ from torchjanus.graph.loops.analysis.row_sizes import with_sizes_of_whole
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.sums import begun_within
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.plains import are_same, by_round
+from torchjanus.trace.loop_records import LoopInstance, Plain, Until
+from torchjanus.trace.plains import are_same, by_iteration
 from torchjanus.trace.recipes import Repeat, parts_of
-from torchjanus.trace.rounds import Plain, Rounds, Until
 
 __all__ = ["Nested", "nested", "prepared"]
 
@@ -30,10 +31,10 @@ _NONE: Mapping[int, Collection[int]] = {}
 
 @dataclass(slots=True)
 class Nested:
-    """A run with the loops in rounds of others cut down. ``ends``: of each loop whose rounds have such loops, by where
-    it ends, where it did in the run as it was; ``inner``: how many rounds each loop in a round of it had, those in the
-    rounds of these behind them; ``widths``: how many loops there are in a round; ``left``: which of the loops of the
-    run as it was are still there."""
+    """A run with the loops in iterations of others cut down. ``ends``: of each loop whose iterations have such loops,
+    by where it ends, where it did in the run as it was; ``inner``: how many iterations each loop in an iteration of it
+    had, those in the iterations of these behind them; ``widths``: how many loops there are in an iteration; ``left``:
+    which of the loops of the run as it was are still there."""
 
     trace: Trace
     ends: dict[int, int] = field(default_factory=dict)
@@ -42,13 +43,13 @@ class Nested:
     left: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.left = self.left or list(range(len(self.trace.rounds)))
+        self.left = self.left or list(range(len(self.trace.iterations)))
 
 
 def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> Nested:
-    """The run with loops within rounds cut down, where the loop around is one for any number of rounds. ``flat``: where
-    those end that are left as they are; ``held``: of those that end there, which loops of a round have to have just as
-    many rounds as they had."""
+    """The run with loops within iterations cut down, where the loop around is one for any number of iterations.
+    ``flat``: where those end that are left as they are; ``held``: of those that end there, which loops of an iteration
+    have to have just as many iterations as they had."""
     if trace.failures or not any(_innermost(trace)) or any(True for _ in untils(trace)):
         return Nested(trace)
     found = Nested(trace)
@@ -65,27 +66,27 @@ def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collecti
 
 
 def prepared(trace: Trace) -> Trace:
-    """The run in which sums over loops in rounds, and over the loops around, begin with tensors, and the numbers of
-    rounds are told by what was there before the call."""
+    """The run in which sums over loops in iterations, and over the loops around, begin with tensors, and the numbers of
+    iterations are told by what was there before the call."""
     counts = [one.count for outer, inner in _nests(trace) for one in (outer, *inner)]
     trace = with_sizes_of_whole(trace, counts)
     return begun_within(trace, [one for outer, inner in _nests(trace) for one in (outer, *inner)])
 
 
-def _nests(trace: Trace) -> list[tuple[Rounds, list[Rounds]]]:
-    """The loops in whose rounds there are loops, and these."""
-    found = [(outer, _within(trace, outer)) for outer in trace.rounds if outer.starts]
+def _nests(trace: Trace) -> list[tuple[LoopInstance, list[LoopInstance]]]:
+    """The loops in whose iterations there are loops, and these."""
+    found = [(outer, _within(trace, outer)) for outer in trace.iterations if outer.starts]
     return [(outer, inner) for outer, inner in found if inner]
 
 
-def _within(trace: Trace, outer: Rounds) -> list[Rounds]:
-    """The loops in its rounds."""
-    return [one for one in trace.rounds if one.starts and outer.starts[0] <= one.starts[0] and one.end < outer.end]
+def _within(trace: Trace, outer: LoopInstance) -> list[LoopInstance]:
+    """The loops in its iterations."""
+    return [one for one in trace.iterations if one.starts and outer.starts[0] <= one.starts[0] and one.end < outer.end]
 
 
-def _innermost(trace: Trace) -> Iterator[Rounds]:
-    """The loops in whose rounds there are loops, but in whose rounds there are none."""
-    for outer in trace.rounds:
+def _innermost(trace: Trace) -> Iterator[LoopInstance]:
+    """The loops in whose iterations there are loops, but in whose iterations there are none."""
+    for outer in trace.iterations:
         if isinstance(outer.count, Until) or len(outer.starts) < KEPT or outer.reckoned is not None:
             continue
         inner = _within(trace, outer)
@@ -96,16 +97,16 @@ def _innermost(trace: Trace) -> Iterator[Rounds]:
 class _Cutting:
     """One level of loops."""
 
-    def __init__(self, known: Nested, outers: Sequence[Rounds], held: Mapping[int, Collection[int]]) -> None:
+    def __init__(self, known: Nested, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
         self.known, self.held = known, held
         self.trace, self.ends = hoisted(known.trace, [(one, _within(known.trace, one)) for one in outers])
-        rounds = {one.end: one for one in self.trace.rounds}
-        self.outers = [rounds[self.ends[one.end]] for one in outers]
+        iterations = {one.end: one for one in self.trace.iterations}
+        self.outers = [iterations[self.ends[one.end]] for one in outers]
 
     def made(self) -> Nested | set[int]:
-        """The run with the loops in the rounds of these cut down; or the ends, in the run as it was, of those with
+        """The run with the loops in the iterations of these cut down; or the ends, in the run as it was, of those with
         which that cannot be done."""
-        every = {self._origin(one) for one in self.outers}
+        every = {self._access_path(one) for one in self.outers}
         loops = self._loops()
         if not loops:
             return every
@@ -113,32 +114,32 @@ class _Cutting:
         cut = Cut(self.trace, fit, spared=frozenset(self._spared(loops)))
         try:
             trace = cut.trace()
-        except UnlikeRounds:
+        except NotMergeable:
             return every
-        if cut.told.numbers() or (_has_rows(trace) and not _has_rows(self.trace)):
+        if cut.merged.numbers() or (_has_rows(trace) and not _has_rows(self.trace)):
             return every
         self._carry_over(cut, trace, fit)
         after = {cut.places[one.end]: one for one in self.outers}
         unfit = {
-            self._origin(after[one.end])
-            for one in trace.rounds
+            self._access_path(after[one.end])
+            for one in trace.iterations
             if one.end in after and as_loop(trace, one) is None and as_loop(trace, one.without_first()) is None
         }
-        unfit |= {self._origin(one) for one in self.outers if one.end not in loops}
+        unfit |= {self._access_path(one) for one in self.outers if one.end not in loops}
         if unfit:
             return unfit
         cut_down = {loop.end for loop in fit}
-        left = [k for k, one in zip(self.known.left, self.trace.rounds, strict=True) if one.end not in cut_down]
+        left = [k for k, one in zip(self.known.left, self.trace.iterations, strict=True) if one.end not in cut_down]
         made = Nested(trace, left=left)
         for end, one in after.items():
-            made.ends[end], made.widths[end] = self._origin(one), self._width(one, loops)
+            made.ends[end], made.widths[end] = self._access_path(one), self._width(one, loops)
             within = loops[one.end][-self._width(one, loops) :]
             below = (self.known.inner.get(self._before(loop.end), ()) for loop in within)
             made.inner[end] = (*(loop.count for loop in within), *(count for some in below for count in some))
         return made
 
     def _loops(self) -> dict[int, list[LoopOfRun]]:
-        """The loops in the rounds of each that can be cut down, by where it ends: in each round as many."""
+        """The loops in the iterations of each that can be cut down, by where it ends: in each iteration as many."""
         loops: dict[int, list[LoopOfRun]] = {}
         for outer in self.outers:
             inner = _within(self.trace, outer)
@@ -152,49 +153,49 @@ class _Cutting:
                 del loops[end]
         return loops
 
-    def _width(self, outer: Rounds, loops: Mapping[int, Sequence[LoopOfRun]]) -> int:
-        """How many loops there are in each round."""
+    def _width(self, outer: LoopInstance, loops: Mapping[int, Sequence[LoopOfRun]]) -> int:
+        """How many loops there are in each iteration."""
         return len(loops[outer.end]) // len(outer.starts)
 
     def _spared(self, loops: Mapping[int, Sequence[LoopOfRun]]) -> Iterator[Any]:
-        """The numbers of rounds of which something is still said: those of the loops around, and those that have to be
-        what they were."""
+        """The numbers of iterations of which something is still said: those of the loops around, and those that have to
+        be what they were."""
         for outer in self.outers:
             yield token_of_count(outer)
-            held = self.held.get(self._origin(outer), ())
+            held = self.held.get(self._access_path(outer), ())
             if outer.end in loops:
                 width = self._width(outer, loops)
                 yield from (loop.token for number, loop in enumerate(loops[outer.end]) if number % width in held)
 
     def _before(self, end: int) -> int:
-        """Where a loop that ends there did before something was picked ahead of rounds."""
+        """Where a loop that ends there did before something was picked ahead of iterations."""
         return next(old for old, new in self.ends.items() if new == end)
 
-    def _origin(self, outer: Rounds) -> int:
+    def _access_path(self, outer: LoopInstance) -> int:
         """Where it ended in the run as it was."""
         end = self._before(outer.end)
         return self.known.ends.get(end, end)
 
-    def _may_know(self, outer: Rounds, inner: Sequence[Rounds]) -> list[Plain]:
-        """What the program has computed with plain numbers that may be those of the loops within the rounds: in these
-        loops it is their own number, and what is of them is the same in all rounds around."""
+    def _may_know(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> list[Plain]:
+        """What the program has computed with plain numbers that may be those of the loops within the iterations: in
+        these loops it is their own number, and what is of them is the same in all iterations around."""
         plain = [one for one in self.trace.plain if not any(i.starts[0] <= one.position < i.end for i in inner)]
-        rows = by_round(plain, [*outer.starts, outer.end])
+        rows = by_iteration(plain, [*outer.starts, outer.end])
         operands = [{operand for one in row for operand in one.operands} for row in rows]
         common = set.intersection(*operands[1:])
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
 
-    def _loop(self, rounds: Rounds, plain: Sequence[Plain]) -> LoopOfRun | None:
-        """One that is within rounds, if it can be cut down."""
-        if isinstance(rounds.count, Until) or len(rounds.starts) < KEPT or rounds.reckoned is not None:
+    def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> LoopOfRun | None:
+        """One that is within iterations, if it can be cut down."""
+        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.reckoned is not None:
             return None
-        if any(isinstance(event, Effectful) for event in self.trace.events[rounds.starts[0] : rounds.end]):
+        if any(isinstance(event, Effectful) for event in self.trace.events[iterations.starts[0] : iterations.end]):
             return None
-        return as_loop(self.trace, rounds, plain)
+        return as_loop(self.trace, iterations, plain)
 
-    def _is_apart(self, outer: Rounds, inner: Sequence[Rounds]) -> bool:
-        """Whether no loop in its rounds could tell by plain numbers in which of them it is."""
-        rows = by_round(self.trace.plain, [*outer.starts, outer.end])
+    def _is_apart(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> bool:
+        """Whether no loop in its iterations could tell by plain numbers in which of them it is."""
+        rows = by_iteration(self.trace.plain, [*outer.starts, outer.end])
         if len({len(row) for row in rows}) > 1:
             return False
         differing = (
@@ -203,7 +204,7 @@ class _Cutting:
         return not any(one.starts[0] <= plain.position < one.end for plain in differing for one in inner)
 
     def _are_free(self, inner: Sequence[LoopOfRun], loops: dict[int, list[LoopOfRun]]) -> bool:
-        """Whether the numbers of their rounds decide nothing else."""
+        """Whether the numbers of their iterations decide nothing else."""
         every = [loop for some in loops.values() for loop in some]
         for token in {loop.token for loop in inner} - {None}:
             pinned = sum(one.token == token and one.pinned for one in every)
@@ -216,8 +217,8 @@ class _Cutting:
         """What the run says of where among its events things are, and of its tensors, in the new run."""
         old, places = self.trace, cut.places
         done = {loop.end for loop in fit}
-        del trace.tensors[len(cut.numbers) :]  # no tensor ends a loop here, so none of these counts rounds
-        trace.rounds = [
+        del trace.tensors[len(cut.numbers) :]  # no tensor ends a loop here, so none of these counts iterations
+        trace.iterations = [
             replace(
                 one,
                 starts=tuple(places[at] for at in one.starts),
@@ -225,7 +226,7 @@ class _Cutting:
                 count=one.count if isinstance(one.count, Until) else cut.outside(one.count),
                 asked=tuple(map(cut.outside, one.asked)),
             )
-            for one in old.rounds
+            for one in old.iterations
             if one.end not in done
         ]
         trace.plain = [replace(one, position=places[one.position]) for one in old.plain]
@@ -241,6 +242,6 @@ class _Cutting:
 
 
 def _has_rows(trace: Trace) -> bool:
-    """Whether what leaves the call has a part for each round."""
+    """Whether what leaves the call has a part for each iteration."""
     recipes = [trace.result, *(recipe for some in trace.recipes.values() for recipe in some)]
     return any(isinstance(part, Repeat) for one in recipes if one is not None for part in parts_of(one))

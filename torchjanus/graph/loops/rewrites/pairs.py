@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
-from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.loop_records import Frames, LoopInstance
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["Part", "is_part", "parted"]
@@ -53,9 +53,9 @@ class Part:
         return found
 
 
-def is_part(origin: Origin | None) -> bool:
+def is_part(access_path: AccessPath | None) -> bool:
     """Whether this is such a list."""
-    return origin is not None and origin.step is Step.OF and isinstance(origin.key, Part)
+    return access_path is not None and access_path.step is Step.OF and isinstance(access_path.key, Part)
 
 
 def parted(trace: Trace) -> Trace:
@@ -69,7 +69,7 @@ def parted(trace: Trace) -> Trace:
 class _List:
     """A list of pairs that a run went through. ``gone``: the events that found its elements."""
 
-    origin: Origin
+    access_path: AccessPath
     length: int
     parts: dict[Any, Part]
     gone: frozenset[int]
@@ -77,8 +77,12 @@ class _List:
 
 
 def _lists(trace: Trace) -> Iterator[_List]:
-    lengths = {e.origin.base: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
-    counted = {rounds.count.origin.base for rounds in trace.rounds if isinstance(rounds.count, Read)}
+    lengths = {
+        e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+    }
+    counted = {
+        iterations.count.access_path.base for iterations in trace.iterations if isinstance(iterations.count, Read)
+    }
     for base, length in lengths.items():
         if base in counted and base is not None and length >= LEAST and not base.waits_for and not is_part(base):
             one = _list(trace, base, length)
@@ -86,7 +90,7 @@ def _lists(trace: Trace) -> Iterator[_List]:
                 yield one
 
 
-def _list(trace: Trace, base: Origin, length: int) -> _List | None:
+def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
     """The list that is found there, if it is one of pairs and nothing else is asked of these."""
     elements = {base.item(index): index for index in range(length)}
     makes: dict[int, tuple[type, int]] = {}
@@ -95,27 +99,29 @@ def _list(trace: Trace, base: Origin, length: int) -> _List | None:
     for position, event in enumerate(trace.events):
         if isinstance(event, Same) and (event.first in elements or event.second in elements):
             return None
-        if isinstance(event, Found) and event.origin in elements:
+        if isinstance(event, Found) and event.access_path in elements:
             cls = type(event.value)
             if event.kind != "object" or cls not in _CLASSES:
                 return None
-            makes[elements[event.origin]] = (cls, len(event.value))
+            makes[elements[event.access_path]] = (cls, len(event.value))
             gone.append(position)
-        elif isinstance(event, Found) and event.origin.base in elements:
-            at = elements[event.origin.base]
-            if event.origin.step is Step.LEN:
+        elif isinstance(event, Found) and event.access_path.base in elements:
+            at = elements[event.access_path.base]
+            if event.access_path.step is Step.LEN:
                 gone.append(position)
-            elif event.origin.step is Step.ITEM and event.kind == "tensor":
-                taken.setdefault(at, []).append(event.origin.key)
+            elif event.access_path.step is Step.ITEM and event.kind == "tensor":
+                taken.setdefault(at, []).append(event.access_path.key)
             else:
                 return None
-        elif isinstance(event, Found) and event.origin.base is not None and event.origin.base.base in elements:
+        elif (
+            isinstance(event, Found) and event.access_path.base is not None and event.access_path.base.base in elements
+        ):
             return None  # more is asked of a tensor than what is in it
         elif isinstance(event, Absent) and event.base in elements:
             if not event.present:
                 return None
             gone.append(position)
-        elif isinstance(event, Pinned) and isinstance(event.expr, Read) and event.expr.origin.base in elements:
+        elif isinstance(event, Pinned) and isinstance(event.expr, Read) and event.expr.access_path.base in elements:
             gone.append(position)
         elif hasattr(event, "base") and event.base in elements:
             return None
@@ -132,9 +138,9 @@ class _Parting(Rewriting):
     def __init__(self, old: Trace, one: _List) -> None:
         super().__init__(old)
         self.one = one
-        self.origins = {key: one.origin.then(Step.OF, part) for key, part in one.parts.items()}
-        self.length = Read(one.origin.then(Step.LEN))
-        self.count = Read(next(iter(self.origins.values())).then(Step.LEN))
+        self.access_paths = {key: one.access_path.then(Step.OF, part) for key, part in one.parts.items()}
+        self.length = Read(one.access_path.then(Step.LEN))
+        self.count = Read(next(iter(self.access_paths.values())).then(Step.LEN))
 
     def trace(self) -> Trace:
         old, one = self.old, self.one
@@ -145,34 +151,39 @@ class _Parting(Rewriting):
             places.append(len(events))
             if position == one.first:
                 events += (
-                    Found(origin.then(Step.LEN), one.length, "number", place=event.place)
-                    for origin in self.origins.values()
+                    Found(access_path.then(Step.LEN), one.length, "number", place=event.place)
+                    for access_path in self.access_paths.values()
                 )
             if position in one.gone:
                 continue
             made = self.event(event, operations)
             operations += isinstance(event, Op)
             if isinstance(event, Found):
-                made = replace(made, origin=self._origin(event.origin))
+                made = replace(made, access_path=self._access_path(event.access_path))
             elif isinstance(event, Held | Pinned) and event.expr.token == self.length.token:
                 made = replace(made, expr=self.count)
             events.append(made)
         places.append(len(events))
         moved = self.moved(lambda position, end: places[position], lambda end: places[end])
-        moved["rounds"] = [self._counted(rounds) for rounds in moved["rounds"]]
+        moved["iterations"] = [self._counted(iterations) for iterations in moved["iterations"]]
         moved["frames"] = [self._counted(frames) for frames in moved["frames"]]
         pins = {self.count.token if t == self.length.token else t: count for t, count in old.pins.items()}
-        origins = {number: self._origin(origin) for number, origin in old.origins.items()}
-        return self.made(events, origins=origins, pins=pins, **moved)
+        access_paths = {number: self._access_path(access_path) for number, access_path in old.access_paths.items()}
+        return self.made(events, access_paths=access_paths, pins=pins, **moved)
 
-    def _origin(self, origin: Origin) -> Origin:
+    def _access_path(self, access_path: AccessPath) -> AccessPath:
         """Where an element's tensor is found."""
-        above = origin.base
-        if origin.step is Step.ITEM and above is not None and above.base == self.one.origin and above.step is Step.ITEM:
-            return self.origins[origin.key].item(above.key)
-        return origin
+        above = access_path.base
+        if (
+            access_path.step is Step.ITEM
+            and above is not None
+            and above.base == self.one.access_path
+            and above.step is Step.ITEM
+        ):
+            return self.access_paths[access_path.key].item(above.key)
+        return access_path
 
-    def _counted(self, one: Rounds | Frames) -> Any:
+    def _counted(self, one: LoopInstance | Frames) -> Any:
         return replace(one, count=self._replaced(one.count))
 
     def _replaced(self, count: Any) -> Any:

@@ -11,32 +11,37 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
-from torchjanus.trace.rounds import Turns
+from torchjanus.trace.loop_records import LoopRecord
 from torchjanus.trace.values import Read
 
-__all__ = ["begin_of_round", "left_within", "spans", "unread"]
+__all__ = ["begin_of_iteration", "left_within", "spans", "unread"]
 
 
-def left_within(trace: Trace, origin: Origin) -> Iterator[Turns]:
-    """The loops that have as many rounds as this list is long, and were left before their end."""
-    length = Read(origin.then(Step.LEN)).token
-    for turns in trace.turns:
-        if turns.end is None and turns.starts and turns.count is not None and turns.count.token == length:
-            yield turns
+def left_within(trace: Trace, access_path: AccessPath) -> Iterator[LoopRecord]:
+    """The loops that have as many iterations as this list is long, and were left before their end."""
+    length = Read(access_path.then(Step.LEN)).token
+    for loop_record in trace.loop_records:
+        if (
+            loop_record.end is None
+            and loop_record.starts
+            and loop_record.count is not None
+            and loop_record.count.token == length
+        ):
+            yield loop_record
 
 
-def unread(trace: Trace, origin: Origin, length: int, read: Sequence[Any]) -> list[torch.Tensor] | None:
-    """The elements behind those that were read: one in each round, by a loop that was left. None where it is not just
-    these, or nobody knows whether the list is as it was."""
-    if not any(len(turns.starts) == len(read) for turns in left_within(trace, origin)):
+def unread(trace: Trace, access_path: AccessPath, length: int, read: Sequence[Any]) -> list[torch.Tensor] | None:
+    """The elements behind those that were read: one in each iteration, by a loop that was left. None where it is not
+    just these, or nobody knows whether the list is as it was."""
+    if not any(len(loop_record.starts) == len(read) for loop_record in left_within(trace, access_path)):
         return None
-    if any(getattr(event, "base", None) == origin and not isinstance(event, Found) for event in trace.events):
+    if any(getattr(event, "base", None) == access_path and not isinstance(event, Found) for event in trace.events):
         return None  # it is written, or asked for more
-    found = (event.value for event in trace.events if isinstance(event, Found) and event.origin == origin)
+    found = (event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)
     whole: Any = next(found, None)
     if type(whole) not in (list, tuple) or len(whole) != length:
         return None
@@ -45,17 +50,17 @@ def unread(trace: Trace, origin: Origin, length: int, read: Sequence[Any]) -> li
     return list(whole[len(read) :])
 
 
-def begin_of_round(trace: Trace, origin: Origin, at: int) -> int:
-    """Before which event the loop began that was left, if that is in its first round."""
-    for turns in left_within(trace, origin):
-        if turns.starts[0] <= at and (len(turns.starts) == 1 or at < turns.starts[1]):
-            return turns.starts[0]
+def begin_of_iteration(trace: Trace, access_path: AccessPath, at: int) -> int:
+    """Before which event the loop began that was left, if that is in its first iteration."""
+    for loop_record in left_within(trace, access_path):
+        if loop_record.starts[0] <= at and (len(loop_record.starts) == 1 or at < loop_record.starts[1]):
+            return loop_record.starts[0]
     return at
 
 
-def spans(trace: Trace, origin: Origin) -> Iterator[tuple[int, int]]:
-    """Between which events the rounds of such loops are, as far as the question that ended them."""
-    for turns in left_within(trace, origin):
-        last = turns.starts[-1]
+def spans(trace: Trace, access_path: AccessPath) -> Iterator[tuple[int, int]]:
+    """Between which events the iterations of such loops are, as far as the question that ended them."""
+    for loop_record in left_within(trace, access_path):
+        last = loop_record.starts[-1]
         asked = (n for n, event in enumerate(trace.events[last:], last + 1) if is_question(event))
-        yield turns.starts[0], next(asked, len(trace.events))
+        yield loop_record.starts[0], next(asked, len(trace.events))

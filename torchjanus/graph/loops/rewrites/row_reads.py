@@ -1,4 +1,5 @@
-"""Runs written anew with rows: what rounds, or what follows a loop, take of what another loop's rounds have made.
+"""Runs written anew with rows: what iterations, or what follows a loop, take of what another loop's iterations have
+made.
 
 Knows how such a run is written, not where that may be done: see ``loop_collected``.
 """
@@ -29,13 +30,14 @@ __all__ = ["Collecting", "First", "Rows", "plus"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the rounds of a loop take. ``rows``: the tensors in the order in which rounds come by them, ``count``: how
-    many these are; ``first``: which of them the first round takes, ``taken``: which one each round takes.
+    """What the iterations of a loop take. ``rows``: the tensors in the order in which iterations come by them,
+    ``count``: how many these are; ``first``: which of them the first iteration takes, ``taken``: which one each
+    iteration takes.
 
     They are stacked, if nothing else is said; ``bases``: what is stacked where they are these, detached. ``source``: a
-    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each round makes
-    its own, views of something that was there before. ``step``: whether the rounds go from the first to the last (1) or
-    from the last to the first (-1)."""
+    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each iteration
+    makes its own, views of something that was there before. ``step``: whether the iterations go from the first to the
+    last (1) or from the last to the first (-1)."""
 
     rows: tuple[int, ...]
     count: Expr
@@ -57,7 +59,7 @@ def plus(count: Expr, more: int) -> Expr:
 
 
 class _Stacking(Adding):
-    """A rewriting that stacks what rounds have made."""
+    """A rewriting that stacks what iterations have made."""
 
     def stacked(self, rows: Sequence[int], row: bool = False) -> int:
         """The number of one more tensor: a stack of these, or a row like the only one."""
@@ -88,7 +90,7 @@ class _Stacking(Adding):
 
 
 def _graded(like: Op) -> Modes:
-    """What has gradients goes on having them, though what comes first after the rounds, or in one, is quiet."""
+    """What has gradients goes on having them, though what comes first after the iterations, or in one, is quiet."""
     modes: Modes = replace(like.modes, grad=True, inference=False, autocast=())
     return modes
 
@@ -98,7 +100,7 @@ class First(_Stacking):
 
     def __init__(self, old: Trace, number: int, columns: Sequence[Rows]) -> None:
         super().__init__(old)
-        self.limit = sum(isinstance(event, Op) for event in old.events[: old.rounds[number].end])
+        self.limit = sum(isinstance(event, Op) for event in old.events[: old.iterations[number].end])
         self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
         self.firsts = {rows.taken[0]: first for rows, _, first in self.columns}
         self.others = {tensor for rows in columns for tensor in rows.rows}
@@ -113,7 +115,7 @@ class First(_Stacking):
         return replace(op, args=args, kwargs={key: self._argument(value, after) for key, value in op.kwargs.items()})
 
     def _argument(self, value: Any, after: int) -> Any:
-        """What an operation takes. What is in a list may be what all rounds have made."""
+        """What an operation takes. What is in a list may be what all iterations have made."""
         if isinstance(value, TensorRef):
             return TensorRef(self.firsts.get(value.number, value.number))
         return value if any(ref.number in self.others for ref in refs_in(value)) else self.values(value, after)
@@ -141,21 +143,21 @@ class Collecting(_Stacking):
 
     def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[Rows]) -> None:
         super().__init__(old)
-        self.rounds = old.rounds[number]
-        self.starts = self.rounds.starts[skipped:]
+        self.iterations = old.iterations[number]
+        self.starts = self.iterations.starts[skipped:]
         self.columns = columns
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in old.events)]
-        self.limits = [past[at] for at in (*self.starts, self.rounds.end)]
+        self.limits = [past[at] for at in (*self.starts, self.iterations.end)]
         self.stacks: dict[tuple[int, ...], int] = {}
         self.stacking: list[Op] = []  # what makes these
         for rows in columns:
             if rows.is_stacked and rows.rows not in self.stacks:
                 self.stacking += self._stacking(rows)
         self.row_of: list[dict[int, int]] = []
-        self.picks: list[list[Op]] = []  # of each round
-        for turn, at in enumerate(self.starts):
+        self.picks: list[list[Op]] = []  # of each iteration
+        for iteration, at in enumerate(self.starts):
             self.row_of.append({})
-            self.picks.append([op for rows in columns for op in self._picked(rows, turn, at)])
+            self.picks.append([op for rows in columns for op in self._picked(rows, iteration, at)])
 
     def _stacking(self, rows: Rows) -> Iterator[Op]:
         like = self._first(self.starts[0])
@@ -168,25 +170,25 @@ class Collecting(_Stacking):
         else:
             yield self.stack(rows.rows, out, like)
 
-    def _picked(self, rows: Rows, turn: int, at: int) -> Iterator[Op]:
-        """What gives a round its row."""
-        taken, like = rows.taken[turn], self._first(at)
+    def _picked(self, rows: Rows, iteration: int, at: int) -> Iterator[Op]:
+        """What gives an iteration its row."""
+        taken, like = rows.taken[iteration], self._first(at)
         if rows.again:
             made: dict[int, int] = {}
-            for op in rows.again[turn]:
+            for op in rows.again[iteration]:
                 args, kwargs = ((self._renamed(part, made)) for part in (op.args, op.kwargs))
                 made[op.outs[0].number] = out = self.like(op.outs[0].number)
                 yield replace(op, args=args, kwargs=kwargs, outs=(TensorRef(out),))
-            self.row_of[turn][taken] = made[taken]
+            self.row_of[iteration][taken] = made[taken]
             return
-        self.row_of[turn][taken] = out = self.stacked((taken,), row=True)
+        self.row_of[iteration][taken] = out = self.stacked((taken,), row=True)
         if rows.source is not None:
             number, dim = rows.source
-            args = (TensorRef(number), dim, rows.first + turn)
+            args = (TensorRef(number), dim, rows.first + iteration)
             select: Any = torch.select if rows.step > 0 else select_back
             yield Op(select, "torch.select", args, {}, (TensorRef(out),), _graded(like), like.place)
         else:
-            yield self.pick(self.stacks[rows.rows], rows.first + turn, out, like)
+            yield self.pick(self.stacks[rows.rows], rows.first + iteration, out, like)
 
     def _renamed(self, value: Any, made: dict[int, int]) -> Any:
         if isinstance(value, TensorRef):
@@ -198,8 +200,8 @@ class Collecting(_Stacking):
         return value
 
     def tensor(self, number: int, after: int) -> int:
-        turn = bisect.bisect_right(self.limits, after) - 1
-        return self.row_of[turn].get(number, number) if 0 <= turn < len(self.row_of) else number
+        iteration = bisect.bisect_right(self.limits, after) - 1
+        return self.row_of[iteration].get(number, number) if 0 <= iteration < len(self.row_of) else number
 
     def position(self, after: int) -> int:
         if after < self.limits[0]:
@@ -207,15 +209,15 @@ class Collecting(_Stacking):
         return after + len(self.stacking) + len(self.picks[0]) * sum(start < after for start in self.limits[:-1])
 
     def _where(self, number: int, after: int) -> tuple[int, int]:
-        """A tensor of which a number speaks, and the position at which it does. Where a round begins that may be a row
-        which has just been picked, or one of the round before."""
-        turn, at = bisect.bisect_right(self.limits, after) - 1, self.position(after)
-        begun = turn >= 0 and after == self.limits[turn]
+        """A tensor of which a number speaks, and the position at which it does. Where an iteration begins that may be a
+        row which has just been picked, or one of the iteration before."""
+        iteration, at = bisect.bisect_right(self.limits, after) - 1, self.position(after)
+        begun = iteration >= 0 and after == self.limits[iteration]
         found = self.tensor(number, after)
         if begun and found != number:
             return found, at + len(self.picks[0])
-        if begun and turn and number in self.row_of[turn - 1]:
-            return self.row_of[turn - 1][number], at
+        if begun and iteration and number in self.row_of[iteration - 1]:
+            return self.row_of[iteration - 1][number], at
         return found, at
 
     def expr(self, expr: Any) -> Any:
@@ -259,9 +261,9 @@ class Collecting(_Stacking):
                 self._forget(rows, *rows.source, events)
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
         held = [self._held(rows) for rows in self.columns]
-        moved["rounds"] = [
-            replace(new, asked=(*new.asked, *held)) if one is self.rounds else new
-            for one, new in zip(old.rounds, moved["rounds"], strict=True)
+        moved["iterations"] = [
+            replace(new, asked=(*new.asked, *held)) if one is self.iterations else new
+            for one, new in zip(old.iterations, moved["iterations"], strict=True)
         ]
         made = self.made(events, **moved)
         for rows in self.columns:
@@ -281,11 +283,11 @@ class Collecting(_Stacking):
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
 
     def _held(self, rows: Rows) -> Expr:
-        """There are as many rows as the rounds take. Where they go backwards, it depends on their number, or on that of
-        the rows, with which of these they begin: one is always as much more than the other."""
-        count = self.rounds.count
+        """There are as many rows as the iterations take. Where they go backwards, it depends on their number, or on
+        that of the rows, with which of these they begin: one is always as much more than the other."""
+        count = self.iterations.count
         assert isinstance(count, Expr)
-        skipped = len(self.rounds.starts) - len(self.starts)
+        skipped = len(self.iterations.starts) - len(self.starts)
         if rows.step < 0:
             return Apply(operator.eq, (rows.count, plus(count, len(rows.rows) - len(rows.taken) - skipped)))
         return Apply(operator.ge, (rows.count, plus(count, rows.first - skipped)))

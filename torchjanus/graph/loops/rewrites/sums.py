@@ -1,8 +1,9 @@
-"""Sums over the rounds of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a tensor.
+"""Sums over the iterations of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a
+tensor.
 
-The first round adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
-traces. It is done where every round of a run adds, or in whose rounds something decides the first one, or the second:
-in what the first alone has seen of the number it is that number.
+The first iteration adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
+traces. It is done where every iteration of a run adds, or in whose iterations something decides the first one, or the
+second: in what the first alone has seen of the number it is that number.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchjanus.graph.loops.rewrites.accumulators import add_anew, sub_anew
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.rounds import Frames, Rounds, Until
+from torchjanus.trace.loop_records import Frames, LoopInstance, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
@@ -38,8 +39,9 @@ _LATER = {
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """``name``: the variable, if that is known. ``first``: the position of the first round's addition; ``other``: that
-    of another round's at the same place of the program, which takes the sum at ``place`` among its arguments."""
+    """``name``: the variable, if that is known. ``first``: the position of the first iteration's addition; ``other``:
+    that of another iteration's at the same place of the program, which takes the sum at ``place`` among its
+    arguments."""
 
     name: Any
     first: int
@@ -66,7 +68,7 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
         return
     for name, (kind, value, *_) in frames.states[0].items():
         if kind in ("int", "float") and repr(value) in ("0", "0.0"):
-            later = frames.states[1].get(name) == frames.states[0][name]  # the first round lets it be
+            later = frames.states[1].get(name) == frames.states[0][name]  # the first iteration lets it be
             row = [state.get(name) for state in frames.states[1 + later :]]
             if row and all(held is not None and held[0] == "tensor" for held in row):
                 limits = (*frames.starts[later:], frames.end)
@@ -78,8 +80,8 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
 def _sum(
     trace: Trace, limits: Sequence[int], name: Any, value: Any, sums: Sequence[int], known: set[Place]
 ) -> _Sum | None:
-    """Where each round makes the next of these sums of the one before, or lets that be. ``limits``: before which events
-    the rounds begin, and the last one ends."""
+    """Where each iteration makes the next of these sums of the one before, or lets that be. ``limits``: before which
+    events the iterations begin, and the last one ends."""
     made_by = [number for number, tensor in enumerate(sums) if not number or tensor != sums[number - 1]]
     if len(set(sums)) < len(made_by) or trace.kinds.get(sums[0], (None,))[0] != ():
         return None
@@ -112,7 +114,7 @@ def _sum(
 
 
 def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
-    """How often rounds take the sum that they find, or ask for it."""
+    """How often iterations take the sum that they find, or ask for it."""
     count = 0
     for (start, end), number in zip(itertools.pairwise(limits[1:]), sums, strict=False):
         for event in trace.events[start:end]:
@@ -129,20 +131,21 @@ def _is(arg: Any, value: Any) -> bool:
     return type(arg) is type(value) and bool(arg == value)
 
 
-def begun_within(trace: Trace, loops: Sequence[Rounds]) -> Trace:
-    """The run in which the sums of these loops, some of which are in rounds of others, begin with tensors before all of
-    them. What is added is a single number, so that the sum of it and a tensor of one is the same to the last bit."""
-    for number in [number for number, rounds in enumerate(trace.rounds) if rounds in loops]:
-        while (one := next(_added(trace, trace.rounds[number]), None)) is not None:
-            trace = _Beginning(trace, one, _before_rounds(trace, trace.rounds[number].starts[0])).trace()
+def begun_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
+    """The run in which the sums of these loops, some of which are in iterations of others, begin with tensors before
+    all of them. What is added is a single number, so that the sum of it and a tensor of one is the same to the last
+    bit."""
+    for number in [number for number, iterations in enumerate(trace.iterations) if iterations in loops]:
+        while (one := next(_added(trace, trace.iterations[number]), None)) is not None:
+            trace = _Beginning(trace, one, _before_iterations(trace, trace.iterations[number].starts[0])).trace()
     return trace
 
 
-def _added(trace: Trace, rounds: Rounds) -> Iterator[_Sum]:
-    """Where the first round adds to the number 0 what the second adds to that sum."""
-    if len(rounds.starts) < 2 or isinstance(rounds.count, Until):
+def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
+    """Where the first iteration adds to the number 0 what the second adds to that sum."""
+    if len(iterations.starts) < 2 or isinstance(iterations.count, Until):
         return
-    start, middle, *rest = (*rounds.starts, rounds.end)
+    start, middle, *rest = (*iterations.starts, iterations.end)
     for first in range(start, middle):
         event = trace.events[first]
         if not isinstance(event, Op) or event.name not in _ADDING or event.kwargs or len(event.args) != 2:
@@ -159,9 +162,10 @@ def _added(trace: Trace, rounds: Rounds) -> Iterator[_Sum]:
                     yield _Sum(None, first, other, later.args.index(event.outs[0]))
 
 
-def _before_rounds(trace: Trace, at: int) -> int:
-    """Where that is, if it is in the first round of another loop: before that one, so that its rounds stay alike."""
-    loops = (rounds.starts for rounds in trace.rounds if len(rounds.starts) > 1)
+def _before_iterations(trace: Trace, at: int) -> int:
+    """Where that is, if it is in the first iteration of another loop: before that one, so that its iterations stay
+    alike."""
+    loops = (iterations.starts for iterations in trace.iterations if len(iterations.starts) > 1)
     return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 

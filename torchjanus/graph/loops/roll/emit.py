@@ -1,6 +1,6 @@
 """Writes a program anew with some of its segments as loop nodes: a pure rewriting of programs.
 
-Knows what the arguments of the rounds are, not how that was found out.
+Knows what the arguments of the iterations are, not how that was found out.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torchjanus.graph.ir.loop_matching import Rolled, Unfit
 from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.ir.repetition import leaves_of
-from torchjanus.graph.loops.roll.inputs import RoundInputs, filled
+from torchjanus.graph.loops.roll.inputs import IterationInputs, filled
 from torchjanus.graph.loops.roll.uses import (
     as_expected,
     asked_by,
@@ -121,10 +121,10 @@ class _Emission:
         stacks: dict[tuple[Ref, ...], Ref],
     ) -> None:
         self.work, self.loop, self.used, self.escaping, self.stacks = work, loop, used, escaping, stacks
-        self.given = RoundInputs(work, loop, used)
+        self.given = IterationInputs(work, loop, used)
 
     def emit(self, asked: Sequence[Assertion] = ()) -> None:
-        """``asked``: what the rounds assert, where that ends them."""
+        """``asked``: what the iterations assert, where that ends them."""
         loop = self.loop
         inputs = self.given
         plans = [inputs.plan(position) for position in range(loop.segment.length)]
@@ -135,7 +135,7 @@ class _Emission:
         nodes: list[Node] = []
         hoisted = {position for position, plan in enumerate(plans) if plan is None}
         for position, plan in enumerate(plans):
-            node = loop.rounds[-1][position]
+            node = loop.iterations[-1][position]
             if plan is None:
                 names[position, 0] = Ref(base["stacked"] + inputs.columns["hoisted", position])
                 if rest := inputs.rests.get(position):
@@ -232,15 +232,15 @@ class _Emission:
             work.assertions.append(Assertion(enough, True, len(work.nodes), asked.place))
 
     def _last(self, key: tuple[int, int]) -> Ref:
-        return self.loop.rounds[-1][key[0]].outs[key[1]]
+        return self.loop.iterations[-1][key[0]].outs[key[1]]
 
     def _all(self, key: tuple[int, int]) -> tuple[Ref, ...]:
-        return tuple(nodes[key[0]].outs[key[1]] for nodes in self.loop.rounds)
+        return tuple(nodes[key[0]].outs[key[1]] for nodes in self.loop.iterations)
 
     def _rows(self, hoisted: set[int]) -> list[tuple[int, int]]:
-        """The results of rounds that are wanted of more rounds than the last, or are not carried."""
+        """The results of iterations that are wanted of more iterations than the last, or are not carried."""
         found = []
-        for position, node in enumerate(self.loop.rounds[-1]):
+        for position, node in enumerate(self.loop.iterations[-1]):
             if position in hoisted:
                 continue
             for which, ref in enumerate(node.outs):

@@ -1,6 +1,6 @@
-"""What the rounds of a loop are given, and what of it is computed before them for all rounds at once.
+"""What the iterations of a loop are given, and what of it is computed before them for all iterations at once.
 
-Knows how the arguments of rounds were found, not what becomes of their results.
+Knows how the arguments of iterations were found, not what becomes of their results.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from torchjanus.graph.loops.roll.uses import Stepping, count_up, is_counting, on
 from torchjanus.graph.operators.number_operands import is_arithmetic, taking
 from torchjanus.graph.tracing.trace_program import substitute
 
-__all__ = ["LARGE_TABLE", "RoundInputs", "filled"]
+__all__ = ["LARGE_TABLE", "IterationInputs", "filled"]
 
 LARGE_TABLE = 1 << 17  # elements: clearing and adding up gradients of that size takes as long as a cell of an LSTM
 
@@ -35,26 +35,26 @@ class Work(Protocol):
         ...
 
 
-class RoundInputs:
-    """What the rounds of one loop are given. Writes the nodes that compute it."""
+class IterationInputs:
+    """What the iterations of one loop are given. Writes the nodes that compute it."""
 
     def __init__(self, work: Work, loop: Rolled, used: set[int]) -> None:
         self.work, self.loop, self.used = work, loop, used
         self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
         marked = loop.segment.marks  # then it is known where the loop is written
         self.place = work.old.nodes[loop.segment.start - 1].place if marked else loop.nodes[0].place
-        self.carried: dict[Any, int] = {}  # (node, result) of the round before -> number
+        self.carried: dict[Any, int] = {}  # (node, result) of the iteration before -> number
         self.starts: list[Ref] = []
         self.stacked: list[Ref] = []
         self.columns: dict[Any, int] = {}
-        # Of rows that are taken by the round's number, how they are indexed.
+        # Of rows that are taken by the iteration's number, how they are indexed.
         self.rests: dict[int, tuple[Any, ...]] = {}
         self.same: dict[int, int] = {}
-        self.slots: dict[Slot, Ref] = {}  # numbers that all rounds are given, as tensors
+        self.slots: dict[Slot, Ref] = {}  # numbers that all iterations are given, as tensors
         self.taking: dict[int, Any] = {}  # what takes such a tensor where the call of this number takes a number
-        self.sizes: list[Symbol | Measured] = []  # that the rounds compute with
-        self.loose = False  # whether there may be more rows than rounds
-        self.count: Any = loop.segment.count if loop.segment.marks else len(loop.rounds)
+        self.sizes: list[Symbol | Measured] = []  # that the iterations compute with
+        self.loose = False  # whether there may be more rows than iterations
+        self.count: Any = loop.segment.count if loop.segment.marks else len(loop.iterations)
 
     def node(self, func: Any, args: tuple[Any, ...], outs: tuple[Ref, ...], grad: bool = True) -> None:
         """Write a call."""
@@ -62,9 +62,9 @@ class RoundInputs:
         self.work.nodes.append(Node(func, args, {}, outs, modes, self.place))
 
     def plan(self, position: int) -> list[tuple[str, Any]] | None:
-        """Where each argument of the node comes from; None if all rounds' calls are made before the loop."""
+        """Where each argument of the node comes from; None if all iterations' calls are made before the loop."""
         found = self.loop.arguments[position]
-        nodes = [nodes[position] for nodes in self.loop.rounds]
+        nodes = [nodes[position] for nodes in self.loop.iterations]
         if self._looks_up(position, nodes[-1]):
             return None
         numbers = [one for one in found if one.kind in ("numbers", "slot")]
@@ -105,8 +105,8 @@ class RoundInputs:
 
     def _looks_up(self, position: int, node: Node) -> bool:
         """Whether this looks a row's words up in a large table. Those of all rows are looked up before the loop, then:
-        the table's gradient is one, and not as many as there are rounds, each as large as the table. In eager's order
-        those are summed only where they are not one, so that small ones are left as they are."""
+        the table's gradient is one, and not as many as there are iterations, each as large as the table. In eager's
+        order those are summed only where they are not one, so that small ones are left as they are."""
         found = self.loop.arguments[position]
         kinds = [one.kind for one in found]
         if call_name(node) != "embedding" or kinds[:2] not in (["own", "same"], ["rows", "same"]):
@@ -115,13 +115,13 @@ class RoundInputs:
         inputs = self.work.old.inputs
         if table.key.index >= len(inputs) or inputs[table.key.index].example.numel() < LARGE_TABLE:
             return False
-        outs = {nodes[position].outs[0].index for nodes in self.loop.rounds}
+        outs = {nodes[position].outs[0].index for nodes in self.loop.iterations}
         if (
             any(one.kind != "constant" for one in others)
             or node.kwargs.get("max_norm") is not None  # changes the table
             or node.kwargs.get("sparse")
             or self.loop.segment.until is not None
-            or isinstance(self.count, Slot)  # then there may be more rows than rounds
+            or isinstance(self.count, Slot)  # then there may be more rows than iterations
             or outs & self.used
             or any(one.kind == "carried" and one.key == (position, 0) for all in self.loop.arguments for one in all)
         ):
@@ -157,7 +157,7 @@ class RoundInputs:
         return self.work.old.slots[value.index].type if isinstance(value, Slot) else type(value)
 
     def _slot(self, slot: Slot) -> int:
-        """The number, as a tensor that all rounds are given."""
+        """The number, as a tensor that all iterations are given."""
         if slot not in self.slots:
             self.slots[slot] = out = self.work.fresh()
             dtype = torch.float64 if self._type(slot) is float else torch.int64
@@ -207,7 +207,8 @@ class RoundInputs:
         return None
 
     def _one_later(self, refs: tuple[Ref, ...]) -> Ref:
-        """The rows of the rounds before (``before = row`` at a round's end), and what the first one takes for it."""
+        """The rows of the iterations before (``before = row`` at an iteration's end), and what the first one takes for
+        it."""
         rows = self._unbound(refs[1:])
         if rows is None or self.loose:
             raise Unfit
@@ -246,7 +247,7 @@ class RoundInputs:
         return out
 
     def _hoist(self, position: int, nodes: list[Node]) -> None:
-        """``x[:, t]`` of all rounds at once."""
+        """``x[:, t]`` of all iterations at once."""
         steps = (
             stepping([node.args for node in nodes])
             if call_name(nodes[0]) in ("__getitem__", "_getitem", "select", SELECT_BACK)
@@ -274,7 +275,7 @@ class RoundInputs:
             raise Unfit
 
     def _own(self, value: Any) -> Any:
-        """A constant of the rounds; a size as the round knows it."""
+        """A constant of the iterations; a size as the iteration knows it."""
         if isinstance(value, Formula):
             return Formula(value.func, tuple(map(self._own, value.args)))
         if not isinstance(value, Symbol | Measured):

@@ -20,11 +20,11 @@ from torchjanus.graph.ir.dimensions import geometries, is_size
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
-from torchjanus.trace.rounds import Rounds
+from torchjanus.trace.loop_records import LoopInstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "select_back", "size_of", "turned", "unread", "value_of"]
+__all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "reversed_loops", "select_back", "size_of", "unread", "value_of"]
 
 
 def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
@@ -41,22 +41,22 @@ UNBIND_BACK, SELECT_BACK = unbind_back.__name__, select_back.__name__
 UNBINDING = ("Tensor.unbind", "torch.unbind")
 
 
-def turned(trace: Trace) -> Trace:
+def reversed_loops(trace: Trace) -> Trace:
     """The run with its loops that go backwards turned; itself where there are none."""
-    loops = [one for one in trace.rounds if len(one.starts) > 1 and isinstance(one.count, Expr)]
+    loops = [one for one in trace.iterations if len(one.starts) > 1 and isinstance(one.count, Expr)]
     events: dict[int, Op] = {}
-    rounds = {id(one): one for one in trace.rounds}
+    iterations = {id(one): one for one in trace.iterations}
     takers = _takers(trace) if loops else {}
     for loop in loops:
         events.update(_unbindings(trace, loop, takers))
         if found := dict(_selections(trace, loop)):
             events.update((position, op) for position, (op, _) in found.items())
             asked = {expr.token: expr for _, expr in found.values() if expr is not None}
-            rounds[id(loop)] = replace(loop, asked=tuple(asked.values()))
+            iterations[id(loop)] = replace(loop, asked=tuple(asked.values()))
     if not events:
         return trace
     written = [events.get(position, event) for position, event in enumerate(trace.events)]
-    made = replace(trace, events=written, rounds=[rounds[id(one)] for one in trace.rounds])
+    made = replace(trace, events=written, iterations=[iterations[id(one)] for one in trace.iterations])
     made.alive = [*trace.alive, trace]
     made.fetched = {**trace.fetched, **dict(_sizes(made))}
     return made
@@ -64,13 +64,13 @@ def turned(trace: Trace) -> Trace:
 
 def _sizes(trace: Trace) -> Iterator[tuple[Any, int]]:
     """What the sizes are that are asked."""
-    for leaf in (leaf for loop in trace.rounds for expr in loop.asked for leaf in leaves(expr)):
+    for leaf in (leaf for loop in trace.iterations for expr in loop.asked for leaf in leaves(expr)):
         if isinstance(leaf, Size) and (length := _length(trace, leaf.ref)) is not None:
             yield leaf.token, length[leaf.dim]
 
 
-def _rounds(loop: Rounds, position: int) -> int | None:
-    """In which round that is."""
+def _iterations(loop: LoopInstance, position: int) -> int | None:
+    """In which iteration that is."""
     if not loop.starts or not loop.starts[0] <= position < loop.end:
         return None
     return sum(start <= position for start in loop.starts) - 1
@@ -87,17 +87,17 @@ def _takers(trace: Trace) -> dict[int, list[int]]:
     return takers
 
 
-def _unbindings(trace: Trace, loop: Rounds, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
+def _unbindings(trace: Trace, loop: LoopInstance, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
     """The unbindings whose rows this loop takes from the last to the first, with these in its order."""
-    made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, how-manieth
+    made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, index
     for position, event in enumerate(trace.events[: loop.starts[0]]):
         if isinstance(event, Op) and event.name in UNBINDING and len(event.outs) == len(loop.starts):
             made.update((ref.number, (position, which)) for which, ref in enumerate(event.outs))
     taken: dict[int, set[int | None]] = {}
     for number, (unbinding, which) in made.items():
         for position in takers[number]:
-            number_of_round = _rounds(loop, position)
-            down = number_of_round is not None and which == len(loop.starts) - 1 - number_of_round
+            number_of_iteration = _iterations(loop, position)
+            down = number_of_iteration is not None and which == len(loop.starts) - 1 - number_of_iteration
             taken.setdefault(unbinding, set()).add(which if down else None)
     for unbinding, which_ones in taken.items():
         if which_ones == set(range(len(loop.starts))):
@@ -119,8 +119,9 @@ def _tensors_of(event: Op) -> Iterator[int]:
     return within((event.args, event.kwargs))
 
 
-def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
-    """The rows that the rounds select by numbers that go down, by numbers that go up; and what must hold for that."""
+def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
+    """The rows that the iterations select by numbers that go down, by numbers that go up; and what must hold for
+    that."""
     limits = [*loop.starts, loop.end]
     rows = [
         [p for p in range(begin, end) if isinstance(trace.events[p], Op)] for begin, end in itertools.pairwise(limits)
@@ -145,15 +146,15 @@ def _selections(trace: Trace, loop: Rounds) -> Iterator[tuple[int, tuple[Op, Exp
                 continue
             base, more = loop.count, more - len(loop.starts)
         size = length[dim] if base is None else length[dim] - value_of(trace, base)
-        first = -1 - more + (0 if base is None else size)  # which row from the last one the first round selects
+        first = -1 - more + (0 if base is None else size)  # which row from the last one the first iteration selects
         if first < 0:
             continue
         held = None
         if base is not None:
             of_tensor = size_of(trace, number, dim, before[loop.starts[0]])
             held = Apply(operator.eq, (Apply(operator.sub, (of_tensor, base)), size))
-        for turn, (position, op) in enumerate(zip(column, ops, strict=True)):
-            args = (op.args[0], dim, first + turn)
+        for iteration, (position, op) in enumerate(zip(column, ops, strict=True)):
+            args = (op.args[0], dim, first + iteration)
             yield position, (replace(op, func=select_back, name="torch.select", args=args), held)
 
 
@@ -163,7 +164,7 @@ def value_of(trace: Trace, expr: Any) -> int:
         made: int = expr.func(*(value_of(trace, arg) for arg in expr.args))
         return made
     if isinstance(expr, Read):
-        found = next(e for e in trace.events if isinstance(e, Found) and e.origin.token == expr.origin.token)
+        found = next(e for e in trace.events if isinstance(e, Found) and e.access_path.token == expr.access_path.token)
         return int(found.value)
     return int(trace.fetched[expr.token] if isinstance(expr, Size) else expr)
 
@@ -212,25 +213,28 @@ def _sum(value: Any) -> tuple[Expr | None, int]:
 
 def _length(trace: Trace, number: int) -> Sequence[int] | None:
     """The sizes of a tensor."""
-    origin, kind = trace.origins.get(number), trace.kinds.get(number)
-    if origin is not None:
-        return geometries(trace).get(origin.token, (None,))[0]
+    access_path, kind = trace.access_paths.get(number), trace.kinds.get(number)
+    if access_path is not None:
+        return geometries(trace).get(access_path.token, (None,))[0]
     return None if kind is None else kind[0]
 
 
 def size_of(trace: Trace, number: int, dim: int, after: int) -> Expr:
     """Where its size is read."""
-    origin = trace.origins.get(number)
-    return Size(number, dim, after) if origin is None else Read(origin.then(Step.SIZE, dim))
+    access_path = trace.access_paths.get(number)
+    return Size(number, dim, after) if access_path is None else Read(access_path.then(Step.SIZE, dim))
 
 
 def unread(trace: Trace, asked: Sequence[Expr], place: Place) -> Iterator[Found]:
     """The sizes that are asked for, and that the run itself has not looked at."""
-    found = {event.origin.token for event in trace.events if isinstance(event, Found)}
+    found = {event.access_path.token for event in trace.events if isinstance(event, Found)}
     for leaf in (leaf for expr in asked for leaf in leaves(expr)):
-        if isinstance(leaf, Read) and is_size(leaf.origin) and leaf.origin.token not in found:
-            found.add(leaf.origin.token)
-            assert leaf.origin.base is not None
+        if isinstance(leaf, Read) and is_size(leaf.access_path) and leaf.access_path.token not in found:
+            found.add(leaf.access_path.token)
+            assert leaf.access_path.base is not None
             yield Found(
-                leaf.origin, geometries(trace)[leaf.origin.base.token][0][leaf.origin.key], "number", place=place
+                leaf.access_path,
+                geometries(trace)[leaf.access_path.base.token][0][leaf.access_path.key],
+                "number",
+                place=place,
             )

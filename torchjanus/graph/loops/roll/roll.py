@@ -1,4 +1,5 @@
-"""Rolls a program up: where it makes the same calls round after round, one node makes all rounds (JANUS 4.2.1).
+"""Rolls a program up: where it makes the same calls iteration after iteration, one node makes all iterations (JANUS
+4.2.1).
 
 What is rolled computes what was unrolled. What does not fit stays as it is.
 """
@@ -11,20 +12,20 @@ from collections.abc import Iterator
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.ir.loop_matching import Rolled, Unfit
 from torchjanus.graph.ir.program import Program, Slot
-from torchjanus.graph.ir.repetition import begin_rounds, end_rounds, marked, segments
+from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
 from torchjanus.graph.loops.roll.emit import rewritten
-from torchjanus.graph.loops.roll.training import functional_rounds
+from torchjanus.graph.loops.roll.training import functional_iterations
 
 __all__ = ["LEAST", "counts_of", "is_cut_down", "is_nested", "place_of_loop", "roll", "roll_marked"]
 
-LEAST = 17  # rounds that are worth a loop: fewer are unrolled
+LEAST = 17  # iterations that are worth a loop: fewer are unrolled
 WORTH = 20  # nodes that must be saved
-_REMEDY = "Let all rounds do the same with what they carry on and with what is theirs by their number."
+_REMEDY = "Let all iterations do the same with what they carry on and with what is theirs by their number."
 
 
 def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
     """The program with its loops rolled up, the most promising form first; none where nothing repeats."""
-    found = [s for s in segments(program.nodes, least) if s.length * (s.rounds - 1) >= WORTH]
+    found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
     fit: list[Rolled] = []
     for segment in found:
         try:
@@ -36,25 +37,25 @@ def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
     if fit:
         yield rewritten(program, fit)
     if len(fit) > 1:
-        largest = max(fit, key=lambda rolled: rolled.segment.length * rolled.segment.rounds)
+        largest = max(fit, key=lambda rolled: rolled.segment.length * rolled.segment.iterations)
         yield rewritten(program, [largest])
 
 
 def is_cut_down(program: Program) -> bool:
-    """Whether the program has only the first rounds of some loops: it must be rolled up."""
-    return any(node.func is begin_rounds for node in program.nodes)
+    """Whether the program has only the first iterations of some loops: it must be rolled up."""
+    return any(node.func is begin_iterations for node in program.nodes)
 
 
 def is_nested(program: Program) -> bool:
-    """Whether rounds of a loop that is cut down have loops in them: all numbers of rounds are sizes then."""
-    marks = [node.func for node in program.nodes if node.func in (begin_rounds, end_rounds)]
-    return any(one is other is begin_rounds for one, other in itertools.pairwise(marks))
+    """Whether iterations of a loop that is cut down have loops in them: all numbers of iterations are sizes then."""
+    marks = [node.func for node in program.nodes if node.func in (begin_iterations, end_iterations)]
+    return any(one is other is begin_iterations for one, other in itertools.pairwise(marks))
 
 
 def counts_of(program: Program) -> Iterator[int]:
-    """The slots that say how many rounds a loop has, or may have."""
+    """The slots that say how many iterations a loop has, or may have."""
     for node in program.nodes:
-        if node.func is begin_rounds:
+        if node.func is begin_iterations:
             count, limit = node.args[0], node.args[3] if len(node.args) > 3 else None
             yield from (one.index for one in (count, limit) if isinstance(one, Slot))
 
@@ -63,7 +64,7 @@ def roll_marked(program: Program) -> Program:
     """The program with the loops that were cut down rolled up. Raises Refused."""
     place = place_of_loop(program)
     try:
-        program = functional_rounds(program)
+        program = functional_iterations(program)
         while is_cut_down(program):  # those within others first
             found = marked(program.nodes)
             if found is None:
@@ -76,10 +77,10 @@ def roll_marked(program: Program) -> Program:
             program = rewritten(program, loops)
         return program
     except Unfit:
-        what = "the rounds of a loop whose trip count changes are not all alike"
+        what = "the iterations of a loop whose trip count changes are not all alike"
         raise Refused(Refusal(place, what, "Each trip count has an entry of its own.", _REMEDY)) from None
 
 
 def place_of_loop(program: Program) -> Place:
     """Where the first loop of those that were cut down is written."""
-    return next((node.place for node in program.nodes if node.func is begin_rounds), NOWHERE)
+    return next((node.place for node in program.nodes if node.func is begin_iterations), NOWHERE)

@@ -1,14 +1,15 @@
-"""Rounds that train (``loss.backward()``, ``optimizer.step()``), told as functions of what they change.
+"""Iterations that train (``loss.backward()``, ``optimizer.step()``), told as functions of what they change.
 
-What a round does to the world is made its argument and its result, as a compiler makes loops functional: each tensor
-from before the round that it changes in place, and each gradient that it adds to or leaves, is handed from round to
-round. A round begins with tensors of its own that hold those values, does what the user's did, backward and update
-included, and leaves their new values; behind the loop these are put back into the tensors. No gradient flows between
-rounds, nor into them or out of them, so the loop needs no direction backwards.
+What an iteration does to the world is made its argument and its result, as a compiler makes loops functional: each
+tensor from before the iteration that it changes in place, and each gradient that it adds to or leaves, is handed from
+iteration to iteration. An iteration begins with tensors of its own that hold those values, does what the user's did,
+backward and update included, and leaves their new values; behind the loop these are put back into the tensors. No
+gradient flows between iterations, nor into them or out of them, so the loop needs no direction backwards.
 
-What happens to the gradient of a parameter in a round is one of four things (``Keeping``); where it is only added to,
-the first round adds to -0.0, which changes no number. That the parameters which seem to get gradients do is found out
-when the round is traced. A pure rewriting of programs; raises Unfit where a round is not of that kind.
+What happens to the gradient of a parameter in an iteration is one of four things (``Keeping``); where it is only added
+to, the first iteration adds to -0.0, which changes no number. That the parameters which seem to get gradients do is
+found out when the iteration is traced. A pure rewriting of programs; raises Unfit where an iteration is not of that
+kind.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from torchjanus.graph.ir.user_code import MARKS
 from torchjanus.graph.tracing.early_release import SET_GRAD
 from torchjanus.graph.tracing.trace_program import substitute
 
-__all__ = ["functional_rounds"]
+__all__ = ["functional_iterations"]
 
 _GET_GRAD = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _CUTTING = frozenset("detach detach_ item argmax argmin argsort bool long int".split())
 
 
 class Keeping(enum.Enum):
-    """What rounds do with the gradient of one parameter."""
+    """What iterations do with the gradient of one parameter."""
 
     UNTOUCHED = "none flows into it"
     ADDED = "it is added to what there was"
@@ -44,7 +45,7 @@ class Keeping(enum.Enum):
     USED_UP = "it is made where there was none, and thrown away in the end"
 
 
-def functional_rounds(program: Program) -> Program:
+def functional_iterations(program: Program) -> Program:
     """The program with those of its loops that train told as functions of what they change. Raises Unfit."""
     done = 0
     while True:
@@ -62,31 +63,31 @@ def functional_rounds(program: Program) -> Program:
 
 
 def values_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """What a tensor holds before the rounds that change it. Raises Refused where a gradient would flow into it."""
+    """What a tensor holds before the iterations that change it. Raises Refused where a gradient would flow into it."""
     if tensor.requires_grad != requires_grad or tensor.grad_fn is not None:
         raise _refused("changes a tensor that has a backward graph")
     return tensor.detach()
 
 
 def enter(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """A round's own tensor, with that value."""
+    """An iteration's own tensor, with that value."""
     return value.detach().clone().requires_grad_(requires_grad)
 
 
 def enter_gradient(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Let the round's own tensor have this gradient."""
+    """Let the iteration's own tensor have this gradient."""
     own = gradient.clone()
     tensor.grad = own
     return own
 
 
 def leave(tensor: torch.Tensor) -> torch.Tensor:
-    """What a round's own tensor holds in the end."""
+    """What an iteration's own tensor holds in the end."""
     return tensor.detach()
 
 
 def leave_gradient(tensor: torch.Tensor, *entered: torch.Tensor) -> torch.Tensor:
-    """What the gradient of a round's own tensor is in the end, which it got in this round."""
+    """What the gradient of an iteration's own tensor is in the end, which it got in this iteration."""
     gradient = tensor.grad
     if gradient is None or any(one is gradient and not one._version for one in entered):
         raise _refused("gives no gradient to a parameter that it computes a loss of")
@@ -94,7 +95,7 @@ def leave_gradient(tensor: torch.Tensor, *entered: torch.Tensor) -> torch.Tensor
 
 
 def leave_none(tensor: torch.Tensor) -> None:
-    """A round's own tensor has no gradient in the end."""
+    """An iteration's own tensor has no gradient in the end."""
     if tensor.grad is not None:
         raise _refused("gives a gradient to a parameter in another way than by its loss")
 
@@ -106,26 +107,26 @@ def without_graph(tensor: torch.Tensor) -> None:
 
 
 def gradient_before(tensor: torch.Tensor) -> torch.Tensor:
-    """The gradient that the first round adds to: nothing, where there is none."""
+    """The gradient that the first iteration adds to: nothing, where there is none."""
     if tensor.grad is None:
         return torch.full_like(tensor, -0.0, requires_grad=False)
     return tensor.grad.detach()
 
 
 def none_before(tensor: torch.Tensor) -> None:
-    """There is no gradient before the first round. Raises Refused."""
+    """There is no gradient before the first iteration. Raises Refused."""
     if tensor.grad is not None:
-        raise _refused("begins with a gradient that other rounds do not begin with")
+        raise _refused("begins with a gradient that other iterations do not begin with")
 
 
 def put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """What the rounds have made of it."""
+    """What the iterations have made of it."""
     with torch.no_grad():
         tensor.copy_(value)
 
 
 def put_gradient(tensor: torch.Tensor, gradient: torch.Tensor, added: bool) -> None:
-    """The gradient that the rounds have left; ``added``: in the tensor that was there."""
+    """The gradient that the iterations have left; ``added``: in the tensor that was there."""
     if added and tensor.grad is not None:
         with torch.no_grad():
             tensor.grad.copy_(gradient)
@@ -134,7 +135,9 @@ def put_gradient(tensor: torch.Tensor, gradient: torch.Tensor, added: bool) -> N
 
 
 def _refused(what: str) -> Refused:
-    return Refused(Refusal(NOWHERE, f"a round of the loop {what}", "It cannot be compiled once for all rounds.", ""))
+    return Refused(
+        Refusal(NOWHERE, f"an iteration of the loop {what}", "It cannot be compiled once for all iterations.", "")
+    )
 
 
 # -- the rewriting ------------------------------------------------------------------------------------------------
@@ -142,8 +145,8 @@ def _refused(what: str) -> Refused:
 
 @dataclass(slots=True)
 class _State:
-    """A tensor that each round gets a copy of: in each round its number before the round. ``fixed``: it is the same
-    tensor in all rounds, ``changed`` in place or not."""
+    """A tensor that each iteration gets a copy of: in each iteration its number before the iteration. ``fixed``: it is
+    the same tensor in all iterations, ``changed`` in place or not."""
 
     refs: tuple[Ref, ...]
     fixed: bool
@@ -159,11 +162,11 @@ class _Telling:
         if program.cuts:
             raise Unfit
         self.old, self.segment = program, segment
-        self.rounds = [
+        self.iterations = [
             program.nodes[segment.start + k * segment.length : segment.start + (k + 1) * segment.length]
-            for k in range(segment.rounds)
+            for k in range(segment.iterations)
         ]
-        self.quiet = Modes(grad=False, default_dtype=self.rounds[0][0].modes.default_dtype)
+        self.quiet = Modes(grad=False, default_dtype=self.iterations[0][0].modes.default_dtype)
         self.place = program.nodes[segment.start - 1].place
         self.next = 1 + max(len(program.inputs), *(r.index for n in program.nodes for r in n.outs))
         self.before = set(range(len(program.inputs)))
@@ -174,30 +177,30 @@ class _Telling:
         self.seen = sorted(self._seen())
 
     def _made(self) -> Iterator[set[int]]:
-        """What each round makes."""
+        """What each iteration makes."""
         known = set(self.before)
-        for nodes in self.rounds:
+        for nodes in self.iterations:
             made = {ref.index for node in nodes for ref in node.outs} - known
             known |= made
             yield made
 
     def _seen(self) -> set[tuple[int, int]]:
-        """What of a round is taken after the loop by what gradients may be asked of, by its place."""
+        """What of an iteration is taken after the loop by what gradients may be asked of, by its place."""
         later = self.old.nodes[self.segment.end + 1 :]
         taken = {
             v for node in later if node.modes.grad for v in leaves_of((node.args, node.kwargs)) if isinstance(v, Ref)
         }
         return {
             (position, which)
-            for position, node in enumerate(self.rounds[-1])
+            for position, node in enumerate(self.iterations[-1])
             for which, ref in enumerate(node.outs)
             if ref in taken and ref.index in self.made[-1]
         }
 
-    # -- what rounds are given ------------------------------------------------------------------------------------
+    # -- what iterations are given ------------------------------------------------------------------------------------
 
     def _states(self) -> Iterator[_State]:
-        changed = [list(self._changed(number)) for number in range(len(self.rounds))]
+        changed = [list(self._changed(number)) for number in range(len(self.iterations))]
         if len({tuple(place for place, _ in row) for row in changed}) > 1:
             raise Unfit
         known: set[int] = set()
@@ -217,26 +220,26 @@ class _Telling:
                 found.append(_State(refs, fixed, True, fixed and refs[0].index in leaves_))
         taken = [
             list(dict.fromkeys(v for n in nodes for v in leaves_of((n.args, n.kwargs)) if isinstance(v, Ref)))
-            for nodes in self.rounds
+            for nodes in self.iterations
         ]
         for ref in taken[-1]:
             if ref.index in leaves_ and ref.index not in known:
-                found.append(_State((ref,) * len(self.rounds), True, False, True))
+                found.append(_State((ref,) * len(self.iterations), True, False, True))
                 known.add(ref.index)
         for row in taken:
             if any(ref.index in leaves_ and ref.index not in known for ref in row):
                 raise Unfit
         for state in found:
             if state.requires_grad:
-                keepings = {self._keeping(nodes, state.refs[0]) for nodes in self.rounds}
+                keepings = {self._keeping(nodes, state.refs[0]) for nodes in self.iterations}
                 if len(keepings) > 1:
                     raise Unfit
                 state.keeping = keepings.pop()
         return iter(found)
 
     def _changed(self, number: int) -> Iterator[tuple[Any, Ref]]:
-        """What the round changes in place and has not made, and where."""
-        for position, node in enumerate(self.rounds[number]):
+        """What the iteration changes in place and has not made, and where."""
+        for position, node in enumerate(self.iterations[number]):
             if isinstance(node.func, MARKS):
                 raise Unfit
             for which, ref in enumerate(node.outs):
@@ -300,10 +303,10 @@ class _Telling:
                 nodes.append(self._node(none_before, ref))
         start = len(nodes)
         nodes.append(old.nodes[segment.start - 1])
-        for round_number in range(len(self.rounds)):
-            nodes += self._round(round_number, given, gradients)
+        for iteration_number in range(len(self.iterations)):
+            nodes += self._iteration(iteration_number, given, gradients)
         end = len(nodes)
-        length = (end - start - 1) // segment.rounds
+        length = (end - start - 1) // segment.iterations
         nodes.append(old.nodes[segment.end])
         for number, state in enumerate(self.states):
             ref = state.refs[0]
@@ -321,7 +324,9 @@ class _Telling:
                 return after if after < segment.start - 1 else start
             number, within = divmod(after - segment.start, segment.length)
             if segment.until is not None and after <= segment.end and number and not within:
-                return start + 1 + number * length  # what a round asks in the end, when it has left what it has made
+                return (
+                    start + 1 + number * length
+                )  # what an iteration asks in the end, when it has left what it has made
             return end if after <= segment.end else behind + after - segment.end - 1
 
         return replace(
@@ -332,8 +337,8 @@ class _Telling:
             measures=tuple(replace(one, after=moved(one.after)) for one in old.measures),
         )
 
-    def _round(self, number: int, given: dict[int, Ref], gradients: dict[int, Ref]) -> list[Node]:
-        """A round on tensors of its own; what it is given, and gives then."""
+    def _iteration(self, number: int, given: dict[int, Ref], gradients: dict[int, Ref]) -> list[Node]:
+        """An iteration on tensors of its own; what it is given, and gives then."""
         own: dict[Ref, Ref] = {}
         nodes, entered = [], dict[int, Ref]()
         for which, state in enumerate(self.states):
@@ -347,10 +352,10 @@ class _Telling:
         def leaf(value: Any) -> Any:
             return own.get(value, value) if isinstance(value, Ref) else value
 
-        for node in self.rounds[number]:
+        for node in self.iterations[number]:
             args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
             nodes.append(replace(node, args=args, kwargs=kwargs, outs=tuple(own.get(ref, ref) for ref in node.outs)))
-        nodes += (self._node(without_graph, self.rounds[number][p].outs[which]) for p, which in self.seen)
+        nodes += (self._node(without_graph, self.iterations[number][p].outs[which]) for p, which in self.seen)
         for which, state in enumerate(self.states):
             ref = own[state.refs[number]]
             if state.fixed and state.changed:

@@ -1,4 +1,4 @@
-"""Who outside of a loop's rounds uses what they take and make, and what a use becomes once they are one node.
+"""Who outside of a loop's iterations uses what they take and make, and what a use becomes once they are one node.
 
 Knows programs, not how loops are written.
 """
@@ -50,15 +50,15 @@ def parted(node: Node) -> tuple[Any, Any]:
 
 
 def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """For each round the row of the one before; for the first ``start``. Raises Refused."""
+    """For each iteration the row of the one before; for the first ``start``. Raises Refused."""
     if start.size() != rows.size()[1:] or start.dtype != rows.dtype or start.device != rows.device:
-        what = "what the first round takes for the row of the one before is of another kind"
-        raise Refused(Refusal(NOWHERE, what, "Rounds are compiled for one.", "Begin with one like the rows."))
+        what = "what the first iteration takes for the row of the one before is of another kind"
+        raise Refused(Refusal(NOWHERE, what, "Iterations are compiled for one.", "Begin with one like the rows."))
     return torch.cat([start.unsqueeze(0), rows[:-1]])
 
 
 def used_of(program: Program, loop: Rolled) -> set[int]:
-    """The rounds' tensors that something outside of them takes."""
+    """The iterations' tensors that something outside of them takes."""
     inside = range(loop.segment.start, loop.segment.end)
     taken = {
         value.index
@@ -72,27 +72,27 @@ def used_of(program: Program, loop: Rolled) -> set[int]:
 
 
 def check_measures(program: Program, loop: Rolled) -> None:
-    """Sizes that are known only when a tensor has been made are asked for outside of rounds. Raises Unfit."""
+    """Sizes that are known only when a tensor has been made are asked for outside of iterations. Raises Unfit."""
     if any(loop.segment.start < measure.after < loop.segment.end for measure in program.measures):
         raise Unfit
 
 
 def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
-    """What each round of a loop asserts in the end. Raises Unfit where that is not the same."""
+    """What each iteration of a loop asserts in the end. Raises Unfit where that is not the same."""
     segment = loop.segment
     found = [a for a in program.assertions if segment.start < a.after <= segment.end]
-    ends = [segment.start + (number + 1) * segment.length for number in range(segment.rounds)]
+    ends = [segment.start + (number + 1) * segment.length for number in range(segment.iterations)]
     where = [loop.made.get(assertion.ref.index, (-1, -1, -1)) for assertion in found]
     if [a.after for a in found] != ends or len({place[1:] for place in where}) != 1:
         raise Unfit
-    if [place[0] for place in where] != list(range(segment.rounds)):
+    if [place[0] for place in where] != list(range(segment.iterations)):
         raise Unfit
     return found
 
 
 def simplified(node: Node, stacks: Mapping[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` or ``torch.cat`` of all that the rounds of a loop gave, first to last or last to first, is what
-    the loop gave; with what stands before and behind it."""
+    """``torch.stack`` or ``torch.cat`` of all that the iterations of a loop gave, first to last or last to first, is
+    what the loop gave; with what stands before and behind it."""
     joined = _joined_by(node, stacks)
     if joined is None:
         return node
@@ -189,7 +189,7 @@ def windows(source: torch.Tensor, dim: int, first: int, count: int | None, width
 
 
 def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
-    """What each round takes of a tensor, if that is by the number of the round."""
+    """What each iteration takes of a tensor, if that is by the number of the iteration."""
     source = args[0][0]
     if not isinstance(source, Ref) or len(args[0]) not in (2, 3):
         return None
@@ -215,7 +215,7 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
 
 
 def _window(slices: Sequence[Any]) -> tuple[int, int, int] | None:
-    """Where ``x[t : t + width]`` begins, its width, and by how much t goes up in each round."""
+    """Where ``x[t : t + width]`` begins, its width, and by how much t goes up in each iteration."""
     if len(slices) < 2 or any(type(one) is not slice or one.step not in (None, 1) for one in slices):
         return None
     starts, stops = [0 if one.start is None else one.start for one in slices], [one.stop for one in slices]
@@ -248,5 +248,5 @@ def is_counting(steps: Sequence[Any]) -> bool:
 
 
 def count_up(count: int, first: int) -> torch.Tensor:
-    """The numbers of so many rounds."""
+    """The numbers of so many iterations."""
     return torch.arange(count).add(first)

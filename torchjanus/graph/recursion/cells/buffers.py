@@ -13,14 +13,14 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion, Total
 from torchjanus.graph.recursion.variants.reads import is_read, result_key
 from torchjanus.graph.recursion.variants.row_uses import lone_takes, taken_once
 from torchjanus.graph.recursion.variants.segments import Part
-from torchjanus.graph.recursion.variants.variant import Way, Write
+from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.trace.facts import Found
 
 __all__ = ["TRUTH", "Assembled", "Uneven", "assemble"]
@@ -39,19 +39,19 @@ class Uneven(Exception):
 
 @dataclass(slots=True)
 class Assembled:
-    """A recursion, and how it came about. ``cell_of``: which cell each part of a way is, by the numbers of way and
+    """A recursion, and how it came about. ``cell_of``: which cell each part of a variant is, by the numbers of way and
     part; ``total_of``: likewise which total each fold is; ``examples``: a part that is the cell, for each; ``buffers``:
     the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors that all calls
     share; ``writes``: what calls write, ``stored``: of which buffer a row is written, by the numbers of way and
     write."""
 
     recursion: Recursion
-    ways: list[Way]
+    variants: list[Variant]
     cell_of: dict[tuple[int, int], int]
     total_of: dict[tuple[int, int], int]
-    examples: list[tuple[Way, Part]]  # of each cell
+    examples: list[tuple[Variant, Part]]  # of each cell
     buffers: dict[Any, int]
-    shared: list[Origin]
+    shared: list[AccessPath]
     writes: list[Write]
     stored: dict[tuple[int, int], int]
 
@@ -81,7 +81,7 @@ class _Classes:
 
 
 def assemble(
-    ways: Sequence[Way],
+    variants: Sequence[Variant],
     shared: dict[Any, torch.Tensor],
     seeds: Sequence[Any],
     roots: Sequence[Any],
@@ -89,33 +89,35 @@ def assemble(
     several: bool = False,
     reached: frozenset[Any] = frozenset(),
 ) -> Assembled:
-    """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their origin; ``seeds``:
-    the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to which calls
-    append, by what number calls know each; ``several``: whether an argument may be passed to several calls;
+    """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their access path;
+    ``seeds``: the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to
+    which calls append, by what number calls know each; ``several``: whether an argument may be passed to several calls;
     ``reached``: where calls find the shared tensors that have gradients. Raises Refused, and Uneven."""
-    _refuse_read_back(ways)
+    _refuse_read_back(variants)
     forms: dict[Any, int] = {}
-    examples: list[tuple[Way, Part]] = []
+    examples: list[tuple[Variant, Part]] = []
     cell_of: dict[tuple[int, int], int] = {}
-    for way in ways:
-        for number, part in enumerate(way.parts):
+    for variant in variants:
+        for number, part in enumerate(variant.parts):
             if part.form not in forms:
                 forms[part.form] = len(forms)
-                examples.append((way, part))
-            cell_of[way.number, number] = forms[part.form]
+                examples.append((variant, part))
+            cell_of[variant.number, number] = forms[part.form]
     folds: dict[Any, int] = {}
     total_of = {
-        (way.number, n): folds.setdefault(fold.form, len(folds)) for way in ways for n, fold in enumerate(way.folds)
+        (variant.number, n): folds.setdefault(fold.form, len(folds))
+        for variant in variants
+        for n, fold in enumerate(variant.folds)
     }
     if len(examples) > MAX_CELLS:
-        what = f"{len(examples)} bodies would have to be made for calls of {ways[0].name}"
-        raise Refused(Refusal(ways[0].place, what, "Nodes differ too much.", "Let nodes be of fewer kinds."))
-    origins = {origin.token: origin for _, part in examples for _, origin in part.shared}
-    for token, origin in origins.items():
+        what = f"{len(examples)} bodies would have to be made for calls of {variants[0].name}"
+        raise Refused(Refusal(variants[0].place, what, "Nodes differ too much.", "Let nodes be of fewer kinds."))
+    access_paths = {access_path.token: access_path for _, part in examples for _, access_path in part.shared}
+    for token, access_path in access_paths.items():
         if token not in shared:
-            raise Refused(Refusal(NOWHERE, f"the step does not hold {origin}", "Recursive calls use it.", ""))
-    order = list(origins)
-    classes = _classes(ways, cell_of, total_of)
+            raise Refused(Refusal(NOWHERE, f"the step does not hold {access_path}", "Recursive calls use it.", ""))
+    order = list(access_paths)
+    classes = _classes(variants, cell_of, total_of)
     numbers: dict[Any, int] = {}
 
     def number_of(key: Any) -> int:
@@ -128,7 +130,7 @@ def assemble(
     buffers = {key: numbers[classes.of(key)] for key in classes.members() if classes.of(key) in numbers}
     functions = [part.function(order) for _, part in examples]
     tensors = [shared[token] for token in order]
-    known = {buffers[key]: _row(ways, key) for key in seeds}
+    known = {buffers[key]: _row(variants, key) for key in seeds}
     totals = tuple(
         Total(
             str(form[1]),
@@ -141,33 +143,40 @@ def assemble(
     )
     rows = _rows(examples, functions, takes, gives, tensors, known, len(numbers), totals, [f[1] for f in folds])
 
-    def buffer_of(way: Way, ref: Ref) -> int:
-        return numbers[classes.of(_key_of(way, ref, cell_of, total_of))]
+    def buffer_of(variant: Variant, ref: Ref) -> int:
+        return numbers[classes.of(_key_of(variant, ref, cell_of, total_of))]
 
-    once = taken_once(ways, buffer_of, len(numbers))
+    once = taken_once(variants, buffer_of, len(numbers))
     if several:
         once = [single and number not in known for number, single in enumerate(once)]
     rows = tuple(replace(row, once=single) for row, single in zip(rows, once, strict=True))
-    alone = lone_takes(ways, cell_of, takes, buffer_of)
+    alone = lone_takes(variants, cell_of, takes, buffer_of)
     made = tuple(
         Cell(
-            f"{way.name} ({way.place}), stage {part.stage}",
+            f"{variant.name} ({variant.place}), stage {part.stage}",
             function,
             tuple(taken),
-            tuple(_column(way, kind, number) for kind, number in part.columns),
+            tuple(_column(variant, kind, number) for kind, number in part.columns),
             tuple(given),
             lone,
-            (part.form, *(order.index(origin.token) for _, origin in part.shared)),
+            (part.form, *(order.index(access_path.token) for _, access_path in part.shared)),
         )
-        for (way, part), function, taken, given, lone in zip(examples, functions, takes, gives, alone, strict=True)
+        for (variant, part), function, taken, given, lone in zip(examples, functions, takes, gives, alone, strict=True)
     )
     truths = (buffers[TRUTH],) if TRUTH in buffers else ()
-    writes = {(way.number, n): write for way in ways for n, write in enumerate(way.writes) if write.list is None}
+    writes = {
+        (variant.number, n): write
+        for variant in variants
+        for n, write in enumerate(variant.writes)
+        if write.list is None
+    }
     stored = {
-        key: _buffer_of(ways, key, cell_of, total_of, buffers) for key, write in writes.items() if write.ref is not None
+        key: _buffer_of(variants, key, cell_of, total_of, buffers)
+        for key, write in writes.items()
+        if write.ref is not None
     }
     kept = tuple(sorted(set(stored.values())))
-    sides = [(side, (way.number, n)) for way in ways for n, side in enumerate(way.sides)]
+    sides = [(side, (variant.number, n)) for variant in variants for n, side in enumerate(variant.sides)]
     recursion = Recursion(
         made,
         rows,
@@ -181,110 +190,112 @@ def assemble(
         tuple(buffers["taking", *key] for side, key in sides if side.tensors <= reached),
         tuple(buffers["taking", *key] for side, key in sides if not side.tensors <= reached),
     )
-    offered = [origins[token] for token in order]
+    offered = [access_paths[token] for token in order]
     return Assembled(
-        recursion, list(ways), cell_of, total_of, examples, buffers, offered, list(writes.values()), stored
+        recursion, list(variants), cell_of, total_of, examples, buffers, offered, list(writes.values()), stored
     )
 
 
-def _refuse_read_back(ways: Sequence[Way]) -> None:
+def _refuse_read_back(variants: Sequence[Variant]) -> None:
     """What calls write is not seen by others."""
-    written = {write.name: way for way in ways for write in way.writes}
-    read = {name for way in ways for name in way.names_read} if written else set()
-    for name, way in written.items():
+    written = {write.name: variant for variant in variants for write in variant.writes}
+    read = {name for variant in variants for name in variant.names_read} if written else set()
+    for name, variant in written.items():
         if is_read(name, read):
-            what = f"calls of {way.name} write what calls read"
-            raise Refused(Refusal(way.place, what, "They are run many at a time, in another order.", "Return it."))
+            what = f"calls of {variant.name} write what calls read"
+            raise Refused(Refusal(variant.place, what, "They are run many at a time, in another order.", "Return it."))
 
 
 def _buffer_of(
-    ways: Sequence[Way],
+    variants: Sequence[Variant],
     key: tuple[int, int],
     cell_of: dict[tuple[int, int], int],
     total_of: dict[tuple[int, int], int],
     buffers: dict[Any, int],
 ) -> int:
-    way = next(way for way in ways if way.number == key[0])
-    ref = way.writes[key[1]].ref
+    variant = next(variant for variant in variants if variant.number == key[0])
+    ref = variant.writes[key[1]].ref
     assert ref is not None
-    return buffers[_key_of(way, ref, cell_of, total_of)]
+    return buffers[_key_of(variant, ref, cell_of, total_of)]
 
 
 def _classes(
-    ways: Sequence[Way], cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
+    variants: Sequence[Variant], cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
 ) -> _Classes:
     classes = _Classes()
 
-    def key_of(way: Way, ref: Ref) -> Any:
-        return _key_of(way, ref, cell_of, total_of)
+    def key_of(variant: Variant, ref: Ref) -> Any:
+        return _key_of(variant, ref, cell_of, total_of)
 
-    for way in ways:
-        for number, fold in enumerate(way.folds):
-            total = total_of[way.number, number]
+    for variant in variants:
+        for number, fold in enumerate(variant.folds):
+            total = total_of[variant.number, number]
             if fold.start is not None:
-                classes.join(("start", total), key_of(way, fold.start))
+                classes.join(("start", total), key_of(variant, fold.start))
             for ref in fold.items:
-                classes.join(("item", total), key_of(way, ref))
-        for number, part in enumerate(way.parts):
+                classes.join(("item", total), key_of(variant, ref))
+        for number, part in enumerate(variant.parts):
             for which, ref in enumerate(part.takes):
-                classes.join(("take", cell_of[way.number, number], which), key_of(way, ref))
-        for which, ref in enumerate(way.results):
-            classes.join(("result", way.callee, way.made, which), key_of(way, ref))
-        for ref in way.truths:
-            classes.join(TRUTH, key_of(way, ref))
-        for number, ref in enumerate(way.takings):
-            classes.join(("taking", way.number, number), key_of(way, ref))
-        for write in way.writes:
+                classes.join(("take", cell_of[variant.number, number], which), key_of(variant, ref))
+        for which, ref in enumerate(variant.results):
+            classes.join(("result", variant.callee, variant.made, which), key_of(variant, ref))
+        for ref in variant.truths:
+            classes.join(TRUTH, key_of(variant, ref))
+        for number, ref in enumerate(variant.takings):
+            classes.join(("taking", variant.number, number), key_of(variant, ref))
+        for write in variant.writes:
             if write.list is not None and write.ref is not None:
-                classes.join(("list", write.list), key_of(way, write.ref))
-        for site in way.sites:
+                classes.join(("list", write.list), key_of(variant, write.ref))
+        for site in variant.sites:
             for token, ref in site.args:
-                classes.join(("argument", site.event.callee, token), key_of(way, ref))
+                classes.join(("argument", site.event.callee, token), key_of(variant, ref))
     return classes
 
 
-def _key_of(way: Way, ref: Ref, cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]) -> Any:
+def _key_of(
+    variant: Variant, ref: Ref, cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
+) -> Any:
     """What a tensor is a row of: an argument, a result, or what a cell gives."""
-    source = way.source_of(ref)
+    source = variant.source_of(ref)
     match source[0]:
         case "call":
-            return result_key(way.sites[source[1]].event, source[2])
+            return result_key(variant.sites[source[1]].event, source[2])
         case "argument":
-            return ("argument", way.callee, source[1])
+            return ("argument", variant.callee, source[1])
         case "part":
-            return ("give", cell_of[way.number, source[1]], source[2])
+            return ("give", cell_of[variant.number, source[1]], source[2])
         case "fold":
-            return ("total", total_of[way.number, source[1]])
+            return ("total", total_of[variant.number, source[1]])
     raise AssertionError(f"{ref} is no row")
 
 
-def _row(ways: Sequence[Way], key: Any) -> torch.Tensor:
+def _row(variants: Sequence[Variant], key: Any) -> torch.Tensor:
     """What a row that the step supplies looks like."""
     _, callee, token = key
-    for way in ways:
-        if way.callee == callee:
-            for event in way.trace.events:
-                if isinstance(event, Found) and event.origin.token == token and event.kind == "tensor":
+    for variant in variants:
+        if variant.callee == callee:
+            for event in variant.trace.events:
+                if isinstance(event, Found) and event.access_path.token == token and event.kind == "tensor":
                     value: torch.Tensor = event.value
                     grad = value.is_floating_point()
                     return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
     raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))
 
 
-def _column(way: Way, kind: str, number: int) -> Column:
-    if number in way.picks and kind == "tensor":
-        return way.picks[number].column
+def _column(variant: Variant, kind: str, number: int) -> Column:
+    if number in variant.picks and kind == "tensor":
+        return variant.picks[number].column
     if kind == "tensor":
-        example = way.plan.program.inputs[number].example
+        example = variant.plan.program.inputs[number].example
         if example.requires_grad:
-            what = f"nodes hold a tensor that requires gradients ({way.plan.origins[number]})"
-            raise Refused(Refusal(way.place, what, "Only shared tensors and those passed on have gradients.", ""))
+            what = f"nodes hold a tensor that requires gradients ({variant.plan.access_paths[number]})"
+            raise Refused(Refusal(variant.place, what, "Only shared tensors and those passed on have gradients.", ""))
         return Column(tuple(example.size()), example.dtype)
-    return Column((), torch.float64 if way.number_at(number)[0] is float else torch.int64)
+    return Column((), torch.float64 if variant.number_at(number)[0] is float else torch.int64)
 
 
 def _rows(
-    cells: Sequence[tuple[Way, Part]],
+    cells: Sequence[tuple[Variant, Part]],
     functions: Sequence[Callable[..., Sequence[torch.Tensor]]],
     takes: Sequence[Sequence[int]],
     gives: Sequence[Sequence[int]],
@@ -303,24 +314,24 @@ def _rows(
         fakes = [_blank(tuple(t.size()), t.dtype, t.device, t.requires_grad) for t in shared]
         while changed:
             changed = False
-            for (way, part), function, taken, given in zip(cells, functions, takes, gives, strict=True):
+            for (variant, part), function, taken, given in zip(cells, functions, takes, gives, strict=True):
                 if any(number not in known for number in taken):
                     continue
                 rows = [_blank(b.shape, b.dtype, b.device, b.differentiable) for b in map(known.__getitem__, taken)]
-                columns = [_column(way, kind, number) for kind, number in part.columns]
+                columns = [_column(variant, kind, number) for kind, number in part.columns]
                 rows += [_blank(c.shape, c.dtype, torch.device("cpu"), False) for c in columns]
                 try:
                     made = function(fakes, rows)
                 except Refused as refused:
                     if refused.refusal.place is not NOWHERE:
                         raise
-                    raise Refused(replace(refused.refusal, place=part.place or way.place)) from refused
+                    raise Refused(replace(refused.refusal, place=part.place or variant.place)) from refused
                 except Exception as error:
-                    what = f"{way.name} cannot be computed for many calls at a time"
+                    what = f"{variant.name} cannot be computed for many calls at a time"
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-                    raise Refused(Refusal(way.place, what, why, "")) from error
+                    raise Refused(Refusal(variant.place, what, why, "")) from error
                 for number, value in zip(given, made, strict=True):
-                    changed = _settle(known, number, value, way) or changed
+                    changed = _settle(known, number, value, variant) or changed
             for total, place in zip(totals, places, strict=True):
                 changed = _added_up(known, total, place) or changed
     if len(known) < count:
@@ -342,14 +353,14 @@ def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
     return _settle(known, total.gives, _blank(one.shape, one.dtype, one.device, flows), None)
 
 
-def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, way: Way | None) -> bool:
+def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, variant: Variant | None) -> bool:
     """A row like this goes into the buffer. Returns whether that was not known. Raises Refused."""
     made = Buffer(tuple(value.size()), value.dtype, value.device, value.requires_grad)
     before = known.get(number)
     if before is not None:
         if (before.shape, before.dtype, before.device) != (made.shape, made.dtype, made.device):
             what = f"recursive calls pass on tensors of sizes {list(before.shape)} and {list(made.shape)}"
-            place = NOWHERE if way is None else way.place
+            place = NOWHERE if variant is None else variant.place
             raise Refused(Refusal(place, what, "Many are one tensor, a row each.", "Let them be of one size."))
         made = replace(made, differentiable=before.differentiable or made.differentiable)
     known[number] = made

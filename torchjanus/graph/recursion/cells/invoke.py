@@ -17,7 +17,7 @@ from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.loop_op import Given, describe
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
-from torchjanus.graph.recursion.cells.partition import Halves, TracedCells, halves_of
+from torchjanus.graph.recursion.cells.partition import Partition, TracedCells, partition_of
 from torchjanus.graph.recursion.variants.plan import Forest, Recursion
 
 __all__ = ["Invocation", "Roots", "Unrolled", "roots_in"]
@@ -42,8 +42,8 @@ class Invocation:
 
     recursion: Recursion
     traced: TracedCells = field(default_factory=TracedCells)  # of recursions that have cells in common
-    made: dict[Any, Halves] = field(default_factory=dict)
-    tell: Callable[[Halves], object] | None = None  # told of each that is made: for use outside of a graph
+    made: dict[Any, Partition] = field(default_factory=dict)
+    notify: Callable[[Partition], object] | None = None  # told of each that is made: for use outside of a graph
     __name__ = "invoke"
 
     def __call__(
@@ -54,22 +54,22 @@ class Invocation:
         lengths: Sequence[int] = (),
     ) -> list[torch.Tensor]:
         found = _Calls.apply(  # type: ignore[no-untyped-call]
-            self.halves(shared, seeds), roots, tuple(lengths), *shared, *seeds
+            self.partition(shared, seeds), roots, tuple(lengths), *shared, *seeds
         )
         return list(found)
 
-    def halves(self, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> Halves:
+    def partition(self, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> Partition:
         """What is run for tensors like these. Raises Refused."""
         grad = torch.is_grad_enabled()
         wanted = tuple(grad and tensor.requires_grad for tensor in (*shared, *seeds))
-        halves = self.made.get(wanted)
-        if halves is None:
-            halves = self.made[wanted] = halves_of(
+        partition = self.made.get(wanted)
+        if partition is None:
+            partition = self.made[wanted] = partition_of(
                 self, self.recursion, wanted[: len(shared)], wanted[len(shared) :], self.traced
             )
-            if self.tell is not None:
-                self.tell(halves)
-        return halves
+            if self.notify is not None:
+                self.notify(partition)
+        return partition
 
     def use(self, forest: Forest) -> AbstractContextManager[None]:
         """In this thread and within, the calls are those of ``forest``. What they need to keep is freed at the end.
@@ -146,40 +146,43 @@ class _Calls(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, halves: Halves, roots: int, lengths: tuple[int, ...], *given: torch.Tensor
+        ctx: Any, partition: Partition, roots: int, lengths: tuple[int, ...], *given: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        count = len(halves.recursion.shared)
+        count = len(partition.recursion.shared)
         shared, seeds = list(given[:count]), list(given[count:])
-        by_root = halves.recursion.by_root
-        rows = [Given(one.dtype, (roots, *one.shape), False, one.device) for one in halves.result_buffers[:by_root]]
-        rows += [Given(one.dtype, one.shape, True, one.device) for one in halves.result_buffers[by_root:]]
-        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(halves.recursion.asked))])
-        made = tuple(FORWARD(halves.key, gives, list(lengths), shared, seeds))
-        ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in halves.tangents))
-        if halves.wanted or halves.wanted_seeds:
+        by_root = partition.recursion.by_root
+        rows = [Given(one.dtype, (roots, *one.shape), False, one.device) for one in partition.result_buffers[:by_root]]
+        rows += [Given(one.dtype, one.shape, True, one.device) for one in partition.result_buffers[by_root:]]
+        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(partition.recursion.asked))])
+        made = tuple(FORWARD(partition.key, gives, list(lengths), shared, seeds))
+        ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in partition.tangents))
+        if partition.wanted or partition.wanted_seeds:
             ctx.save_for_backward(*shared, *made)
             ctx.gradients = describe(
-                [Given(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device) for i in halves.wanted]
-                + [Given(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device) for i in halves.wanted_seeds]
+                [Given(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device) for i in partition.wanted]
+                + [
+                    Given(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device)
+                    for i in partition.wanted_seeds
+                ]
             )
-        ctx.halves = halves
+        ctx.partition = partition
         return made
 
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-        halves: Halves = ctx.halves
-        given = [tangents[index] for index in halves.tangents]
+        partition: Partition = ctx.partition
+        given = [tangents[index] for index in partition.tangents]
         present = "".join("0" if tangent is None else "1" for tangent in given)
-        count = len(halves.recursion.shared)
-        results: list[Any] = [None] * (count + len(halves.recursion.seeds))
+        count = len(partition.recursion.shared)
+        results: list[Any] = [None] * (count + len(partition.recursion.seeds))
         if "1" in present:
             present_ones = [tangent for tangent in given if tangent is not None]
             saved = ctx.saved_tensors
             shared, made = list(saved[:count]), list(saved[count:])
-            found = BACKWARD(halves.key, ctx.gradients, present, present_ones, shared, made)
-            places = (*halves.wanted, *(count + index for index in halves.wanted_seeds))
+            found = BACKWARD(partition.key, ctx.gradients, present, present_ones, shared, made)
+            places = (*partition.wanted, *(count + index for index in partition.wanted_seeds))
             for place, gradient in zip(places, found, strict=True):
                 results[place] = gradient
         return (None, None, None, *results)

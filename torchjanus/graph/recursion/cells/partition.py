@@ -15,7 +15,7 @@ from torchjanus.graph.recursion.cells.batch import batched, outputs_of
 from torchjanus.graph.recursion.cells.split import CellParts, cut
 from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Recursion
 
-__all__ = ["Halves", "TracedCells", "halves_of"]
+__all__ = ["Partition", "TracedCells", "partition_of"]
 
 
 class TracedCells:
@@ -67,7 +67,7 @@ def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Se
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
-class Halves:
+class Partition:
     """A recursion in both directions, for shared tensors and seeds of which some require gradients.
 
     ``active``: the buffers that gradients flow through. ``tangents``: the results that have them. ``wanted`` and
@@ -89,9 +89,9 @@ class Halves:
         return [self.recursion.buffers[index] for index in self.recursion.results]
 
 
-def halves_of(
+def partition_of(
     owner: object, recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells
-) -> Halves:
+) -> Partition:
     """Both directions, where ``shared`` and ``seeds`` say what requires gradients. Raises Refused."""
     everything = [*(tensor.device for tensor in recursion.shared), *(buffer.device for buffer in recursion.buffers)]
     if any(device.type != "cpu" for device in everything):
@@ -100,7 +100,7 @@ def halves_of(
         )
     active = _active(recursion, shared, seeds, traced)
     cells = [traced.parts(cell, recursion, shared, active) for cell in recursion.cells]
-    return Halves(
+    return Partition(
         owner=owner,
         key=new_key(),
         recursion=recursion,

@@ -75,7 +75,7 @@ class _Cut:
         self.likes = dict(whole.likes)
         self.graph = whole.graph.graph
         self.varying = self._after("given_", "tangent_", COUNT)
-        _turn_products(self.graph, self.varying, self.likes)
+        _transpose_products(self.graph, self.varying, self.likes)
         self.backward = self._after("tangent_")
         flat = list(_output_of(self.graph).args[0])  # type: ignore[arg-type]
         second = whole.outputs + len(whole.taken)
@@ -200,12 +200,12 @@ class _Cut:
         for node in (node for node in order if node in stops):
             copies[node] = placed[stops[node]]
             if stops[node].kind in ("saved", "handed"):
-                copies[node] = self._turned(graph, copies[node], node, back=True)
+                copies[node] = self._reversed(graph, copies[node], node, back=True)
         for node in order:
             if node not in stops:
                 copies[node] = graph.node_copy(node, lambda one: copies[one])
         made = [
-            self._turned(graph, copies[node], node) if 0 <= rows <= place else copies[node]
+            self._reversed(graph, copies[node], node) if 0 <= rows <= place else copies[node]
             for place, node in enumerate(values)
         ]
         graph.output(made)
@@ -215,7 +215,7 @@ class _Cut:
             node.meta.clear()
         return Part(module, tuple(placed))
 
-    def _turned(
+    def _reversed(
         self, graph: torch.fx.Graph, copy: torch.fx.Node, node: torch.fx.Node, back: bool = False
     ) -> torch.fx.Node:
         """A value with the calls in its first dimension, or back where they were."""
@@ -228,7 +228,7 @@ class _Cut:
         return graph.call_function(aten.permute.default, (copy, order))
 
 
-def _turn_products(graph: torch.fx.Graph, varying: set[torch.fx.Node], likes: dict[str, Like]) -> None:
+def _transpose_products(graph: torch.fx.Graph, varying: set[torch.fx.Node], likes: dict[str, Like]) -> None:
     """Products of a shared matrix with a column for each call: with a row for each instead, so that rows lie apart."""
     for node in list(graph.nodes):
         if node.target is not aten.mm.default:
@@ -245,11 +245,11 @@ def _turn_products(graph: torch.fx.Graph, varying: set[torch.fx.Node], likes: di
                 parts.append(graph.call_function(aten.t.default, (part,)))
                 likes[parts[-1].name] = _transposed(likes[part.name])
             product = graph.call_function(aten.mm.default, tuple(parts))
-            turned = graph.call_function(aten.t.default, (product,))
+            reversed_loops = graph.call_function(aten.t.default, (product,))
         like = likes[node.name]
-        likes[product.name], likes[turned.name] = _transposed(like), like
-        varying.update((product, turned, *(part for part in parts[:1])))
-        node.replace_all_uses_with(turned)
+        likes[product.name], likes[reversed_loops.name] = _transposed(like), like
+        varying.update((product, reversed_loops, *(part for part in parts[:1])))
+        node.replace_all_uses_with(reversed_loops)
         graph.erase_node(node)
 
 

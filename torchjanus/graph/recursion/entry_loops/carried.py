@@ -1,7 +1,7 @@
-"""Whether the rounds of a loop can know what the rounds before them found, by the loop's source.
+"""Whether the iterations of a loop can know what the iterations before them found, by the loop's source.
 
-Tensors that rounds hand on are seen in traces, but a flag that one round sets and the next one asks is not. Knows
-nothing of traces.
+Tensors that iterations hand on are seen in traces, but a flag that one iteration sets and the next one asks is not.
+Knows nothing of traces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["REACHING", "Comprehension", "carries_nothing", "loop_at", "tree_of"]
 
 
 def carries_nothing(place: Place) -> bool:
-    """Whether rounds of the loop that goes over what stands at ``place`` hand on nothing but sums."""
+    """Whether iterations of the loop that goes over what stands at ``place`` hand on nothing but sums."""
     loop = loop_at(place)
     if loop is None:
         return False
@@ -69,7 +69,7 @@ def _stored(node: ast.AST) -> Iterator[str]:
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
-    """The variables that a round sets; attributes and items that it sets, too, as if they were one."""
+    """The variables that an iteration sets; attributes and items that it sets, too, as if they were one."""
     for statement in body:
         yield from _stored(statement)
         for node in ast.walk(statement):
@@ -82,7 +82,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
 
 
 def _is_fresh(body: list[ast.stmt], name: str) -> bool:
-    """Whether the round sets the variable before it asks for it."""
+    """Whether the iteration sets the variable before it asks for it."""
     first = next((statement for statement in body if _mentions(statement, name)), None)
     if not isinstance(first, ast.Assign) or _mentions(first.value, name):
         return False
@@ -90,7 +90,7 @@ def _is_fresh(body: list[ast.stmt], name: str) -> bool:
 
 
 def _is_sum(body: list[ast.stmt], name: str) -> bool:
-    """Whether the round does nothing with the variable but add to it: what it adds is seen, if it is a tensor."""
+    """Whether the iteration does nothing with the variable but add to it: what it adds is seen, if it is a tensor."""
     mentions = sum(isinstance(n, ast.Name) and n.id == name for statement in body for n in ast.walk(statement))
     if not mentions:
         return False

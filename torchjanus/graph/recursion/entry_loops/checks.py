@@ -1,4 +1,4 @@
-"""What has to be so for loops over trees to be told as calls: nothing knows how many rounds there were.
+"""What has to be so for loops over trees to be told as calls: nothing knows how many iterations there were.
 
 Knows nothing of how they are told.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.numbers import expressions_in, refs_in
 from torchjanus.graph.recursion.entry_loops.columns import only_numbers
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
@@ -22,40 +22,40 @@ from torchjanus.trace.values import Fetch, Read, Size, leaves
 __all__ = ["only_read", "refuse_counted", "used_outside"]
 
 
-def only_read(old: Trace, origin: Origin, recipes: Sequence[Any]) -> bool:
-    """Whether a list decides nothing, and rounds do nothing with its elements but to tell what they read."""
+def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bool:
+    """Whether a list decides nothing, and iterations do nothing with its elements but to tell what they read."""
     users = (event for event in old.events if not isinstance(event, Found))
-    pins = old.pins.get(Read(origin.then(Step.LEN)).token, 0)
+    pins = old.pins.get(Read(access_path.then(Step.LEN)).token, 0)
     return (
         pins <= 1
-        and only_numbers(old, origin.token, recipes)
-        and not any(items_of(event, {origin.token: 0}) for event in users)
+        and only_numbers(old, access_path.token, recipes)
+        and not any(items_of(event, {access_path.token: 0}) for event in users)
     )
 
 
 def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
-    """Nothing may know how many rounds there were but by the length of lists. ``columns``: those of which tensors are
-    made. Raises UnlikeRoots."""
+    """Nothing may know how many iterations there were but by the length of lists. ``columns``: those of which tensors
+    are made. Raises UnlikeRoots."""
     for loop in loops:
-        for origin in loop.over:
-            token = Read(origin.then(Step.LEN)).token
-            if not any(isinstance(e, Found) and e.origin == origin.then(Step.LEN) for e in old.events):
+        for access_path in loop.over:
+            token = Read(access_path.then(Step.LEN)).token
+            if not any(isinstance(e, Found) and e.access_path == access_path.then(Step.LEN) for e in old.events):
                 continue
-            known = sum(origin in other.over for other in loops)
-            known += sum(origin.token == token for token in columns)
+            known = sum(access_path in other.over for other in loops)
+            known += sum(access_path.token == token for token in columns)
             if old.pins.get(token, 0) != known:
                 raise UnlikeRoots
     counts = {len(loop.starts) for loop in loops}
     picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in loops))
-    for turns in old.turns:
-        if turns.end is not None and len(turns.starts) in counts:
-            inside = (one for one in old.plain if turns.starts[0] <= one.position <= turns.end)
+    for loop_record in old.loop_records:
+        if loop_record.end is not None and len(loop_record.starts) in counts:
+            inside = (one for one in old.plain if loop_record.starts[0] <= one.position <= loop_record.end)
             if not all(one.where in picks for one in inside):
                 raise UnlikeRoots
 
 
 def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int]) -> set[int]:
-    """The tensors of rounds that are used after them."""
+    """The tensors of iterations that are used after them."""
     found = set[int]()
     for position, event in enumerate(old.events):
         if any(loop.holds(position) for loop in loops):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.recursion.entry_loops.iterations import items_of, rebased
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -29,19 +29,19 @@ class Column:
 
     _known: dict[Any, Column] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
 
-    def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> None:
+    def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> None:
         self._expr, self.kind, self._classes = expr, kind, tuple(classes)
         self.__name__ = f"[{expr} for element in ...]"
 
-    def at(self, container: Origin, number: int) -> Origin:
+    def at(self, container: AccessPath, number: int) -> AccessPath:
         """Where the number of one element is found. ``container``: where the list is."""
         assert isinstance(self._expr, Read)
-        return _from(container.item(number), self._expr.origin)
+        return _from(container.item(number), self._expr.access_path)
 
     @classmethod
-    def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[Origin, type]]) -> Column:
+    def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> Column:
         """The one that does this."""
-        key = (expr.token, kind, tuple((origin.token, known) for origin, known in classes))
+        key = (expr.token, kind, tuple((access_path.token, known) for access_path, known in classes))
         return cls._known.setdefault(key, cls(expr, kind, classes))
 
     def __call__(self, container: Any) -> torch.Tensor:
@@ -49,8 +49,8 @@ class Column:
             raise TypeError("no list or tuple with elements")
         values = []
         for element in container:
-            for origin, known in self._classes:
-                if type(origin.read((element,), {})) is not known:
+            for access_path, known in self._classes:
+                if type(access_path.read((element,), {})) is not known:
                     raise TypeError("an element is of another class")
             value = self._expr.read((element,), {})  # type: ignore[union-attr]
             if type(value) is not self.kind:
@@ -73,7 +73,9 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
     parts = op.args[0]
     if type(parts) not in (list, tuple) or not parts or not all(isinstance(part, Expr) for part in parts):
         return None
-    lengths = {e.origin.token[1]: e.value for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN}
+    lengths = {
+        e.access_path.token[1]: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+    }
     for token in over:
         if lengths.get(token) != len(parts):
             continue
@@ -85,21 +87,21 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
 def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | None:
     """What each of these is of the element with its number of the list at this path, if that is the same for all, and
     a plain number."""
-    told = [_of_element(part, token, number) for number, part in enumerate(parts)]
-    if None in told or len({one.token for one in told if one is not None}) > 1:
+    merged = [_of_element(part, token, number) for number, part in enumerate(parts)]
+    if None in merged or len({one.token for one in merged if one is not None}) > 1:
         return None
-    first = told[0]
+    first = merged[0]
     assert first is not None
-    origins = [leaf.origin for leaf in leaves(first) if isinstance(leaf, Read)]
-    above = {at.token for origin in origins for at in _above(origin)}
+    access_paths = [leaf.access_path for leaf in leaves(first) if isinstance(leaf, Read)]
+    above = {at.token for access_path in access_paths for at in _above(access_path)}
     kinds, classes = set(), set()
     for event in trace.events:
-        if isinstance(event, Found) and (known := _at_element(event.origin, token)) is not None:
+        if isinstance(event, Found) and (known := _at_element(event.access_path, token)) is not None:
             if known.token in above:
                 classes.add((known, type(event.value)))
-            elif known in origins:
+            elif known in access_paths:
                 kinds.add((event.kind, type(event.value)))
-    if len(kinds) != 1 or len({origin for origin, _ in classes}) < len(classes):
+    if len(kinds) != 1 or len({access_path for access_path, _ in classes}) < len(classes):
         return None
     ((kind, cls),) = kinds
     if kind != "number" or cls not in (int, float) or not isinstance(first, Read):
@@ -110,21 +112,23 @@ def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | No
 
 def lists_beside(
     trace: Trace, counts: AbstractSet[int], over: Mapping[Any, int], recipes: Sequence[Any]
-) -> list[Origin]:
-    """Lists of as many elements as there are rounds of which the run does nothing but to make tensors."""
+) -> list[AccessPath]:
+    """Lists of as many elements as there are iterations of which the run does nothing but to make tensors."""
     found = []
     for event in trace.events:
-        if not isinstance(event, Found) or event.origin.step is not Step.LEN or event.value not in counts:
+        if not isinstance(event, Found) or event.access_path.step is not Step.LEN or event.value not in counts:
             continue
-        base = event.origin.base
+        base = event.access_path.base
         assert base is not None
         one = {base.token: 0}
-        known = any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events)
+        known = any(
+            isinstance(e, Found) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
+        )
         if base.token in over or not known or not only_numbers(trace, base.token, recipes):
             continue
         users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
         made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
-        if made and all(made) and trace.pins.get(Read(event.origin).token, 0) == len(made):
+        if made and all(made) and trace.pins.get(Read(event.access_path).token, 0) == len(made):
             found.append(base)
     return found
 
@@ -145,23 +149,27 @@ class _Left:
     args: Any
 
 
-def _above(origin: Origin) -> list[Origin]:
-    found, at = [], origin.base
+def _above(access_path: AccessPath) -> list[AccessPath]:
+    found, at = [], access_path.base
     while at is not None:
         found.append(at)
         at = at.base
     return found
 
 
-def _at_element(origin: Origin, token: Any) -> Origin | None:
+def _at_element(access_path: AccessPath, token: Any) -> AccessPath | None:
     """The path from an element of the list, as if that were what is read."""
-    made = rebased(origin, {token: 0})
-    return None if made is origin else _from(Origin.arg(0, "element"), made)
+    made = rebased(access_path, {token: 0})
+    return None if made is access_path else _from(AccessPath.arg(0, "element"), made)
 
 
-def _from(element: Origin, origin: Origin) -> Origin:
+def _from(element: AccessPath, access_path: AccessPath) -> AccessPath:
     """The path with another beginning."""
-    return element if origin.base is None else _from(element, origin.base).then(origin.step, origin.key)
+    return (
+        element
+        if access_path.base is None
+        else _from(element, access_path.base).then(access_path.step, access_path.key)
+    )
 
 
 def _of_element(expr: Any, token: Any, number: int) -> Any:
@@ -171,10 +179,10 @@ def _of_element(expr: Any, token: Any, number: int) -> Any:
         return None if None in parts else Apply(expr.func, tuple(parts))
     if not isinstance(expr, Read):
         return None
-    at: Origin | None = expr.origin
+    at: AccessPath | None = expr.access_path
     while at is not None and not (at.base is not None and at.base.token == token):
         at = at.base
     if at is None or at.key != number:
         return None
-    made = _at_element(expr.origin, token)
+    made = _at_element(expr.access_path, token)
     return None if made is None else Read(made)

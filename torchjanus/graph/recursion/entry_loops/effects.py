@@ -1,7 +1,7 @@
-"""What rounds of loops over trees do beside their calls: numbers that they fetch and hand on, writes, extern calls.
+"""What iterations of loops over trees do beside their calls: numbers that they fetch and hand on, writes, extern calls.
 
-Told as those of any other loop (see ``loop_effects``): what a round fetches, or hands out, is a row of a column, and
-so is what it reads of its tree. Knows nothing of how calls are followed.
+Told as those of any other loop (see ``loop_effects``): what an iteration fetches, or hands out, is a row of a column,
+and so is what it reads of its tree. Knows nothing of how calls are followed.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, UnlikeRounds, pick
-from torchjanus.graph.loops.analysis.merged_effects import Told
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, NotMergeable, pick
+from torchjanus.graph.loops.analysis.merged_effects import Merged
 from torchjanus.graph.recursion.entry_loops.columns import column_along
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
 from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots
@@ -24,24 +24,24 @@ from torchjanus.trace.actions import Op, Several
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.recipes import TensorOf
-from torchjanus.trace.values import Apply, Fetch, Read, Turn
+from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
-__all__ = ["Beside", "told_beside"]
+__all__ = ["Beside", "merged_beside"]
 
 
 @dataclass(slots=True)
 class _Exprs(Exprs):
-    """Expressions of rounds of which each may take a way of its own: tensors are known by where they are made."""
+    """Expressions of iterations of which each may take a way of its own: tensors are known by where they are made."""
 
     trace: Trace = field(default_factory=Trace)
-    over: Sequence[Origin] = ()
+    over: Sequence[AccessPath] = ()
     numbers: Iterator[int] = field(default_factory=itertools.count)  # of tensors, those that are free
     changed: frozenset[int] = frozenset()  # the memory of what is changed in place
-    gathered: dict[Origin, int] = field(default_factory=dict)  # what is read of all trees -> the tensor of that
+    gathered: dict[AccessPath, int] = field(default_factory=dict)  # what is read of all trees -> the tensor of that
     read: dict[Fetch, list[Any]] = field(default_factory=dict)  # what it was
 
     def taken(self, number: int, after: int) -> int:
-        """Nothing that rounds fetch is changed later: it is the same at any time."""
+        """Nothing that iterations fetch is changed later: it is the same at any time."""
         return 0
 
     def column(self, refs: Sequence[int], taken: int) -> int:
@@ -50,7 +50,7 @@ class _Exprs(Exprs):
         if column not in self.columns:
             memory = self.trace.memory
             if len(self.columns) == MOST or not self.changed.isdisjoint(memory[ref] for ref in refs):
-                raise UnlikeRounds
+                raise NotMergeable
             self.columns[column] = next(self.numbers)
         return self.columns[column]
 
@@ -58,21 +58,21 @@ class _Exprs(Exprs):
         """Whether these leave the call as tensors of their own."""
         return any(column.taken < 0 for column, known in self.columns.items() if known == stack)
 
-    def told(self, row: Sequence[Any]) -> Any:
-        """See Exprs. What each round reads of its own tree is fetched of a tensor that the host makes."""
+    def merged(self, row: Sequence[Any]) -> Any:
+        """See Exprs. What each iteration reads of its own tree is fetched of a tensor that the host makes."""
         if not all(isinstance(expr, Read) for expr in row) or len({expr.token for expr in row}) == 1:
-            return Exprs.told(self, row)
+            return Exprs.merged(self, row)
         for base in self.over:
             along = column_along(self.trace, base.token, row)
             if along is not None and along.kind is int:  # others might be rounded
-                origin = base.then(Step.OF, along)
-                if origin not in self.gathered:
-                    self.gathered[origin] = next(self.numbers)
-                fetch = Fetch(self.gathered[origin], self.positions[-1], int, None, True)
-                found = {e.origin.token: e.value for e in self.trace.events if isinstance(e, Found)}
-                self.listed[fetch], self.read[fetch] = [], [found[one.origin.token] for one in row]
-                return Apply(pick, (fetch, Turn(0, 1)))
-        raise UnlikeRounds
+                access_path = base.then(Step.OF, along)
+                if access_path not in self.gathered:
+                    self.gathered[access_path] = next(self.numbers)
+                fetch = Fetch(self.gathered[access_path], self.positions[-1], int, None, True)
+                found = {e.access_path.token: e.value for e in self.trace.events if isinstance(e, Found)}
+                self.listed[fetch], self.read[fetch] = [], [found[one.access_path.token] for one in row]
+                return Apply(pick, (fetch, InductionVariable(0, 1)))
+        raise NotMergeable
 
     def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
         """See Exprs."""
@@ -80,8 +80,9 @@ class _Exprs(Exprs):
 
 
 class Beside:
-    """One loop as ``Told`` knows loops: its ``events``, round by round; ``made``: tensor -> round, and which one of
-    those that rounds make; ``columns``: the tensors of all rounds that are one tensor, by the number of that."""
+    """One loop as ``Merged`` knows loops: its ``events``, iteration by iteration; ``made``: tensor -> iteration, and
+    which one of those that iterations make; ``columns``: the tensors of all iterations that are one tensor, by the
+    number of that."""
 
     trains = False
 
@@ -99,7 +100,7 @@ class Beside:
                 for which, ref in enumerate(trace.events[position].outs):  # type: ignore[union-attr]
                     self.made.setdefault(ref.number, (number, orders.setdefault((key, which), len(orders))))
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        lengths = [e.origin for e in trace.events if isinstance(e, Found) and e.origin.step is Step.LEN]
+        lengths = [e.access_path for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN]
         alike = [o for o in lengths if o.base in loop.over]
         counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
         self._lengths = list(dict.fromkeys(alike))
@@ -110,7 +111,7 @@ class Beside:
         )  # fmt: skip
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
         if any(isinstance(event, Several) for events in effects for event in events):
-            raise UnlikeRounds
+            raise NotMergeable
         self.telling = Telling(trace, self.exprs, effects)
 
     @property
@@ -122,53 +123,55 @@ class Beside:
         }
 
     @property
-    def lists(self) -> list[Origin]:
-        """The lists of whose elements rounds are told what they read."""
-        return list(dict.fromkeys(origin.base for origin in self.exprs.gathered if origin.base is not None))
+    def lists(self) -> list[AccessPath]:
+        """The lists of whose elements iterations are told what they read."""
+        return list(
+            dict.fromkeys(access_path.base for access_path in self.exprs.gathered if access_path.base is not None)
+        )
 
     def conditions(self, place: Place) -> Iterator[Held]:
-        """What has to be so for the rounds to be as many as the first list has elements: at least one, and no list
+        """What has to be so for the iterations to be as many as the first list has elements: at least one, and no list
         ends before the others."""
         count = self.exprs.count
         yield Held(Apply(operator.ge, (count, 1)), True, place)
-        for length in dict.fromkeys((*self._lengths[1:], *(origin.then(Step.LEN) for origin in self.lists))):
+        for length in dict.fromkeys((*self._lengths[1:], *(access_path.then(Step.LEN) for access_path in self.lists))):
             if Read(length).token != count.token:
                 yield Held(Apply(operator.eq, (count, Read(length))), True, place)
 
     @property
-    def told(self) -> bool:
+    def merged(self) -> bool:
         """Whether there is anything to be told."""
         return bool(self.exprs.listed or self.exprs.columns or self.telling.each)
 
 
-class _Told(Told):
-    """Lists of what rounds compute are rows already, whatever else there is in rounds (see ``grown``)."""
+class _Merged(Merged):
+    """Lists of what iterations compute are rows already, whatever else there is in iterations (see ``grown``)."""
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         return items if all(isinstance(item, TensorOf) for item in items) else super()._items(items)
 
 
-def told_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
-    """The run with what its rounds do beside their calls told by the host, and the loops of which that is so. What the
-    rounds themselves write and call is left in its place. Raises UnlikeRoots."""
+def merged_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
+    """The run with what its iterations do beside their calls told by the host, and the loops of which that is so. What
+    the iterations themselves write and call is left in its place. Raises UnlikeRoots."""
     inside = [event for loop in loops for event in trace.events[loop.starts[0] : loop.end]]
     changed = frozenset(_changed(trace))
     try:
         beside = [Beside(trace, loop, numbers, changed) for loop in loops]
-        told = _Told(trace, beside)
-    except UnlikeRounds as error:
+        merged = _Merged(trace, beside)
+    except NotMergeable as error:
         raise UnlikeRoots from error
-    if not any(one.told for one in beside):
+    if not any(one.merged for one in beside):
         return trace, beside
-    events = [told.computed.get(id(event), event) for event in trace.events]
+    events = [merged.computed.get(id(event), event) for event in trace.events]
     made = {number for one in beside for number in one.made}
     fetched = {token: value for token, value in trace.fetched.items() if token[1] not in made}
-    fetched.update((fetch.token, values) for fetch, values in told.fetched())
+    fetched.update((fetch.token, values) for fetch, values in merged.fetched())
     return replace(
         trace,
         events=events,
-        result=told.result,
-        recipes=told.recipes,
+        result=merged.result,
+        recipes=merged.recipes,
         fetched=fetched,
         alive=[*trace.alive, trace, inside],
     ), beside
@@ -176,12 +179,12 @@ def told_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[in
 
 def _changed(trace: Trace) -> Iterator[int]:
     """The memory of what operations change in place."""
-    met = set(trace.origins)
+    met = set(trace.access_paths)
     for event in trace.events:
         if isinstance(event, Op):
             yield from (trace.memory[ref.number] for ref in event.outs if ref.number in met)
             met.update(ref.number for ref in event.outs)
 
 
-def _value(trace: Trace, origin: Origin) -> Any:
-    return next(event.value for event in trace.events if isinstance(event, Found) and event.origin == origin)
+def _value(trace: Trace, access_path: AccessPath) -> Any:
+    return next(event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)

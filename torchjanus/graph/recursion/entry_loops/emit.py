@@ -1,4 +1,4 @@
-"""A run with its loops over trees told as calls of functions: what a round is, and what comes behind all of them.
+"""A run with its loops over trees told as calls of functions: what an iteration is, and what comes behind all of them.
 
 Knows nothing of which loops those are.
 """
@@ -12,23 +12,29 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
 from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
-from torchjanus.graph.recursion.entry_loops.effects import Beside, told_beside
+from torchjanus.graph.recursion.entry_loops.effects import Beside, merged_beside
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, added_up
-from torchjanus.graph.recursion.entry_loops.iterations import RoundOfRoots, Telling, UnlikeRoots, calls_in, items_of
+from torchjanus.graph.recursion.entry_loops.iterations import (
+    IterationOfEntryCalls,
+    Telling,
+    UnlikeRoots,
+    calls_in,
+    items_of,
+)
 from torchjanus.graph.recursion.entry_loops.output_lists import sum_from, sum_of_rows
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
 from torchjanus.trace.actions import WITHIN, Extern, Invoked, InvokedEach, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import ANYTHING, Trace
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
+from torchjanus.trace.loop_records import Plain
 from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
-from torchjanus.trace.rounds import Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
@@ -42,20 +48,20 @@ class Rooted(Rewriting):
 
     def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
         self.new = itertools.count(len(old.tensors))  # numbers of tensors that are added
-        old, self.beside = told_beside(old, loops, self.new)
-        self.does_more = any(one.told for one in self.beside)  # than to call
+        old, self.beside = merged_beside(old, loops, self.new)
+        self.does_more = any(one.merged for one in self.beside)  # than to call
         super().__init__(old)
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
         self.over = {token: n for loop in loops for n, token in enumerate(loop.lists)}
         recipes = old.all_recipes()
-        read = [origin for one in self.beside for origin in one.lists if origin.token not in self.over]
-        if not all(only_read(old, origin, recipes) for origin in read):
+        read = [access_path for one in self.beside for access_path in one.lists if access_path.token not in self.over]
+        if not all(only_read(old, access_path, recipes) for access_path in read):
             raise UnlikeRoots
-        self.over.update((origin.token, 0) for origin in read)
+        self.over.update((access_path.token, 0) for access_path in read)
         beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
-        self.over.update((origin.token, 0) for origin in beside)
-        self.lists = [*(origin for loop in loops for origin in loop.over), *beside]
+        self.over.update((access_path.token, 0) for access_path in beside)
+        self.lists = [*(access_path for loop in loops for access_path in loop.over), *beside]
         if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
             raise UnlikeRoots
         self.columns = {
@@ -66,45 +72,50 @@ class Rooted(Rewriting):
         }
         # Loops in which nothing is done, but that numbers are collected.
         self.idle = {
-            turns.end
-            for turns in old.turns
-            if turns.end is not None and turns.origin is not None and turns.origin.token in self.over
-            if not any(isinstance(event, Op) for event in old.events[turns.starts[0] : turns.end])
+            loop_record.end
+            for loop_record in old.loop_records
+            if loop_record.end is not None
+            and loop_record.access_path is not None
+            and loop_record.access_path.token in self.over
+            if not any(isinstance(event, Op) for event in old.events[loop_record.starts[0] : loop_record.end])
         }
         order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
         self.calls = {position: n for n, position in enumerate(order)}
-        self.told_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
+        self.merged_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
         if any(calls_in(_Made(recipe)) for recipe in recipes):
             raise UnlikeRoots
         refuse_counted(old, loops, [token for token, _ in self.columns.values()])
         used = used_outside(old, loops, self.inside)
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
         self.begun: dict[int, list[Any]] = {}
-        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its rounds rely on
+        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its iterations rely on
         self.rows: list[int] = []  # tensors that calls append to lists
-        self.sum_of: dict[int, int] = {}  # what the last round has added up -> the sums' own number
+        self.sum_of: dict[int, int] = {}  # what the last iteration has added up -> the sums' own number
         for loop, one in zip(loops, self.beside, strict=True):
-            event, *others = self._told(loop, one, used, free)
+            event, *others = self._merged(loop, one, used, free)
             self.begun[loop.end] = [event, *others]
             free = max(free, *(1 + number for number, _ in event.grown))
-        local = {n for n, origin in old.origins.items() if items_of(_At(origin), self.over)}
+        local = {n for n, access_path in old.access_paths.items() if items_of(_At(access_path), self.over)}
         lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
         self.kept = [n for n in range(len(old.tensors)) if n not in lost and n not in set(self.rows)]
-        self.collected = {origin: number for one in self.beside for origin, number in one.exprs.gathered.items()}
+        self.collected = {
+            access_path: number for one in self.beside for access_path, number in one.exprs.gathered.items()
+        }
         for token, known in self.columns.values():
             self.collected.setdefault(self._rows_of(token, known), next(self.new))
-        self.found = {e.origin: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
+        self.found = {e.access_path: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
         columns = (number for one in self.beside for number in one.columns)
         numbered = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
         self.numbers = {number: new for new, number in enumerate(numbered)}
         self.after: list[int] = []
         self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
-        self.said: set[Origin] = set()  # what of the numbers that the host collects is told already
+        self.said: set[AccessPath] = set()  # what of the numbers that the host collects is told already
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 
-    def _told(self, loop: LoopOfRoots, beside: Beside, used: set[int], free: int) -> Iterator[Any]:
-        """The event that stands for the rounds, and what is behind it: sums, and what rounds do beside their calls."""
+    def _merged(self, loop: LoopOfRoots, beside: Beside, used: set[int], free: int) -> Iterator[Any]:
+        """The event that stands for the iterations, and what is behind it: sums, and what iterations do beside their
+        calls."""
         old = self.old
         added = [added_up(old, self.inside, loop, place) for place in loop.sums]
         finals = {outs[-1] for _, _, outs in added}
@@ -112,7 +123,8 @@ class Rooted(Rewriting):
         if used & carried - finals:
             raise UnlikeRoots
         plain = [[n for n in some if n not in carried] for some in loop.made]
-        # What rounds give: the terms of each sum, and what else is used after them, in the order in which it was made.
+        # What iterations give: the terms of each sum, and what else is used after them, in the order in which it was
+        # made.
         outs = [
             list(
                 dict.fromkeys(
@@ -132,39 +144,40 @@ class Rooted(Rewriting):
         if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
             raise UnlikeRoots
         sums = {positions[key] for positions in loop.keyed for key in loop.sums}
-        rounds = [self._round(loop, number, sums, some, len(passed)) for number, some in enumerate(outs)]
-        self.fixed[loop.end] = list({fact.token: fact for one in rounds for fact in one.fixed}.values())
-        first, told = calls[0], rounds[0]
-        if any(one.given != told.given for one in rounds):
+        iterations = [self._iteration(loop, number, sums, some, len(passed)) for number, some in enumerate(outs)]
+        self.fixed[loop.end] = list({fact.token: fact for one in iterations for fact in one.fixed}.values())
+        first, merged = calls[0], iterations[0]
+        if any(one.given != merged.given for one in iterations):
             raise UnlikeRoots
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
         self.rows += [ref.number for refs in passed.values() for ref in refs]
-        # Rounds that call other functions of the same code are other rounds, though nothing in a round tells.
+        # Iterations that call other functions of the same code are other iterations, though nothing in an iteration
+        # tells.
         parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
         callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
         given: tuple[tuple[str, Any], ...] = tuple(
-            (f"element{n}", FoundAt(origin)) for n, origin in enumerate(loop.over)
+            (f"element{n}", FoundAt(access_path)) for n, access_path in enumerate(loop.over)
         )
-        given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(told.given))
+        given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(merged.given))
         shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
         for position in (position for ops in loop.ops for position in ops):
             refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
-            shared.update((ref, None) for ref in refs if ref.number in old.origins)
+            shared.update((ref, None) for ref in refs if ref.number in old.access_paths)
         found = _own_of(calls)
         grown = tuple(passed.items())
         grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         base = Invoked(
-            first.func, f"the rounds at {loop.place}", tuple(map(TensorRef, told.given)),
-            {"shared": tuple(ref for ref in shared if not items_of(_At(old.origins[ref.number]), self.over)),
+            first.func, f"the iterations at {loop.place}", tuple(map(TensorRef, merged.given)),
+            {"shared": tuple(ref for ref in shared if not items_of(_At(old.access_paths[ref.number]), self.over)),
              "own": tuple(found.values())}, (), first.modes, first.place, callee=callee, given=given, made=None,
             own=tuple(found),
         )  # fmt: skip
         made = ("constant", ("NoneType", None))
-        each = tuple(replace(base, call=one.trace, made=made) for one in rounds)
+        each = tuple(replace(base, call=one.trace, made=made) for one in iterations)
         yield InvokedEach(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
-            counted=calls[0].counted, own=base.own, rounds=each, even=loop.even,
+            counted=calls[0].counted, own=base.own, iterations=each, even=loop.even,
         )  # fmt: skip
         for terms, start, (*_, last) in added:
             stack = self.sum_of[last] = next(self.new)
@@ -174,7 +187,7 @@ class Rooted(Rewriting):
             func: Any = sum_of_rows if start is None else sum_from
             args = out if start is None else (*out, TensorRef(start))
             yield Op(func, func.__name__, args, {}, (TensorRef(last),), modes, loop.place)
-        if beside.told:
+        if beside.merged:
             yield from beside.conditions(loop.place)
         for stack, terms in beside.columns.items():
             # What leaves has the gradients that it has in eager; what is fetched has none.
@@ -185,7 +198,9 @@ class Rooted(Rewriting):
         if beside.telling.each is not None:
             yield beside.telling.each
 
-    def _round(self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int) -> RoundOfRoots:
+    def _iteration(
+        self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int
+    ) -> IterationOfEntryCalls:
         """``outs``: what it appends to lists of its own; ``passed``: how many others its calls know before those."""
         old = self.old
         facts = []
@@ -213,11 +228,13 @@ class Rooted(Rewriting):
         known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
         telling = Telling(old, over, own)
         telling.made_trace.around = around(known, numbers=False)
-        telling.tell(facts, events, outs, range(passed, passed + len(outs)))
+        telling.merge(facts, events, outs, range(passed, passed + len(outs)))
         made = telling.made_trace
         gone = unseen(made, self.look)
         if gone:
-            paths = frozenset(e.origin.token for n, e in enumerate(made.events) if n in gone and isinstance(e, Found))
+            paths = frozenset(
+                e.access_path.token for n, e in enumerate(made.events) if n in gone and isinstance(e, Found)
+            )
             kept = [event for n, event in enumerate(made.events) if n not in gone]
             made.events = [
                 replace(e, given=tuple((name, passed_on(recipe, paths)) for name, recipe in e.given))
@@ -225,7 +242,7 @@ class Rooted(Rewriting):
                 else e
                 for e in kept
             ]
-        return RoundOfRoots(made, tuple(telling.given), tuple(telling.fixed.values()))
+        return IterationOfEntryCalls(made, tuple(telling.given), tuple(telling.fixed.values()))
 
     # -- the run anew ---------------------------------------------------------------------------------------------
 
@@ -245,9 +262,13 @@ class Rooted(Rewriting):
             places.append(len(steps))
             before += isinstance(event, Op)
             if isinstance(event, _FACTS):
-                if items_of(event, self.over) or calls_in(event) & self.told_calls:
+                if items_of(event, self.over) or calls_in(event) & self.merged_calls:
                     continue
-                if isinstance(event, Pinned) and isinstance(event.expr, Read) and self._is_length(event.expr.origin):
+                if (
+                    isinstance(event, Pinned)
+                    and isinstance(event.expr, Read)
+                    and self._is_length(event.expr.access_path)
+                ):
                     continue
                 steps.append((event, before))
             elif position in self.idle:
@@ -262,8 +283,8 @@ class Rooted(Rewriting):
                 operations += isinstance(event, Op)
             elif position == loop.end:
                 steps += ((fact, before) for fact in self.fixed[loop.end])
-                for origin in self.beside[self.loops.index(loop)].exprs.gathered:
-                    steps += ((fact, before) for fact in self._collected(origin, loop.place))
+                for access_path in self.beside[self.loops.index(loop)].exprs.gathered:
+                    steps += ((fact, before) for fact in self._collected(access_path, loop.place))
                 for made in self.begun[loop.end]:
                     steps.append((made, before))
                     operations += isinstance(made, Op)
@@ -277,12 +298,18 @@ class Rooted(Rewriting):
         def outside(starts: Sequence[int]) -> bool:
             return not any(loop.holds(start) for loop in self.loops for start in starts)
 
-        origins = {self.numbers[n]: origin for n, origin in old.origins.items() if n in self.numbers}
+        access_paths = {
+            self.numbers[n]: access_path for n, access_path in old.access_paths.items() if n in self.numbers
+        }
         values: dict[int, Any] = {}
         for event in events:
-            if isinstance(event, Found) and event.origin.step is Step.OF and isinstance(event.origin.key, Column):
-                number = self.collected[event.origin]
-                origins[self.numbers[number]] = event.origin
+            if (
+                isinstance(event, Found)
+                and event.access_path.step is Step.OF
+                and isinstance(event.access_path.key, Column)
+            ):
+                number = self.collected[event.access_path]
+                access_paths[self.numbers[number]] = event.access_path
                 values[number] = event.value
         tensors = [old.tensors[n] if n < len(old.tensors) else values.get(n) for n in self.numbers]
         memory = [old.memory[n] if n < len(old.tensors) else 0 for n in self.numbers]
@@ -291,16 +318,16 @@ class Rooted(Rewriting):
                 events,
                 tensors=tensors,
                 memory=memory,
-                origins=origins,
+                access_paths=access_paths,
                 kinds={self.numbers[n]: kind for n, kind in old.kinds.items() if n in self.numbers},
-                rounds=[
+                iterations=[
                     replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-                    for one in old.rounds
+                    for one in old.iterations
                     if outside(one.starts)
                 ],
-                turns=[
+                loop_records=[
                     one.elsewhere([places[n] for n in one.starts], None if one.end is None else places[one.end])
-                    for one in old.turns
+                    for one in old.loop_records
                     if outside(one.starts)
                 ],
                 loops=[
@@ -317,46 +344,48 @@ class Rooted(Rewriting):
         except (KeyError, IndexError) as error:
             raise UnlikeRoots from error
 
-    def _rows_of(self, token: Any, column: Column) -> Origin:
+    def _rows_of(self, token: Any, column: Column) -> AccessPath:
         """Where the numbers are found that the host collects of a list."""
-        return next(origin for origin in self.lists if origin.token == token).then(Step.OF, column)
+        return next(access_path for access_path in self.lists if access_path.token == token).then(Step.OF, column)
 
     def _column(self, op: Any, position: int) -> Iterator[Any]:
         """Numbers of all trees, of which the step makes a tensor."""
-        origin = self._rows_of(*self.columns[position])
-        yield from self._collected(origin, op.place)
-        yield replace(op, func=as_it_is, name="column", args=(TensorRef(self.collected[origin]),))
+        access_path = self._rows_of(*self.columns[position])
+        yield from self._collected(access_path, op.place)
+        yield replace(op, func=as_it_is, name="column", args=(TensorRef(self.collected[access_path]),))
 
-    def _collected(self, origin: Origin, place: Place) -> Iterator[Found]:
+    def _collected(self, access_path: AccessPath, place: Place) -> Iterator[Found]:
         """Numbers of all trees, which the host collects, found once."""
-        if origin in self.said:
+        if access_path in self.said:
             return
-        self.said.add(origin)
-        assert origin.base is not None
-        places = (origin.key.at(origin.base, n) for n in itertools.count())
+        self.said.add(access_path)
+        assert access_path.base is not None
+        places = (access_path.key.at(access_path.base, n) for n in itertools.count())
         elements = itertools.takewhile(self.found.__contains__, places)
         value = torch.tensor([self.found[element] for element in elements])
         dtype = str(value.dtype).removeprefix("torch.")
         yield Found(
-            origin, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, place
+            access_path, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, place
         )
-        yield Found(origin.then(Step.SIZE, 0), len(value), "number", place=place)
+        yield Found(access_path.then(Step.SIZE, 0), len(value), "number", place=place)
 
-    def _is_length(self, origin: Origin) -> bool:
-        return origin.step is Step.LEN and origin.base is not None and origin.base.token in self.over
+    def _is_length(self, access_path: AccessPath) -> bool:
+        return access_path.step is Step.LEN and access_path.base is not None and access_path.base.token in self.over
 
     def event(self, event: Any, after: int) -> Any:
         made = super().event(event, after)
         if isinstance(event, InvokedEach):
             grown = tuple((n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown)
             given = tuple((name, self.recipe(recipe)) for name, recipe in event.given)
-            rounds = tuple(replace(one, args=made.args, kwargs=made.kwargs, given=given) for one in event.rounds)
-            made = replace(made, grown=grown, given=given, rounds=rounds)
+            iterations = tuple(
+                replace(one, args=made.args, kwargs=made.kwargs, given=given) for one in event.iterations
+            )
+            made = replace(made, grown=grown, given=given, iterations=iterations)
         return made
 
     def recipe(self, recipe: Any) -> Any:
         made = super().recipe(recipe)
-        if isinstance(made, Build | Again):  # how many new objects there are changes with the number of rounds
+        if isinstance(made, Build | Again):  # how many new objects there are changes with the number of iterations
             made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
         return made
 
@@ -374,7 +403,7 @@ class Rooted(Rewriting):
 
 
 def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
-    """The lists of the step to which the calls of rounds append, and what all of them have appended."""
+    """The lists of the step to which the calls of iterations append, and what all of them have appended."""
     counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
     if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
         raise UnlikeRoots
@@ -385,12 +414,12 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     return found
 
 
-def _own_of(calls: Sequence[Invoked]) -> dict[Origin, TensorRef]:
-    """The tensors of the step's own that the calls of rounds find: the same in all of them."""
-    found: dict[Origin, TensorRef] = {}
+def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
+    """The tensors of the step's own that the calls of iterations find: the same in all of them."""
+    found: dict[AccessPath, TensorRef] = {}
     for event in calls:
-        for origin, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
-            if found.setdefault(origin, ref) != ref:
+        for access_path, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
+            if found.setdefault(access_path, ref) != ref:
                 raise UnlikeRoots
     return found
 
@@ -406,4 +435,4 @@ class _Made:
 class _At:
     """A path alone, as if an event spoke of it."""
 
-    origin: Origin
+    access_path: AccessPath

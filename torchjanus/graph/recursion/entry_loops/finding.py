@@ -1,4 +1,5 @@
-"""Finds loops of a run over lists of trees: what each goes over, and which of its operations are sums over its rounds.
+"""Finds loops of a run over lists of trees: what each goes over, and which of its operations are sums over its
+iterations.
 
 Knows nothing of what becomes of a loop.
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
@@ -26,15 +27,15 @@ _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_
 
 @dataclass(slots=True)
 class LoopOfRoots:
-    """A loop over the lists ``over``. ``ops``: of each round its operations, by position; ``keyed``: those by where
-    they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each round the
+    """A loop over the lists ``over``. ``ops``: of each iteration its operations, by position; ``keyed``: those by where
+    they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each iteration the
     tensors it makes, in order; ``even``: the lists have to be of one length;
-    ``picks``: where (line, column) a round picks elements by its number."""
+    ``picks``: where (line, column) an iteration picks elements by its number."""
 
     place: Place
     starts: tuple[int, ...]
     end: int
-    over: tuple[Origin, ...]
+    over: tuple[AccessPath, ...]
     ops: list[list[int]]
     sums: tuple[tuple[Place, int], ...] = ()
     made: tuple[tuple[int, ...], ...] = ()
@@ -44,7 +45,7 @@ class LoopOfRoots:
 
     @property
     def lists(self) -> dict[Any, int]:
-        return {origin.token: number for number, origin in enumerate(self.over)}
+        return {access_path.token: number for number, access_path in enumerate(self.over)}
 
     def holds(self, position: int) -> bool:
         return self.starts[0] <= position <= self.end
@@ -56,19 +57,25 @@ def loop_of(
     starts: tuple[int, ...],
     end: int,
     sums: tuple[tuple[Place, int], ...] | None,
-    picked: Sequence[Origin] = (),
+    picked: Sequence[AccessPath] = (),
 ) -> LoopOfRoots | None:
-    """The loop; None where it goes over no lists. ``picked``: lists from which rounds pick elements by their number."""
+    """The loop; None where it goes over no lists. ``picked``: lists from which iterations pick elements by their
+    number."""
     limits = [*starts, end]
     spans = list(itertools.pairwise(limits))
     lengths = [
-        e.origin.base
+        e.access_path.base
         for e in trace.events
-        if isinstance(e, Found) and e.origin.step is Step.LEN and e.value == len(starts) and e.origin.base is not None
+        if isinstance(e, Found)
+        and e.access_path.step is Step.LEN
+        and e.value == len(starts)
+        and e.access_path.base is not None
     ]
     over = []
     for base in dict.fromkeys((*lengths, *picked)):
-        if not any(isinstance(e, Found) and e.origin == base and type(e.value) in (list, tuple) for e in trace.events):
+        if not any(
+            isinstance(e, Found) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
+        ):
             continue
         found = [
             set().union(*(items_of(e, {base.token: 0}) for e in trace.events[a:b] if isinstance(e, Op)))
@@ -87,7 +94,7 @@ def loop_of(
 
 
 def _keyed(trace: Trace, positions: Sequence[int]) -> dict[tuple[Place, int], int]:
-    """The operations of a round by where they stand, and how many were made there before."""
+    """The operations of an iteration by where they stand, and how many were made there before."""
     found: dict[tuple[Place, int], int] = {}
     for position in positions:
         place, times = trace.events[position].place, 0
@@ -105,7 +112,7 @@ def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
 
 
 def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
-    """Which operations of a round add to what the round before has added to."""
+    """Which operations of an iteration add to what the iteration before has added to."""
     first, second = loop.keyed[0], loop.keyed[1]
     before = set(loop.made[0])
     for place, position in second.items():
@@ -122,7 +129,7 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
 def added_up(
     trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
-    """What is added up there, from which tensor on, and what it is after each round."""
+    """What is added up there, from which tensor on, and what it is after each iteration."""
     terms: list[int] = []
     outs: list[int] = []
     start: int | None = None

@@ -1,7 +1,7 @@
-"""Loops over trees whose rounds are given their number, by ``enumerate()`` or ``range(len(trees))``, and only pick
-elements of lists by it: rounds know nothing of their number then but which elements are theirs.
+"""Loops over trees whose iterations are given their number, by ``enumerate()`` or ``range(len(trees))``, and only pick
+elements of lists by it: iterations know nothing of their number then but which elements are theirs.
 
-Told by the loop's source, and by what was found in each round. Knows nothing of what becomes of the loop.
+Told by the loop's source, and by what was found in each iteration. Knows nothing of what becomes of the loop.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import ast
 import functools
 from collections.abc import Iterable, Sequence
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.recursion.entry_loops.carried import REACHING, Comprehension, loop_at, tree_of
 from torchjanus.trace.actions import Extern, Op
@@ -24,7 +24,7 @@ Picks = tuple[tuple[tuple[int, int], ...], ...]  # of each text from which is pi
 
 @functools.lru_cache(maxsize=256)
 def picks_at(place: Place) -> Picks | None:
-    """From what the rounds of the loop over what stands at ``place`` pick the element with their number; None where
+    """From what the iterations of the loop over what stands at ``place`` pick the element with their number; None where
     they, or anybody after them, may do something else with the number."""
     loop = loop_at(place)
     name = None if loop is None else _index(loop)
@@ -45,11 +45,12 @@ def picks_at(place: Place) -> Picks | None:
     return tuple(map(tuple, picked.values()))
 
 
-def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> list[Origin] | None:
-    """The lists from which rounds pick elements; None where a round does not find its element in such a list."""
+def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> list[AccessPath] | None:
+    """The lists from which iterations pick elements; None where an iteration does not find its element in such a
+    list."""
     limits = [*starts, end]
     places = {place: number for number, some in enumerate(picks) for place in some}
-    lists: list[dict[Origin, None]] = [{} for _ in picks]
+    lists: list[dict[AccessPath, None]] = [{} for _ in picks]
     for number, begin in enumerate(starts):
         met: set[int] = set()
         for event in trace.events[begin : limits[number + 1]]:
@@ -58,19 +59,19 @@ def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> 
                 continue
             if isinstance(event, Extern) or (isinstance(event, Op | Entered) and "item__" in event.name):
                 return None
-            if isinstance(event, Found) and event.origin.step is Step.ITEM and event.origin.key == number:
-                assert event.origin.base is not None
-                lists[which][event.origin.base] = None
+            if isinstance(event, Found) and event.access_path.step is Step.ITEM and event.access_path.key == number:
+                assert event.access_path.base is not None
+                lists[which][event.access_path.base] = None
                 met.add(which)
         if len(met) < len(picks):
             return None
     if any(len(some) != 1 for some in lists):
         return None
-    return list(dict.fromkeys(origin for some in lists for origin in some))
+    return list(dict.fromkeys(access_path for some in lists for access_path in some))
 
 
 def _index(loop: ast.For | Comprehension) -> str | None:
-    """The variable that holds the number of a round."""
+    """The variable that holds the number of an iteration."""
     head = loop if isinstance(loop, ast.For) else loop.generators[0]
     match head.iter, head.target:
         case ast.Call(func=ast.Name("enumerate"), args=[_], keywords=[]), ast.Tuple(elts=[ast.Name(id=name), _]):
@@ -90,7 +91,7 @@ def _named(node: ast.AST) -> str | None:
 
 
 def _stays(loop: ast.AST, texts: Iterable[str]) -> bool:
-    """Whether what elements are picked from stays the same: rounds set nothing that it is reached by."""
+    """Whether what elements are picked from stays the same: iterations set nothing that it is reached by."""
     stored = {_word(n) for n in ast.walk(loop) if isinstance(getattr(n, "ctx", None), ast.Store)}
     return not any(f"'{word}'" in text for text in texts for word in stored if word)
 

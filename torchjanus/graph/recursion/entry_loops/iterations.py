@@ -1,4 +1,5 @@
-"""One round of a loop over trees, told as a call of its own: what it finds of its tree is found by way of a parameter.
+"""One iteration of a loop over trees, told as a call of its own: what it finds of its tree is found by way of a
+parameter.
 
 Knows nothing of what becomes of the loop.
 """
@@ -11,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.rewriting import Rewriting
@@ -23,7 +24,7 @@ from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, T
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["RoundOfRoots", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
+__all__ = ["IterationOfEntryCalls", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
 
 # Where numbers are found that may be others in each call: what the step is given, how many there are of something.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
@@ -31,7 +32,7 @@ _FACTS = (Found, Absent, Same, Held, Pinned, Computed)
 
 
 class UnlikeRoots(Exception):
-    """The rounds of a loop over trees cannot be told as calls of one function."""
+    """The iterations of a loop over trees cannot be told as calls of one function."""
 
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:
@@ -44,16 +45,27 @@ def calls_in(event: Any) -> set[int]:
     return {at.key[1] for at in _paths(event) if at.step is Step.GROWN and type(at.key) is tuple}
 
 
-def _paths(event: Any) -> Iterator[Origin]:
+def _paths(event: Any) -> Iterator[AccessPath]:
     """The paths of which an event speaks, and those that lead to them."""
     for field in fields(event):
-        if field.name in ("origin", "base", "first", "second", "expr", "key", "args", "kwargs", "given", "counted"):
+        if field.name in (
+            "access_path",
+            "base",
+            "first",
+            "second",
+            "expr",
+            "key",
+            "args",
+            "kwargs",
+            "given",
+            "counted",
+        ):
             yield from _within(getattr(event, field.name))
 
 
-def _within(value: Any) -> Iterator[Origin]:
-    if isinstance(value, Origin):
-        at: Origin | None = value
+def _within(value: Any) -> Iterator[AccessPath]:
+    if isinstance(value, AccessPath):
+        at: AccessPath | None = value
         while at is not None:
             yield at
             if isinstance(at.key, Expr):
@@ -62,11 +74,11 @@ def _within(value: Any) -> Iterator[Origin]:
     elif isinstance(value, Expr):
         for leaf in leaves(value):
             if isinstance(leaf, Read):
-                yield from _within(leaf.origin)
+                yield from _within(leaf.access_path)
     elif isinstance(value, Traced | Number):
         yield from _within(value.expr)
     elif isinstance(value, FoundAt):
-        yield from _within(value.origin)
+        yield from _within(value.access_path)
     elif isinstance(value, Build):
         yield from _within(value.items)
     elif isinstance(value, list | tuple):
@@ -78,19 +90,19 @@ def _within(value: Any) -> Iterator[Origin]:
         yield from _within((value.start, value.stop, value.step))
 
 
-def rebased(origin: Origin, over: Mapping[Any, int]) -> Origin:
+def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:
     """The path as the call knows it: elements of the lists ``over`` are what it is given, and calls of the step that
     are among those are its own."""
-    if origin.step is Step.ITEM and origin.base is not None and origin.base.token in over:
-        return Origin.parameter(f"element{over[origin.base.token]}")
-    if origin.base is None:
-        call = over.get(origin.key) if origin.step is Step.GROWN else None
-        return origin if call is None else Origin.parameter(f"call {call}")
-    base = rebased(origin.base, over)
-    if origin.step is Step.AT:
-        key = _Paths(over).expr(origin.key)
-        return origin if base is origin.base and key is origin.key else base.at(key)
-    return origin if base is origin.base else base.then(origin.step, origin.key)
+    if access_path.step is Step.ITEM and access_path.base is not None and access_path.base.token in over:
+        return AccessPath.parameter(f"element{over[access_path.base.token]}")
+    if access_path.base is None:
+        call = over.get(access_path.key) if access_path.step is Step.GROWN else None
+        return access_path if call is None else AccessPath.parameter(f"call {call}")
+    base = rebased(access_path.base, over)
+    if access_path.step is Step.AT:
+        key = _Paths(over).expr(access_path.key)
+        return access_path if base is access_path.base and key is access_path.key else base.at(key)
+    return access_path if base is access_path.base else base.then(access_path.step, access_path.key)
 
 
 class _Paths(Rewriting):
@@ -102,17 +114,17 @@ class _Paths(Rewriting):
 
     def expr(self, expr: Any) -> Any:
         if isinstance(expr, Read):
-            origin = rebased(expr.origin, self.over)
-            return expr if origin is expr.origin else Read(origin)
+            access_path = rebased(expr.access_path, self.over)
+            return expr if access_path is expr.access_path else Read(access_path)
         if isinstance(expr, Fetch | Size):
             raise UnlikeRoots
         return super().expr(expr)
 
 
 @dataclass(slots=True)
-class RoundOfRoots:
-    """What a round is as a call: ``trace``, with what it is ``given`` of the step's own tensors, by their numbers, and
-    the facts of the step by which it relies on numbers that are the same for all trees."""
+class IterationOfEntryCalls:
+    """What an iteration is as a call: ``trace``, with what it is ``given`` of the step's own tensors, by their numbers,
+    and the facts of the step by which it relies on numbers that are the same for all trees."""
 
     trace: Trace
     given: tuple[int, ...]
@@ -120,21 +132,21 @@ class RoundOfRoots:
 
 
 class Telling(_Paths):
-    """Makes the trace of one round. Raises UnlikeRoots."""
+    """Makes the trace of one iteration. Raises UnlikeRoots."""
 
     def __init__(self, step: Trace, over: Mapping[Any, int], inside: frozenset[int]) -> None:
-        """``inside``: all tensors that are made in rounds."""
+        """``inside``: all tensors that are made in iterations."""
         super().__init__(over)
         self.step = step
         self.inside = inside
-        self.found = {event.origin.token: event for event in step.events if isinstance(event, Found)}
+        self.found = {event.access_path.token: event for event in step.events if isinstance(event, Found)}
         self.numbers: dict[int, int] = {}
         self.given: list[int] = []
         self.fixed: dict[Any, Pinned] = {}
         self.events: list[Any] = []
         self.made_trace = Trace(ambient=step.ambient, alive=[step])
 
-    def tell(self, facts: Sequence[Any], events: Sequence[Any], outs: Sequence[int], lists: Sequence[int]) -> None:
+    def merge(self, facts: Sequence[Any], events: Sequence[Any], outs: Sequence[int], lists: Sequence[int]) -> None:
         """``facts``: what is found of its tree; ``events``: what it does; ``outs``: what it gives, each to a list. Its
         calls append to the lists to which they have appended."""
         made = self.made_trace
@@ -155,7 +167,7 @@ class Telling(_Paths):
             if number not in self.numbers:
                 raise UnlikeRoots
             at = events[-1].place if events else Place("", 0)
-            append = Mutation(Origin.grown(place), "append", (), list, at)
+            append = Mutation(AccessPath.grown(place), "append", (), list, at)
             made.recipes[id(append)] = (TensorOf(TensorRef(self.numbers[number])),)
             made.alive.append(append)
             self.events.append(append)
@@ -165,14 +177,14 @@ class Telling(_Paths):
             made.appends.add((place, grad))
         made.events = self.events
         made.result = Constant(None)
-        tokens = {e.origin.token: rebased(e.origin, self.over).token for e in facts if isinstance(e, Found)}
+        tokens = {e.access_path.token: rebased(e.access_path, self.over).token for e in facts if isinstance(e, Found)}
         made.looked_at = {tokens.get(token, token) for token in self.step.looked_at}
         made.memory = [self.step.memory[number] for number in self.numbers]
 
     def _fact(self, fact: Any) -> Any:
         match fact:
             case Found(kind="tensor"):
-                return replace(fact, origin=rebased(fact.origin, self.over))
+                return replace(fact, access_path=rebased(fact.access_path, self.over))
             case Same():
                 return replace(fact, first=rebased(fact.first, self.over), second=rebased(fact.second, self.over))
             case Held() | Pinned() | Computed():
@@ -182,14 +194,14 @@ class Telling(_Paths):
                 new = trace_value(plain(key), said) if isinstance(said, Expr) else plain(key)
                 return replace(fact, base=rebased(base, self.over), key=new)
             case _:
-                return replace(fact, origin=rebased(fact.origin, self.over))
+                return replace(fact, access_path=rebased(fact.access_path, self.over))
 
     def _operation(self, op: Op) -> Op:
         if op.draws or "backward" in op.name or ".grad." in op.name or op.name == "autograd.grad":
             raise UnlikeRoots
         before = set(self.numbers)
         if isinstance(op, Invoked):
-            # What all calls share is not the round's affair, as long as no round has made it.
+            # What all calls share is not the iteration's affair, as long as no iteration has made it.
             if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
                 raise UnlikeRoots
             op = replace(op, kwargs={name: refs for name, refs in op.kwargs.items() if name != "own"})
@@ -216,19 +228,20 @@ class Telling(_Paths):
         return self.numbers[number]
 
     def _take(self, number: int, place: Place) -> None:
-        """A tensor that the round uses: one of its own, one that all rounds share, or one that is made before them."""
+        """A tensor that the iteration uses: one of its own, one that all iterations share, or one that is made before
+        them."""
         if number in self.numbers:
             return
         if number in self.inside:
-            raise UnlikeRoots  # another round has made it
+            raise UnlikeRoots  # another iteration has made it
         step, made = self.step, self.made_trace
-        origin = step.origins.get(number)
+        access_path = step.access_paths.get(number)
         new = self._number(number)
-        if origin is not None:
-            made.origins[new] = rebased(origin, self.over)
+        if access_path is not None:
+            made.access_paths[new] = rebased(access_path, self.over)
             made.tensors[new] = step.tensors[number]
-            if made.origins[new] is origin:  # what is found of the tree is said already
-                self.events.append(self.found[origin.token])
+            if made.access_paths[new] is access_path:  # what is found of the tree is said already
+                self.events.append(self.found[access_path.token])
             return
         kind = step.kinds.get(number)
         if kind is None:
@@ -237,10 +250,10 @@ class Telling(_Paths):
         example = torch.empty(size, dtype=dtype, device=device)
         detail: tuple[Any, ...] = ("Tensor", str(dtype).removeprefix("torch."), size, example.stride(), str(device))
         detail = (*detail, dtype.is_floating_point, False)
-        made.origins[new] = Origin.parameter(f"given{len(self.given)}")
+        made.access_paths[new] = AccessPath.parameter(f"given{len(self.given)}")
         made.tensors[new] = example
         self.given.append(number)
-        self.events.append(Found(made.origins[new], example, "tensor", detail, False, place))
+        self.events.append(Found(made.access_paths[new], example, "tensor", detail, False, place))
 
     def tensor(self, number: int, after: int) -> int:
         return self.numbers[number]
@@ -250,7 +263,7 @@ class Telling(_Paths):
 
     def recipe(self, recipe: Recipe) -> Any:
         if isinstance(recipe, FoundAt):
-            return FoundAt(rebased(recipe.origin, self.over))
+            return FoundAt(rebased(recipe.access_path, self.over))
         if isinstance(recipe, Number) and not isinstance(said := self.expr(recipe.expr), Expr):
             return Constant(said)
         return super().recipe(recipe)
@@ -261,12 +274,12 @@ class Telling(_Paths):
 
     def _fix(self, number: Read) -> Any:
         """A number that is the same for all trees: it may decide sizes, so only its value will do."""
-        origin, found = number.origin, self.found.get(number.origin.token)
-        if origin.step in _CHANGING or origin.waits_for or found is None:
+        access_path, found = number.access_path, self.found.get(number.access_path.token)
+        if access_path.step in _CHANGING or access_path.waits_for or found is None:
             raise UnlikeRoots
         value = plain(found.value)
         if type(value) not in (int, float, str):
             raise UnlikeRoots
-        self.fixed.setdefault(origin.token, Pinned(number, value, found.place, "is used in recursive calls"))
+        self.fixed.setdefault(access_path.token, Pinned(number, value, found.place, "is used in recursive calls"))
         self.made_trace.around.update(around([found]))
         return value

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.program import Node
@@ -94,7 +94,7 @@ def _lists(trace: Trace) -> Iterator[_List]:
                     refs += [ref.number for ref in some]
                     after = position
         if refs:
-            own = frozenset(ref for ref in refs if ref not in results and ref not in trace.origins)
+            own = frozenset(ref for ref in refs if ref not in results and ref not in trace.access_paths)
             yield _List(number, tuple(refs), own, after, trace.events[after].place)
 
 
@@ -111,7 +111,7 @@ class _Grown(Rewriting):
         super().__init__(old)
         self.lists = lists
         self.gone = gone
-        self.paths = frozenset(e.origin.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
+        self.paths = frozenset(e.access_path.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
         # What tells which rows they are is numbered behind all else, and each time the rows behind that.
         self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
         self.numbers: dict[int, int] = {}  # of tensors in the old run -> in the new one
@@ -174,7 +174,7 @@ class _Grown(Rewriting):
 
     def _refuse_changed(self) -> None:
         """What is appended is seen as it is then: nobody changes it before it is used."""
-        memory, met = self.old.memory, set(self.old.origins)
+        memory, met = self.old.memory, set(self.old.access_paths)
         changed: dict[int, int] = {}  # which memory is changed, and where first
         for position, event in enumerate(self.old.events):
             if isinstance(event, Op):
@@ -229,7 +229,7 @@ class _Grown(Rewriting):
         for n, one in enumerate(whole):
             places = [memory[ref] for ref in one.refs]
             others = {*alone, *(memory[ref] for other in whole[n + 1 :] for ref in other.refs)}
-            others |= {memory[number] for number in self.old.origins}
+            others |= {memory[number] for number in self.old.access_paths}
             if len(set(places)) < len(places) or not others.isdisjoint(places):
                 raise _refused(one.place, "lets out what shares its memory with what recursive calls append")
 
@@ -241,13 +241,13 @@ class _Grown(Rewriting):
         places: list[int] = []
         operations = 0
         values: dict[int, torch.Tensor] = {}
-        lengths = {Origin.grown(one.number).then(Step.SIZE, 0): one for one in self.lists}
+        lengths = {AccessPath.grown(one.number).then(Step.SIZE, 0): one for one in self.lists}
         for position, event in enumerate(old.events):
             places.append(len(events))
             if position in self.gone:
                 continue
-            if isinstance(event, Found) and event.origin in lengths:
-                if event.value != len(lengths[event.origin].refs):
+            if isinstance(event, Found) and event.access_path in lengths:
+                if event.value != len(lengths[event.access_path].refs):
                     raise _refused(event.place, "asks how long a list is while recursive calls append to it")
                 continue
             if position in self.changes:
@@ -268,27 +268,29 @@ class _Grown(Rewriting):
             if isinstance(event, Op):
                 self.after.append(operations)
         places.append(len(events))
-        turned = [
-            turns.elsewhere([places[n] for n in turns.starts], None if turns.end is None else places[turns.end])
-            for turns in old.turns
+        reversed_loops = [
+            loop_record.elsewhere(
+                [places[n] for n in loop_record.starts], None if loop_record.end is None else places[loop_record.end]
+            )
+            for loop_record in old.loop_records
         ]
-        rounds = [
+        iterations = [
             replace(one, starts=tuple(places[n] for n in one.starts), end=places[one.end])
-            for one in old.rounds
+            for one in old.iterations
             if not any(n in self.changes for n in range(one.starts[0], one.end))
         ]
         tensors = [old.tensors[number] for number in self.kept]
-        origins = {self.numbers[number]: origin for number, origin in old.origins.items()}
+        access_paths = {self.numbers[number]: access_path for number, access_path in old.access_paths.items()}
         for one in self.lists:
             tensors += [values[self.given[one.number]], None]
-            origins[self.numbers[self.given[one.number]]] = Origin.grown(one.number)
+            access_paths[self.numbers[self.given[one.number]]] = AccessPath.grown(one.number)
         return self.made(
             [self.event(event, 0) for event in events],
             tensors=tensors,
             memory=[*(old.memory[number] for number in self.kept), *(0 for _ in range(2 * len(self.lists)))],
-            origins=origins,
-            rounds=rounds,
-            turns=turned,
+            access_paths=access_paths,
+            iterations=iterations,
+            loop_records=reversed_loops,
             loops=[
                 replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end]) for loop in old.loops
             ],
@@ -299,14 +301,14 @@ class _Grown(Rewriting):
 
     def _found(self, one: _List) -> list[Any]:
         """Which rows they are is found, and how many; and the rows are made."""
-        origin, call = Origin.grown(one.number), self.old.events[one.after]
+        access_path, call = AccessPath.grown(one.number), self.old.events[one.after]
         assert isinstance(call, Invoked)
         value = torch.zeros(len(one.refs), dtype=torch.int64)
         detail = ("Tensor", "int64", tuple(value.shape), value.stride(), "cpu", False, True)
         which = TensorRef(self.given[one.number])
         return [
-            Found(origin, value, "tensor", detail, place=one.place),
-            Found(origin.then(Step.SIZE, 0), len(one.refs), "number", place=one.place),
+            Found(access_path, value, "tensor", detail, place=one.place),
+            Found(access_path.then(Step.SIZE, 0), len(one.refs), "number", place=one.place),
             Op(_rows, "rows", (which,), {}, (self._made_rows(one),), call.modes, one.place),
         ]
 
@@ -330,7 +332,7 @@ class _Grown(Rewriting):
         one = self._whole(recipe) if isinstance(recipe, Build) else None
         if one is None:
             return super().recipe(recipe)
-        count = Read(Origin.grown(one.number).then(Step.SIZE, 0))
+        count = Read(AccessPath.grown(one.number).then(Step.SIZE, 0))
         rows = TensorRef(self.numbers[self._made_rows(one).number])
         return replace(recipe, items=(Repeat(RowOf(rows, alone=True), count),))
 

@@ -11,7 +11,7 @@ import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.numbers import used_expressions
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import ANYTHING, Trace
@@ -29,22 +29,22 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
     if ANYTHING in trace.looked_at:
         return frozenset()
     calls = [event for event in trace.events if isinstance(event, Invoked)]
-    roots = {origin.token for event in calls for origin in _passed(event)}
-    roots |= {event.origin.token for event in trace.events if isinstance(event, Instance)}
+    roots = {access_path.token for event in calls for access_path in _passed(event)}
+    roots |= {event.access_path.token for event in trace.events if isinstance(event, Instance)}
     if not roots and not calls:
         return frozenset()
     for event in calls:
         if event.made != made.get(event.callee, event.made):
-            roots.difference_update(origin.token for origin in _passed(event))
+            roots.difference_update(access_path.token for access_path in _passed(event))
     found: dict[Any, list[int]] = {}
     for position, one in enumerate(trace.events):
-        if isinstance(one, Found) and one.origin.token in roots and one.kind in ("object", "number"):
-            found.setdefault(one.origin.token, []).append(position)
+        if isinstance(one, Found) and one.access_path.token in roots and one.kind in ("object", "number"):
+            found.setdefault(one.access_path.token, []).append(position)
         elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
-            for origin in (one.first, one.second):
-                found.setdefault(origin.token, []).append(position)
+            for access_path in (one.first, one.second):
+                found.setdefault(access_path.token, []).append(position)
     lookups = dict(_lookups(trace, calls))  # of methods in objects, by position
-    for token in (*trace.looked_at, *(origin.token for origin in _looked_at(trace, found, lookups))):
+    for token in (*trace.looked_at, *(access_path.token for access_path in _looked_at(trace, found, lookups))):
         found.pop(token, None)
     for position, token in lookups.items():
         if token in found:
@@ -67,42 +67,42 @@ def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]
             _, name, _ = event.callee[0]
             receiver = event.given[0][1]
             assert isinstance(receiver, FoundAt)
-            token = receiver.origin.then(Step.DICT).token
+            token = receiver.access_path.then(Step.DICT).token
             for position, one in enumerate(trace.events):
                 if isinstance(one, Absent) and one.key == name and one.base.token == token and not one.present:
-                    yield position, receiver.origin.token
+                    yield position, receiver.access_path.token
 
 
 def _finds_method(event: Any, names: Collection[str]) -> bool:
     """Whether it finds a method in its class, or its shared variables: which one is called the call itself sees."""
-    if not isinstance(event, Found) or is_local(event.origin) or not isinstance(event.value, types.FunctionType):
+    if not isinstance(event, Found) or is_local(event.access_path) or not isinstance(event.value, types.FunctionType):
         return False
     return event.value.__name__ in names
 
 
 def passed_on(recipe: Any, gone: frozenset[Any]) -> Any:
     """What a call is given, where nothing is said any more of what is found at these paths."""
-    if isinstance(recipe, Number) and isinstance(recipe.expr, Read) and recipe.expr.origin.token in gone:
-        return FoundAt(recipe.expr.origin)
+    if isinstance(recipe, Number) and isinstance(recipe.expr, Read) and recipe.expr.access_path.token in gone:
+        return FoundAt(recipe.expr.access_path)
     return recipe
 
 
-def _passed(event: Invoked) -> Iterator[Origin]:
+def _passed(event: Invoked) -> Iterator[AccessPath]:
     for _, recipe in event.given:
         if isinstance(recipe, FoundAt):
-            yield recipe.origin
+            yield recipe.access_path
         elif isinstance(recipe, Number) and isinstance(recipe.expr, Read):
-            yield recipe.expr.origin
+            yield recipe.expr.access_path
 
 
-def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, Any]) -> Iterator[Origin]:
+def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, Any]) -> Iterator[AccessPath]:
     """All paths that the run speaks of otherwise, and those that lead to them."""
     positions = {position for some in found.values() for position in some}
     for position, event in enumerate(trace.events):
         if position in lookups:
             continue  # it speaks of nothing else
         if isinstance(event, Instance):
-            yield from _path(event.origin.base)
+            yield from _path(event.access_path.base)
             continue
         if isinstance(event, Invoked):
             for _, recipe in event.given:
@@ -111,10 +111,10 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
                 ):
                     yield from _in_recipe(recipe)
             continue
-        for name in ("origin", "base", "first", "second"):
-            origin = getattr(event, name, None)
-            if isinstance(origin, Origin):
-                yield from _path(origin if position not in positions else origin.base)
+        for name in ("access_path", "base", "first", "second"):
+            access_path = getattr(event, name, None)
+            if isinstance(access_path, AccessPath):
+                yield from _path(access_path if position not in positions else access_path.base)
         for name in ("expr", "key"):
             expr = getattr(event, name, None)
             yield from _in_expression(getattr(expr, "expr", expr))
@@ -122,28 +122,28 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
         yield from _in_expression(expr)
     for recipe in trace.all_recipes():
         yield from _in_recipe(recipe)
-    for origin in trace.origins.values():
-        yield from _path(origin)
-    for rounds in trace.rounds:
-        yield from _in_expression(rounds.count)
+    for access_path in trace.access_paths.values():
+        yield from _path(access_path)
+    for iterations in trace.iterations:
+        yield from _in_expression(iterations.count)
 
 
-def _in_recipe(recipe: Any) -> Iterator[Origin]:
+def _in_recipe(recipe: Any) -> Iterator[AccessPath]:
     for part in parts_of(recipe):
         if isinstance(part, FoundAt):
-            yield from _path(part.origin)
+            yield from _path(part.access_path)
         elif isinstance(part, Number):
             yield from _in_expression(part.expr)
 
 
-def _in_expression(expr: Any) -> Iterator[Origin]:
+def _in_expression(expr: Any) -> Iterator[AccessPath]:
     if isinstance(expr, Expr):
         for leaf in leaves(expr):
             if isinstance(leaf, Read):
-                yield from _path(leaf.origin)
+                yield from _path(leaf.access_path)
 
 
-def _path(at: Origin | None) -> Iterator[Origin]:
+def _path(at: AccessPath | None) -> Iterator[AccessPath]:
     while at is not None:
         yield at
         if isinstance(at.key, Expr):

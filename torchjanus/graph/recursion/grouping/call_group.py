@@ -11,11 +11,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.recursion.cells.buffers import Assembled, Uneven, assemble
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
-from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.traversal.traversal import Root, Walker, wherever
 from torchjanus.graph.recursion.variants.counts import read_place
 from torchjanus.graph.recursion.variants.gradients import Used
@@ -25,15 +25,15 @@ from torchjanus.graph.recursion.variants.variant import tables_in
 from torchjanus.trace.actions import Invoked, InvokedEach, Mutation, Stored
 from torchjanus.trace.recipes import Recipe
 
-__all__ = ["Calls", "Grove"]
+__all__ = ["CallGroup", "Calls"]
 
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls that a grove stands for. ``shared``: examples of the tensors that the step offers, by where calls find
-    them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the numbers of
-    the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``: the
-    how-manieth of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
+    """The calls that a call group stands for. ``shared``: examples of the tensors that the step offers, by where calls
+    find them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the
+    numbers of the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``:
+    the index of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
     is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
     ``used``: of each call to what of what it returns and appends gradients may flow;
     ``written``: what the step changes before the last of them; ``counted``: the lists that stand for numbers that calls
@@ -56,29 +56,33 @@ class Calls:
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
     tables: tuple[Any, ...] = ()
 
-    def assemble(self, repertoire: Repertoire) -> Assembled:
+    def assemble(self, variant_table: VariantTable) -> Assembled:
         """The recursion that is known by now. Raises Refused."""
         while True:
             try:
                 lists = [self._known_as(number) for number in self.lists]
-                ways = repertoire.reached([self.callee], self.world)
-                if not tables_in(ways).issuperset(self.tables):
+                variants = variant_table.reached([self.callee], self.world)
+                if not tables_in(variants).issuperset(self.tables):
                     what = f"{self.events[0].name} does something else with a tensor of which it has only picked rows"
                     raise Refused(Refusal(self.events[0].place, what, "", ""))
-                deciding = next((way for way in ways if way.sides), None)
-                if deciding is not None and self._exact(repertoire):
+                deciding = next((variant for variant in variants if variant.sides), None)
+                if deciding is not None and self._exact(variant_table):
                     name = deciding.name
-                    what = f"a tensor decides which way {name} goes, and some of its results are detached or not used"
+                    what = (
+                        f"a tensor decides which variant {name} goes, and some of its results are detached or not used"
+                    )
                     why = "Which parameters have a gradient is not known beforehand."
                     raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
-                appends = set().union(*(way.trace.appends for way in ways))
+                appends = set().union(*(variant.trace.appends for variant in variants))
                 if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
                     raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
                 several = any(isinstance(event, InvokedEach) for event in self.events)
-                return assemble(ways, self.shared, self.passed, self.results, lists, several, self.reached(repertoire))
+                return assemble(
+                    variants, self.shared, self.passed, self.results, lists, several, self.reached(variant_table)
+                )
             except Uneven as uneven:
-                repertoire.leave(uneven)
+                variant_table.leave(uneven)
 
     def _known_as(self, number: int) -> int:
         """By which number calls know a list of the step. Raises Refused."""
@@ -88,12 +92,12 @@ class Calls:
             raise Refused(Refusal(self.events[0].place, what, "", "Pass them in one order."))
         return known.pop()
 
-    def walker(self, assembled: Assembled, repertoire: Repertoire, needs: dict[Any, Any]) -> Walker:
+    def walker(self, assembled: Assembled, variant_table: VariantTable, needs: dict[Any, Any]) -> Walker:
         """Who follows the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
         roots: list[Root] = []
         # A row is a copy: what eager returns would change with the parameter that it is a view of.
-        never = repertoire.showing() if self.shown or self.leaving else frozenset()
+        never = variant_table.showing() if self.shown or self.leaving else frozenset()
         guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
         for event in self.events:
             seeds = []
@@ -110,10 +114,10 @@ class Calls:
             used = self.used[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         handed = dict.fromkeys(guarded, never)
-        told = (
-            needs, handed, self._exact(repertoire), self.written, self.alike, len(self.counted), self.tables
+        merged = (
+            needs, handed, self._exact(variant_table), self.written, self.alike, len(self.counted), self.tables
         )  # fmt: skip
-        return Walker(assembled, roots, list(counts.values()), self.reached(repertoire), *told)
+        return Walker(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
 
     def _place(self, number: int) -> int | None:
         """Which of the step's lists, or numbers that are counted, it is (see ``Root``)."""
@@ -121,20 +125,20 @@ class Calls:
             return ~list(self.counted).index(number)
         return self.lists.index(number) if number in self.lists else None
 
-    def _exact(self, repertoire: Repertoire) -> bool:
+    def _exact(self, variant_table: VariantTable) -> bool:
         """Whether calls on the same way may have gradients or none."""
-        return repertoire.tells_apart(self.callee, self.world, self.used)
+        return variant_table.tells_apart(self.callee, self.world, self.used)
 
-    def reached(self, repertoire: Repertoire) -> frozenset[Any]:
+    def reached(self, variant_table: VariantTable) -> frozenset[Any]:
         """Where these calls find the shared tensors that they use."""
-        known = (way.flowing for way in repertoire.reached([self.callee], self.world))
+        known = (variant.flowing for variant in variant_table.reached([self.callee], self.world))
         events = [(event, used) for event, used in zip(self.events, self.used, strict=True) if used]
-        found = repertoire.flowing(events, self._exact(repertoire)) & frozenset().union(*known)
+        found = variant_table.flowing(events, self._exact(variant_table)) & frozenset().union(*known)
         return wherever(found, self.alike)
 
 
 @dataclass(eq=False)
-class Grove:
+class CallGroup:
     """Some recursive calls of one function: what the step calls as ``roots``, and how they are followed."""
 
     calls: Calls
@@ -173,46 +177,46 @@ class Grove:
         return found
 
     def _buffers(self) -> Iterator[int | None]:
-        for way in self.assembled.ways:
-            for number, write in enumerate(way.writes):
+        for variant in self.assembled.variants:
+            for number, write in enumerate(variant.writes):
                 if write.list is None:
-                    yield self.assembled.stored.get((way.number, number))
+                    yield self.assembled.stored.get((variant.number, number))
 
     @property
     def asked(self) -> Place:
         """Where a tensor decides what a call does."""
-        return next((place for way in self.assembled.ways for place in way.asked), NOWHERE)
+        return next((place for variant in self.assembled.variants for place in variant.asked), NOWHERE)
 
     def __str__(self) -> str:
         calls, cells = self.calls.events, len(self.assembled.recursion.cells)
-        ways = sum(way.callee == self.calls.callee for way in self.assembled.ways)
-        return f"{calls[0].name}, called {len(calls)} times by the step: {ways} ways, in {cells} cells"
+        variants = sum(variant.callee == self.calls.callee for variant in self.assembled.variants)
+        return f"{calls[0].name}, called {len(calls)} times by the step: {variants} ways, in {cells} cells"
 
     @property
-    def reads(self) -> list[Origin]:
+    def reads(self) -> list[AccessPath]:
         """What ``follow`` is given of the step, in this order."""
         return self.walker.reads
 
     @property
-    def lists(self) -> Iterator[tuple[Origin, int]]:
+    def lists(self) -> Iterator[tuple[AccessPath, int]]:
         """Where the step finds the rows of its lists, and which of a forest's results they are."""
         first = self.assembled.recursion.by_root
-        return ((Origin.grown(number), first + n) for n, number in enumerate(self.calls.lists))
+        return ((AccessPath.grown(number), first + n) for n, number in enumerate(self.calls.lists))
 
     @property
-    def numbers(self) -> Iterator[tuple[Origin, int, int]]:
+    def numbers(self) -> Iterator[tuple[AccessPath, int, int]]:
         """Where the step finds the numbers that calls return: of which call, and which of its numbers, each is."""
         for call, (event, place) in enumerate(zip(self.calls.events, self.calls.places, strict=True)):
             for which, path in enumerate(numbers_made(event.made)):
-                origin = Origin.grown(("call", place))
+                access_path = AccessPath.grown(("call", place))
                 for key in path:
-                    origin = origin.item(key)
-                yield origin, call, which
+                    access_path = access_path.item(key)
+                yield access_path, call, which
 
     @property
-    def counts(self) -> Iterator[tuple[Origin, int]]:
+    def counts(self) -> Iterator[tuple[AccessPath, int]]:
         """Where the step finds the numbers that calls count, and which of a forest's counts they are."""
-        return ((Origin.grown(number), n) for n, number in enumerate(self.calls.counted))
+        return ((AccessPath.grown(number), n) for n, number in enumerate(self.calls.counted))
 
     @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
@@ -230,10 +234,10 @@ class Grove:
         """See Walker.walk."""
         return self.walker.walk(step, given, starts)
 
-    def renew(self, repertoire: Repertoire) -> bool:
-        """Serve the ways that have been seen since. Returns whether that needs no other cells than there are."""
+    def renew(self, variant_table: VariantTable) -> bool:
+        """Serve the variants that have been seen since. Returns whether that needs no other cells than there are."""
         try:
-            assembled = self.calls.assemble(repertoire)
+            assembled = self.calls.assemble(variant_table)
         except Refused:
             return False
         before = self.assembled
@@ -252,7 +256,7 @@ class Grove:
             return False
         if {write.name for write in assembled.writes} != {write.name for write in before.writes}:
             return False
-        walker = self.calls.walker(assembled, repertoire, dict(self.walker.needs))
+        walker = self.calls.walker(assembled, variant_table, dict(self.walker.needs))
         if len(walker.reads) != len(self.walker.reads):
             return False
         self.assembled, self.walker = assembled, walker

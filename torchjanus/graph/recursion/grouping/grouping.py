@@ -1,4 +1,4 @@
-"""Puts the recursive calls of a step's program into groves.
+"""Puts the recursive calls of a step's program into call groups.
 
 Calls that depend on nothing done in between become one node of the program. Knows nothing of how calls are followed.
 """
@@ -17,8 +17,8 @@ from torchjanus.graph.ir.program import Assertion, Node, Ref
 from torchjanus.graph.loops.rewrites.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots, Unrolled
 from torchjanus.graph.recursion.entry_loops.output_lists import is_rows_of
-from torchjanus.graph.recursion.grouping.call_group import Calls, Grove
-from torchjanus.graph.recursion.grouping.variants import Repertoire
+from torchjanus.graph.recursion.grouping.call_group import CallGroup, Calls
+from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.nodes import refs_of, taken_by, with_equal_arguments
 from torchjanus.graph.recursion.variants.reads import (
@@ -29,42 +29,42 @@ from torchjanus.graph.recursion.variants.reads import (
     result_key,
     written_by,
 )
-from torchjanus.graph.recursion.variants.variant import Way, tables_in
+from torchjanus.graph.recursion.variants.variant import Variant, tables_in
 from torchjanus.trace.actions import Extern, Invoked, InvokedEach, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import RowOf, TensorOf, parts_of
 
-__all__ = ["with_groves"]
+__all__ = ["with_call_groups"]
 
 LEAST_ROWS = 64  # that tables have to calls
 
 Group = Sequence[tuple[int, Invoked]]  # calls that are made together, and at which nodes of the program
 
 
-def with_groves(plan: Generalised, trace: Trace, repertoire: Repertoire) -> Generalised:
-    """The plan with its recursive calls in groves. Raises Refused."""
+def with_call_groups(plan: Generalised, trace: Trace, variant_table: VariantTable) -> Generalised:
+    """The plan with its recursive calls in call groups. Raises Refused."""
     if not any(isinstance(event, Invoked) for event in trace.events):
         return plan
-    planting = _Planting(plan, trace, repertoire)
-    for group in planting.groups:
+    grouping_run = _Grouping(plan, trace, variant_table)
+    for group in grouping_run.groups:
         try:
-            planting.plant(group)
+            grouping_run.plant(group)
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
-    return planting.planted()
+    return grouping_run.planted()
 
 
-class _Planting:
+class _Grouping:
     """A step's program while its calls are put together, one of the ``groups`` after the other."""
 
-    def __init__(self, plan: Generalised, trace: Trace, repertoire: Repertoire) -> None:
+    def __init__(self, plan: Generalised, trace: Trace, variant_table: VariantTable) -> None:
         self.plan = plan
         self.trace = trace
-        self.repertoire = repertoire
+        self.variant_table = variant_table
         self.nodes = with_equal_arguments(plan.program.nodes)
         self.assertions = list(plan.program.assertions)
-        self.groves: list[Grove] = []
+        self.call_groups: list[CallGroup] = []
         calls = [event for event in trace.events if isinstance(event, Invoked)]
         self.groups = list(_groups(self.nodes, len(plan.program.inputs), calls))
         self._order = {id(event): number for number, event in enumerate(calls)}
@@ -81,22 +81,22 @@ class _Planting:
         lists = self._lists_of(group)
         calls, held = self._calls(group, lists)
         if calls.shown:
-            _refuse_always_shown(events, self.repertoire)
-        grove, node = self._grove(group, lists, calls, held)
-        self._refuse_read_back(grove, group)
-        self._refuse_changed_tables(grove, group)
-        if grove.assembled.recursion.kept and not node.outs:
+            _refuse_always_shown(events, self.variant_table)
+        call_group, node = self._call_group(group, lists, calls, held)
+        self._refuse_read_back(call_group, group)
+        self._refuse_changed_tables(call_group, group)
+        if call_group.assembled.recursion.kept and not node.outs:
             raise _refused(group, "return nothing", "")
-        if grove.writes and any(other.writes for other in self.groves):
+        if call_group.writes and any(other.writes for other in self.call_groups):
             raise _refused(group, "other calls write, too", "In which order is not known.")
-        self.groves.append(grove)
-        for writing in self.groves:
-            for other in self.groves:
+        self.call_groups.append(call_group)
+        for writing in self.call_groups:
+            for other in self.call_groups:
                 _refuse_read_later(writing, other)
         first, *others = (position for position, _ in group)
-        for _ in range(grove.assembled.recursion.asked):
+        for _ in range(call_group.assembled.recursion.asked):
             node = replace(node, outs=(*node.outs, Ref(self._free)))
-            self.assertions.append(Assertion(Ref(self._free), True, first + 1, grove.asked))
+            self.assertions.append(Assertion(Ref(self._free), True, first + 1, call_group.asked))
             self._free += 1
         self.nodes[first] = node
         for position in (*others, *(self._rows[number] for number in lists)):
@@ -115,7 +115,7 @@ class _Planting:
             outputs=(*program.outputs, *kept),
             output_after=(*program.output_after, *(len(nodes) for _ in kept)),
         )
-        return replace(self.plan, program=program, groves=tuple(self.groves))
+        return replace(self.plan, program=program, call_groups=tuple(self.call_groups))
 
     def _lists_of(self, group: Group) -> tuple[int, ...]:
         """The lists to which these calls append. Raises Refused where others do, too."""
@@ -129,18 +129,22 @@ class _Planting:
         """What is known of the calls, and which value of the step each tensor is that they find around themselves."""
         trace, events = self.trace, tuple(event for _, event in group)
         first, callee, given = events[0], events[0].callee, self.nodes[group[0][0]].kwargs.get("own", ())
-        ways = self.repertoire.reached([callee], self._world)
-        own = dict(zip((origin.token for origin in first.own), given, strict=True))
-        held, examples = _held(self.plan, ways, own)
+        variants = self.variant_table.reached([callee], self._world)
+        own = dict(zip((access_path.token for access_path in first.own), given, strict=True))
+        held, examples = _held(self.plan, variants, own)
         known = zip(own, (trace.kinds.get(ref.number) for ref in first.kwargs.get("own", ())), strict=True)
         lengths = {token: kind[0][0] for token, kind in known if kind is not None and kind[0]}
-        tables = tuple(token for token in lengths if token in examples and token in tables_in(ways))
+        tables = tuple(token for token in lengths if token in examples and token in tables_in(variants))
         for token in tables:
             examples[token] = _longer(examples[token], lengths[token])
         tokens: dict[int, set[Any]] = {}
         for token, index in held.items():
             tokens.setdefault(index, set()).add(token)
-        of_use = {("argument", way.callee, origin.token) for way in ways for origin in way.plan.origins}
+        of_use = {
+            ("argument", variant.callee, access_path.token)
+            for variant in variants
+            for access_path in variant.plan.access_paths
+        }
         recipes = [self.plan.result, *(recipe for effect in self.plan.effects for recipe in effect.recipes)]
         calls = Calls(
             callee,
@@ -177,16 +181,18 @@ class _Planting:
         appended = (("list", place) for place, at in lists if any(ref.index in gradients for ref in nodes[at].outs))
         return frozenset((*returned, *appended))
 
-    def _grove(self, group: Group, lists: tuple[int, ...], calls: Calls, held: Mapping[Any, int]) -> tuple[Grove, Node]:
-        """The calls as a grove, and as a node of the program."""
+    def _call_group(
+        self, group: Group, lists: tuple[int, ...], calls: Calls, held: Mapping[Any, int]
+    ) -> tuple[CallGroup, Node]:
+        """The calls as a call group, and as a node of the program."""
         nodes, callee = self.nodes, calls.callee
-        assembled = calls.assemble(self.repertoire)
-        walker = calls.walker(assembled, self.repertoire, {})
-        reached = calls.reached(self.repertoire)
-        flowing = tuple(origin.token in reached for origin in assembled.shared)
-        offered = [origin.token for origin in assembled.shared]
+        assembled = calls.assemble(self.variant_table)
+        walker = calls.walker(assembled, self.variant_table, {})
+        reached = calls.reached(self.variant_table)
+        flowing = tuple(access_path.token in reached for access_path in assembled.shared)
+        offered = [access_path.token for access_path in assembled.shared]
         longer = tuple(offered.index(token) if token in offered else -1 for token in calls.tables)
-        invocation = Invocation(assembled.recursion, self.repertoire.traced)
+        invocation = Invocation(assembled.recursion, self.variant_table.traced)
         roots = Roots(invocation, len(group), flowing, calls.shown, longer)
         seeds: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
         for position, event in group:
@@ -195,19 +201,19 @@ class _Planting:
                     seeds[assembled.buffers["argument", callee, token]].append(ref)
         rows = [self._rows[number] for number in lists]
         whole = [nodes[position].args[0] for position in rows]
-        args = ([Ref(held[origin.token]) for origin in assembled.shared], list(seeds.values()), whole)
+        args = ([Ref(held[access_path.token]) for access_path in assembled.shared], list(seeds.values()), whole)
         outs = tuple(ref for position in (*(p for p, _ in group), *rows) for ref in nodes[position].outs)
         first = nodes[group[0][0]]
-        return Grove(calls, assembled, roots, walker), Node(roots, args, {}, outs, first.modes, first.place)
+        return CallGroup(calls, assembled, roots, walker), Node(roots, args, {}, outs, first.modes, first.place)
 
-    def _refuse_read_back(self, grove: Grove, group: Group) -> None:
+    def _refuse_read_back(self, call_group: CallGroup, group: Group) -> None:
         """The step does nothing with what calls write, and does not itself write in between."""
-        if not grove.writes:
+        if not call_group.writes:
             return
         trace = self.trace
         stored = (event.key for event in trace.events if isinstance(event, Stored))
         names = names_read(trace) | {(None, key) for key in stored if type(key) is str}
-        for write in grove.assembled.writes:
+        for write in call_group.assembled.writes:
             cls, name = write.name
             if cls is None and isinstance(write.event, Stored):  # an object of the step
                 cls = class_of(trace, write.event.base)
@@ -217,13 +223,15 @@ class _Planting:
         if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
             raise _refused(group, "the step does other things between them", "All calls are made at once.")
 
-    def _refuse_changed_tables(self, grove: Grove, group: Group) -> None:
+    def _refuse_changed_tables(self, call_group: CallGroup, group: Group) -> None:
         """What the host picks rows of is what it was before the step."""
-        tables = {pick.table.token for way in grove.assembled.ways for pick in way.picks.values()}
+        tables = {pick.table.token for variant in call_group.assembled.variants for pick in variant.picks.values()}
         if not tables:
             return
         memory = self.trace.memory
-        picked = {memory[number] for number, origin in self.trace.origins.items() if origin.token in tables}
+        picked = {
+            memory[number] for number, access_path in self.trace.access_paths.items() if access_path.token in tables
+        }
         for event in self.trace.events[: self._at[id(group[0][1])]]:
             if isinstance(event, Op) and writes(event):
                 changed = {memory[ref.number] for ref in taken_by(event)}
@@ -232,17 +240,19 @@ class _Planting:
                     raise Refused(Refusal(event.place, what, "The host picks them before the step.", "Pass on a copy."))
 
 
-def _refuse_always_shown(events: Sequence[Invoked], repertoire: Repertoire) -> None:
+def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable) -> None:
     """Where the step lets out what calls return, that is not always a parameter, or a view of one."""
     for event in events:
-        if not isinstance(event, InvokedEach) and repertoire.shows_always(event):
+        if not isinstance(event, InvokedEach) and variant_table.shows_always(event):
             what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
             raise Refused(Refusal(event.place, what, "What calls return lies in rows of one tensor.", "Return a copy."))
 
 
-def _refuse_read_later(writing: Grove, other: Grove) -> None:
+def _refuse_read_later(writing: CallGroup, other: CallGroup) -> None:
     """What calls write is not what calls of another function read."""
-    names = {name for way in other.assembled.ways for name in way.names_read} if writing is not other else set()
+    names = (
+        {name for variant in other.assembled.variants for name in variant.names_read} if writing is not other else set()
+    )
     for write in writing.assembled.writes:
         if is_read(write.name, names):
             what = f"calls of {writing.calls.events[0].name} write what other calls read"
@@ -257,7 +267,7 @@ def _refused(group: Group, what: str, why: str) -> Refused:
 def _list_of(plan: Generalised, node: Node) -> int:
     """The number of the list of which the node gives the rows."""
     (which,) = node.args
-    number: int = plan.origins[which.index].key
+    number: int = plan.access_paths[which.index].key
     return number
 
 
@@ -294,27 +304,27 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 
 
 def _held(
-    plan: Generalised, ways: Sequence[Way], own: Mapping[Any, Ref]
+    plan: Generalised, variants: Sequence[Variant], own: Mapping[Any, Ref]
 ) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
     """Which value of the step each tensor is that calls find around themselves, by where they find it, and what it is
     like. ``own``: those that the step has made."""
-    by_path = {origin.token: index for index, origin in enumerate(plan.origins)}
+    by_path = {access_path.token: index for index, access_path in enumerate(plan.access_paths)}
     inputs = plan.program.inputs
     by_tensor = {id(entry.example): index for index, entry in enumerate(inputs)}
     held: dict[Any, int] = {}
     examples: dict[Any, torch.Tensor] = {}
-    for way in ways:
-        for part in way.parts:
-            for ref, origin in part.shared:
-                entry = way.plan.program.inputs[ref.index]
-                if origin.token in own:
-                    index: int | None = own[origin.token].index
+    for variant in variants:
+        for part in variant.parts:
+            for ref, access_path in part.shared:
+                entry = variant.plan.program.inputs[ref.index]
+                if access_path.token in own:
+                    index: int | None = own[access_path.token].index
                 else:  # the step may have met it on another path
-                    index = by_path.get(origin.token, by_tensor.get(id(entry.example)))
+                    index = by_path.get(access_path.token, by_tensor.get(id(entry.example)))
                     entry = entry if index is None else inputs[index]
                 if index is not None:
-                    held[origin.token] = index
-                    examples[origin.token] = _like(entry.example, entry.requires_grad)
+                    held[access_path.token] = index
+                    examples[access_path.token] = _like(entry.example, entry.requires_grad)
     return held, examples
 
 

@@ -9,20 +9,20 @@ from typing import Any
 from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.graph.recursion.cells.buffers import Uneven
 from torchjanus.graph.recursion.cells.partition import TracedCells
-from torchjanus.graph.recursion.variants.facts import part_by_tensor, told_apart
+from torchjanus.graph.recursion.variants.facts import distinguished, part_by_tensor
 from torchjanus.graph.recursion.variants.gradients import Used, lists_in
 from torchjanus.graph.recursion.variants.if_conversion import converted
-from torchjanus.graph.recursion.variants.predicates import Choice, Path, Side
+from torchjanus.graph.recursion.variants.predicates import Path, Side, Switch
 from torchjanus.graph.recursion.variants.reads import given_tensors, parts_made, undecided
 from torchjanus.graph.recursion.variants.reductions import varying
-from torchjanus.graph.recursion.variants.variant import Way
+from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.trace.actions import Invoked, InvokedEach
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Trace
 
-__all__ = ["Repertoire"]
+__all__ = ["VariantTable"]
 
-MAX_WAYS = 512
+MAX_VARIANTS = 512
 MAX_LENGTHS = 4  # of lists that calls return, and depths of what holds others
 
 
@@ -41,33 +41,33 @@ def _depth(made: Any) -> int:
 
 @dataclass(eq=False, slots=True)
 class _Seen:
-    """A way that calls were seen to take. ``own``: it by itself; ``event``: one of the calls; ``way``: the way by which
-    it is told, perhaps with others from which a tensor tells it apart."""
+    """A way that calls were seen to take. ``own``: it by itself; ``event``: one of the calls; ``variant``: the way by
+    which it is told, perhaps with others from which a tensor tells it apart."""
 
-    own: Way
+    own: Variant
     event: Invoked
-    way: Way
+    variant: Variant
 
 
-def _sides(seen: Sequence[_Seen], choice: Choice) -> list[Side]:
-    """Which shared tensors only some of these ways use."""
+def _sides(seen: Sequence[_Seen], switch: Switch) -> list[Side]:
+    """Which shared tensors only some of these variants use."""
     used = [one.own.differentiated for one in seen]
     paths: dict[tuple[Path, ...], set[Any]] = {}
     for token in frozenset().union(*used) - frozenset.intersection(*used):
-        on = tuple(path for path, own in zip(choice.paths, used, strict=True) if token in own)
+        on = tuple(path for path, own in zip(switch.paths, used, strict=True) if token in own)
         paths.setdefault(on, set()).add(token)
     return [Side(frozenset(tokens), on) for on, tokens in paths.items()]
 
 
-class Repertoire:
+class VariantTable:
     """The ways that have been seen, by callee. ``version`` rises with each new one."""
 
     def __init__(self) -> None:
-        self.ways: dict[Any, list[Way]] = {}
+        self.variants: dict[Any, list[Variant]] = {}
         self.version = 0
         self._known: dict[Any, list[_Seen]] = {}
-        self._told: dict[int, list[_Seen]] = {}  # those that a way tells as one, by its number
-        self._instead: dict[int, Way] = {}  # of ways that are told with others by now: which way tells them
+        self._merged: dict[int, list[_Seen]] = {}  # those that a variant tells as one, by its number
+        self._instead: dict[int, Variant] = {}  # of ways that are told with others by now: which variant tells them
         self._made = 0
         self.traced = TracedCells()
         self._uneven: set[Place] = set()  # where what is added up is not of one size
@@ -84,9 +84,9 @@ class Repertoire:
         while waiting:
             event = waiting.pop()
             if isinstance(event, InvokedEach):
-                waiting.extend(reversed(event.rounds))
+                waiting.extend(reversed(event.iterations))
                 continue
-            if event.call.ways is not None:
+            if event.call.variants is not None:
                 continue  # it was recognised
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
             alike = self._known.setdefault(key, [])
@@ -94,17 +94,17 @@ class Repertoire:
             known = next((one for one in alike if not any(disagree(other, relied) for other in one.own.relied)), None)
             if known is not None and relied not in known.own.relied:
                 known.own.relied.append(relied)  # the same, found by other paths
-                if known.way is not known.own:
-                    known.way.relied.append({**known.way.relied[0], **relied})
+                if known.variant is not known.own:
+                    known.variant.relied.append({**known.variant.relied[0], **relied})
                 self.version += 1
             if known is None:
-                if sum(map(len, self._known.values())) >= MAX_WAYS:
-                    what = f"{MAX_WAYS} ways through {event.name} have been seen, and there are more"
+                if sum(map(len, self._known.values())) >= MAX_VARIANTS:
+                    what = f"{MAX_VARIANTS} ways through {event.name} have been seen, and there are more"
                     raise Refused(Refusal(event.place, what, "Each is followed for itself.", "Let nodes differ less."))
                 self._refuse_lengths(event)
                 known = self._learn(event)
                 alike.append(known)
-            event.call.way, event.call.flows = known.way, known.own.gradients
+            event.call.variant, event.call.flows = known.variant, known.own.gradients
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
     def _learn(self, event: Invoked) -> _Seen:
@@ -112,15 +112,15 @@ class Repertoire:
         seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
         rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
         rivals = [one for one in rivals if undecided(one.own.trace.events, event.call.events) is not None]
-        rivals = [one for one in rivals if not told_apart(one.own.trace, event.call)]
-        own = Way(self._number(), event)
+        rivals = [one for one in rivals if not distinguished(one.own.trace, event.call)]
+        own = Variant(self._number(), event)
         made = _Seen(own, event, own)
         if rivals:
             self._convert(made, rivals)
         else:
-            self.ways.setdefault(event.callee, []).append(own)
+            self.variants.setdefault(event.callee, []).append(own)
         self.version += 1
-        self._turn(event.callee)
+        self._iteration(event.callee)
         return made
 
     def _number(self) -> int:
@@ -129,40 +129,42 @@ class Repertoire:
 
     def _convert(self, new: _Seen, rivals: Sequence[_Seen]) -> None:
         """Tell a way together with those from which a tensor tells it apart. Raises Refused where that cannot be."""
-        for way in dict.fromkeys(one.way for one in rivals):
-            members = self._told.get(way.number) or [one for one in rivals if one.way is way]
+        for variant in dict.fromkeys(one.variant for one in rivals):
+            members = self._merged.get(variant.number) or [one for one in rivals if one.variant is variant]
             some = [one for one in members if one in rivals]
-            choice = None
+            switch = None
             alike = not any(one.own.cuts_gradients for one in (*some, new))
             if alike and all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
-                choice = converted([one.event for one in (*some, new)])
-            if choice is None:
+                switch = converted([one.event for one in (*some, new)])
+            if switch is None:
                 self._refuse_undecided(new.event, some)
-            assert choice is not None
-            made = Way(self._number(), choice.event, choice, _sides((*some, new), choice))
-            own = self.ways.setdefault(new.event.callee, [])
+            assert switch is not None
+            made = Variant(self._number(), switch.event, switch, _sides((*some, new), switch))
+            own = self.variants.setdefault(new.event.callee, [])
             if len(some) == len(members):
-                own.remove(way)
-                self._instead[way.number] = made
+                own.remove(variant)
+                self._instead[variant.number] = made
                 for one in some:
-                    one.way = made
+                    one.variant = made
             own.append(made)
-            self._told[made.number] = [*some, new]
-            new.way = made
+            self._merged[made.number] = [*some, new]
+            new.variant = made
 
     @staticmethod
     def _refuse_undecided(event: Invoked, seen: Sequence[_Seen]) -> None:
         for one in seen:
             asked = undecided(one.own.trace.events, event.call.events)
             if asked is not None:
-                what = f"a tensor decides which way {event.name} goes, and both have been seen"
-                why = "Calls are followed before any is computed, and what these ways do cannot be computed for all."
+                what = f"a tensor decides which variant {event.name} goes, and both have been seen"
+                why = (
+                    "Calls are followed before any is computed, and what these variants do cannot be computed for all."
+                )
                 raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
 
     def _refuse_lengths(self, event: Invoked) -> None:
         """A list of all that is below a node has another length at each of them, and an object that holds those of the
-        children another depth: each would be a way."""
-        looks = [*(way.made for way in self.ways.get(event.callee, ())), event.made]
+        children another depth: each would be a variant."""
+        looks = [*(variant.made for variant in self.variants.get(event.callee, ())), event.made]
         lengths = {tuple(_lengths(made)) for made in looks}
         what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
         if len(lengths) <= MAX_LENGTHS:
@@ -179,13 +181,13 @@ class Repertoire:
         while waiting:
             event = waiting.pop()
             if isinstance(event, InvokedEach):
-                waiting.extend(event.rounds)
+                waiting.extend(event.iterations)
                 continue
             call = event.call
-            if call.ways is not None:
-                found |= {self._now(number) for number in call.ways}
+            if call.variants is not None:
+                found |= {self._now(number) for number in call.variants}
                 continue
-            found.add(self._now(call.way.number))
+            found.add(self._now(call.variant.number))
             waiting.extend(event for event in call.events if isinstance(event, Invoked))
         return frozenset(found)
 
@@ -199,23 +201,23 @@ class Repertoire:
         """Where the shared tensors are found to which gradients flow from what these calls return, and append, as far
         as it is of use. ``exact``: see ``tells_apart``."""
         waiting = list(events)
-        ways = {way.number: way for own in self.ways.values() for way in own}
+        variants = {variant.number: variant for own in self.variants.values() for variant in own}
         found = set[Any]()
         if not exact:
-            numbers = self.used(event for event, _ in waiting) & ways.keys()
-            found = {token for number in numbers for token in ways[number].flowing - ways[number].sometimes}
+            numbers = self.used(event for event, _ in waiting) & variants.keys()
+            found = {token for number in numbers for token in variants[number].flowing - variants[number].sometimes}
         while waiting:
             event, used = waiting.pop()
             if isinstance(event, InvokedEach):
-                waiting.extend((one, used) for one in event.rounds)
-            elif event.call.ways is None:
+                waiting.extend((one, used) for one in event.iterations)
+            elif event.call.variants is None:
                 tokens, some = event.call.flows.flow(used)
                 found |= tokens
                 inner = [one for one in event.call.events if isinstance(one, Invoked)]
                 waiting.extend(zip(inner, some, strict=True))
             elif exact and used:  # none of them cuts gradients, or has others for a part of what it returns
-                numbers = frozenset(self._now(number) for number in event.call.ways) & ways.keys()
-                found |= {token for number in numbers for token in ways[number].differentiated}
+                numbers = frozenset(self._now(number) for number in event.call.variants) & variants.keys()
+                found |= {token for number in numbers for token in variants[number].differentiated}
         return frozenset(found)
 
     def tells_apart(self, callee: Any, world: Mapping[Any, Any], used: Iterable[Used]) -> bool:
@@ -223,85 +225,94 @@ class Repertoire:
         calls around them. ``used``: what is of use of what calls of the step return."""
         used = set(used)
         lists = frozenset().union(*map(lists_in, used))
-        ways = self.reached([callee], world)
-        by_callee: dict[Any, list[Way]] = {}
-        for way in ways:
-            by_callee.setdefault(way.callee, []).append(way)
-        if any(way.cuts_gradients or not way.gradients.same_for({*range(len(way.results)), *lists}) for way in ways):
+        variants = self.reached([callee], world)
+        by_callee: dict[Any, list[Variant]] = {}
+        for variant in variants:
+            by_callee.setdefault(variant.callee, []).append(variant)
+        if any(
+            variant.cuts_gradients or not variant.gradients.same_for({*range(len(variant.results)), *lists})
+            for variant in variants
+        ):
             return True
         asked = [(callee, some) for some in used]
-        asked += [(way.sites[n].event.callee, some | lists) for way in ways for n, some in way.gradients.partly.items()]
-        return not all(way.gradients.same_for(some) for callee, some in asked for way in by_callee.get(callee, ()))
+        asked += [
+            (variant.sites[n].event.callee, some | lists)
+            for variant in variants
+            for n, some in variant.gradients.partly.items()
+        ]
+        return not all(
+            variant.gradients.same_for(some) for callee, some in asked for variant in by_callee.get(callee, ())
+        )
 
     def shows_always(self, event: Invoked) -> bool:
         """Whether the call, and whatever returns what looks like its result, returns what shares its memory with a
         tensor that is the same in all calls."""
-        own = {way.number for way in self.ways.get(event.callee, ()) if way.made == event.made}
+        own = {variant.number for variant in self.variants.get(event.callee, ()) if variant.made == event.made}
         return bool(own) and own <= self.showing()
 
     def shows(self, calls: InvokedEach) -> bool:
         """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""
         showing = self.showing()
-        for one in calls.rounds:
+        for one in calls.iterations:
             inner = [event.call for event in one.call.events if isinstance(event, Invoked)]
-            taken = (inner[site].way for site in one.call.way.handing)
-            if one.call.way.shows or not showing.isdisjoint(
-                self._now(way if type(way) is int else way.number) for way in taken
+            taken = (inner[site].variant for site in one.call.variant.handing)
+            if one.call.variant.shows or not showing.isdisjoint(
+                self._now(variant if type(variant) is int else variant.number) for variant in taken
             ):
                 return True
         return False
 
     def showing(self) -> frozenset[int]:
         """The ways that may return what shares its memory with a tensor that is the same in all calls."""
-        ways = [way for own in self.ways.values() for way in own]
-        found = {way.number for way in ways if way.shows}
+        variants = [variant for own in self.variants.values() for variant in own]
+        found = {variant.number for variant in variants if variant.shows}
         while True:
-            callees = {way.callee for way in ways if way.number in found}
-            more = {way.number for way in ways if way.handed_up & callees} - found
+            callees = {variant.callee for variant in variants if variant.number in found}
+            more = {variant.number for variant in variants if variant.passed_up & callees} - found
             if not more:
                 return frozenset(found)
             found |= more
 
-    def holding(self, world: Mapping[Any, Any]) -> dict[Any, list[Way]]:
+    def holding(self, world: Mapping[Any, Any]) -> dict[Any, list[Variant]]:
         """The ways of all functions, where the ``world`` is what they rely on."""
-        found = {callee: [way for way in own if way.fits(world)] for callee, own in self.ways.items()}
+        found = {callee: [variant for variant in own if variant.fits(world)] for callee, own in self.variants.items()}
         return {callee: own for callee, own in found.items() if own}
 
-    def _turn(self, callee: Any) -> None:
-        """Cut the ways through a function at the loops that are run more or less often, and around their sums; rows
+    def _iteration(self, callee: Any) -> None:
+        """Cut the variants through a function at the loops that are run more or less often, and around their sums; rows
         that they name differently are looked up."""
         counts: dict[Place, set[int]] = {}
-        for way in self.ways[callee]:
-            for loop in way.trace.loops:
+        for variant in self.variants[callee]:
+            for loop in variant.trace.loops:
                 counts.setdefault(loop.place, set()).add(len(loop.starts))
         turning = frozenset(place for place, some in counts.items() if len(some - {0}) > 1)
-        sums = varying(way.sums() for way in self.ways[callee])
+        sums = varying(variant.sums() for variant in self.variants[callee])
         folded = {place: carried for place, carried in sums.items() if place not in self._uneven}
         rows: dict[Place, set[int | float]] = {}
-        for way in self.ways[callee]:
-            for place, value in way.named_rows():
+        for variant in self.variants[callee]:
+            for place, value in variant.named_rows():
                 rows.setdefault(place, set()).add(value)
         named = frozenset(place for place, some in rows.items() if len(some) > 1)
-        for way in self.ways[callee]:
-            way.cut(turning, folded, named)
+        for variant in self.variants[callee]:
+            variant.cut(turning, folded, named)
 
     def leave(self, uneven: Uneven) -> None:
         """What is added up there is left to the cells."""
         self._uneven.add(uneven.place)
-        for callee in self.ways:
-            self._turn(callee)
+        for callee in self.variants:
+            self._iteration(callee)
 
-    def reached(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> list[Way]:
+    def reached(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> list[Variant]:
         """The ways of these functions, and of those that they call, where the ``world`` is what they rely on."""
-        found: dict[int, Way] = {}
+        found: dict[int, Variant] = {}
         waiting = list(callees)
         asked = set(waiting)
         while waiting:
-            for way in self.ways.get(waiting.pop(0), ()):
-                if not way.fits(world):
+            for variant in self.variants.get(waiting.pop(0), ()):
+                if not variant.fits(world):
                     continue
-                found[way.number] = way
-                for site in way.sites:
+                found[variant.number] = variant
+                for site in variant.sites:
                     if site.event.callee not in asked:
                         asked.add(site.event.callee)
                         waiting.append(site.event.callee)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.recursion.traversal.text import (
     SCOPE,
     Unknown,
@@ -18,7 +18,7 @@ from torchjanus.graph.recursion.traversal.text import (
     guarded,
     numbers_given,
 )
-from torchjanus.graph.recursion.variants.variant import Way
+from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.host.embed import compile_with_constants
 
 __all__ = ["Recogniser", "room_within"]
@@ -32,84 +32,86 @@ def room_within(limit: int) -> int:
 
 
 class _Matcher:
-    """The code of one way. ``take`` follows a call and those within, if it takes the way; else it returns None.
+    """The code of one variant. ``take`` follows a call and those within, if it takes the way; else it returns None.
     ``reads``: what it asks of the step."""
 
-    def __init__(self, way: Way) -> None:
-        needs: dict[Any, tuple[int, Origin]] = {}
+    def __init__(self, variant: Variant) -> None:
+        needs: dict[Any, tuple[int, AccessPath]] = {}
         names: dict[str, Any] = {}
-        parameters = [f"p{number}" for number in range(len(way.parameters))]
-        source, passed = checked(way, needs, names)
-        body = list(_body(way, passed, source))
+        parameters = [f"p{number}" for number in range(len(variant.parameters))]
+        source, passed = checked(variant, needs, names)
+        body = list(_body(variant, passed, source))
         source.flush()
         lines = [f"def take({', '.join(['d', 'run', *parameters])}):"]
-        lines += ["    if d > run.limit: raise Unknown", f"    step = run.step[{way.number}]", "    while True:"]
+        lines += ["    if d > run.limit: raise Unknown", f"    step = run.step[{variant.number}]", "    while True:"]
         lines += [f"        {line}" for line in (*guarded(source.lines), *body)]
         scope: dict[str, Any] = {**SCOPE}
         compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
         self.take: Callable[..., Any] = scope["take"]
-        self.reads = tuple(origin for _, origin in needs.values())
-        self.made = way.made
+        self.reads = tuple(access_path for _, access_path in needs.values())
+        self.made = variant.made
 
 
-def _body(way: Way, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
+def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
     """What is done once it is known that a call takes the way."""
-    # Whether a call takes such a way, what it writes or finds counted, and to what gradients flow, is known when it was
-    # made.
+    # Whether a call takes such a variant, what it writes or finds counted, and to what gradients flow, is known when it
+    # was made.
     if (
-        way.truths
-        or way.entered
-        or way.sides
-        or way.cuts_gradients
-        or not way.gradients.uniform
-        or any(write.list is None for write in way.writes)
+        variant.truths
+        or variant.entered
+        or variant.sides
+        or variant.cuts_gradients
+        or not variant.gradients.uniform
+        or any(write.list is None for write in variant.writes)
     ):
         yield "raise Unknown"
         return
-    yield f"run.met.add({way.number})"
-    for number, (site, text) in enumerate(zip(way.sites, passed, strict=True)):
+    yield f"run.met.add({variant.number})"
+    for number, (site, text) in enumerate(zip(variant.sites, passed, strict=True)):
         yield f"for take in run.takes({source.object(site.event.callee)}, ()):"
         yield f"    c{number} = take({', '.join([f'd + {site.frames}', 'run', *text])})"
         yield f"    if c{number} is not None: break"
         yield "else: raise Unknown"
         yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise Unknown"
         yield from numbers_given(site, number, 0)
-    numbers = [given_text(source, recipe) for recipe in way.numbers]
+    numbers = [given_text(source, recipe) for recipe in variant.numbers]
     source.flush()
-    yield f"return ({''.join(f'{text}, ' for text in (str(way.number), *numbers))})"
+    yield f"return ({''.join(f'{text}, ' for text in (str(variant.number), *numbers))})"
 
 
 class _Run:
-    """One call that is followed. ``step``: what each way asks of the step; ``met``: the ways that were taken."""
+    """One call that is followed. ``step``: what each variant asks of the step; ``met``: the variants that were
+    taken."""
 
     def __init__(self, matchers: Mapping[int, _Matcher], takes: Any, limit: int, given: Any) -> None:
         known: dict[Any, Any] = {}
         self.step = {
-            number: [_read(origin, given, known) for origin in matcher.reads] for number, matcher in matchers.items()
+            number: [_read(access_path, given, known) for access_path in matcher.reads]
+            for number, matcher in matchers.items()
         }
         self.made = {number: matcher.made for number, matcher in matchers.items()}
         self.takes, self.limit = takes, limit
         self.met: set[int] = set()
 
 
-def _read(origin: Origin, given: Any, known: dict[Any, Any]) -> Any:
-    if origin.token not in known:
-        known[origin.token] = origin.read(*given)
-    return known[origin.token]
+def _read(access_path: AccessPath, given: Any, known: dict[Any, Any]) -> Any:
+    if access_path.token not in known:
+        known[access_path.token] = access_path.read(*given)
+    return known[access_path.token]
 
 
 class Recogniser:
     """The ways that calls may take. ``known``: the code of ways, by their numbers; it is added to."""
 
-    def __init__(self, ways: Mapping[Any, Sequence[Way]], known: dict[int, _Matcher]) -> None:
+    def __init__(self, variants: Mapping[Any, Sequence[Variant]], known: dict[int, _Matcher]) -> None:
         self._takes: dict[Any, list[Any]] = {}
         self._matchers: dict[int, _Matcher] = {}
-        for callee, own in ways.items():
-            for way in by_size(own):
-                matcher = known.get(way.number)
+        for callee, own in variants.items():
+            for variant in by_size(own):
+                matcher = known.get(variant.number)
                 if matcher is None:
-                    matcher = known[way.number] = _Matcher(way)
-                self._matchers[way.number] = matcher
+                    matcher = known[variant.number] = _Matcher(variant)
+                self._matchers[variant.number] = matcher
                 self._takes.setdefault(callee, []).append(matcher.take)
 
     def recognise(

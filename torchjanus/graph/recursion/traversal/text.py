@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, read_item
+from torchjanus.core.access_path import AccessPath, Step, read_item
 from torchjanus.graph.recursion.variants.counts import entered_at
 from torchjanus.graph.recursion.variants.reads import Written, call_of, calls_of, looks_into, numbers_made
-from torchjanus.graph.recursion.variants.variant import Site, Way
+from torchjanus.graph.recursion.variants.variant import Site, Variant
 from torchjanus.host.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.host.checks import BROKEN, same_keys, same_value
 from torchjanus.host.requirements import Requirements
@@ -30,7 +30,7 @@ __all__ = [
     "TENSOR",
     "Matched",
     "Unknown",
-    "WaySource",
+    "VariantSource",
     "branches",
     "by_size",
     "checked",
@@ -75,8 +75,8 @@ def given_text(source: Source, recipe: Recipe) -> str:
             return source.constant(value)
         case Number(expr=expr):
             return number_text(source, expr)
-        case FoundAt(origin=origin):
-            return source.value(origin)
+        case FoundAt(access_path=access_path):
+            return source.value(access_path)
         case Build(cls=cls, items=items):
             inner = "".join(f"{given_text(source, part)}, " for part in items)
             return f"[{inner}]" if cls is list else f"({inner})"
@@ -92,10 +92,10 @@ def number_text(source: Source, expr: Any) -> str:
     return source.number(expr)
 
 
-class WaySource(Source):
+class VariantSource(Source):
     """Checks of one call, within a loop that ends where one fails. What belongs to the step is read by the step."""
 
-    def __init__(self, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any]) -> None:
+    def __init__(self, needs: dict[Any, tuple[int, AccessPath]], names: dict[str, Any]) -> None:
         super().__init__("")
         self._needs = needs
         self._shared = names
@@ -111,14 +111,19 @@ class WaySource(Source):
         self._shared[f"X{id(value)}"] = value
         return f"X{id(value)}"
 
-    def access(self, origin: Origin) -> str:
-        if not is_local(origin) and origin not in self._values:
-            number, _ = self._needs.setdefault(origin.token, (len(self._needs), origin))
+    def access(self, access_path: AccessPath) -> str:
+        if not is_local(access_path) and access_path not in self._values:
+            number, _ = self._needs.setdefault(access_path.token, (len(self._needs), access_path))
             return f"step[{number}]"
-        base = origin.base
-        if origin.step is Step.ITEM and base is not None and base.step is Step.DICT and origin not in self._values:
-            return f"{self.value(base)}[{self.constant(origin.key)}]"
-        return super().access(origin)
+        base = access_path.base
+        if (
+            access_path.step is Step.ITEM
+            and base is not None
+            and base.step is Step.DICT
+            and access_path not in self._values
+        ):
+            return f"{self.value(base)}[{self.constant(access_path.key)}]"
+        return super().access(access_path)
 
     def flush(self) -> None:
         # A line for each: ways that begin alike have as many lines as can be in common.
@@ -127,51 +132,53 @@ class WaySource(Source):
 
 
 def checked(
-    way: Way, needs: dict[Any, tuple[int, Origin]], names: dict[str, Any], written: Sequence[Written] = ()
-) -> tuple[WaySource, list[list[str]]]:
-    """The lines that check whether a call takes this way, and the texts of what its calls are given. ``written``: what
-    the step has changed by then, though the host still finds what was there before."""
-    source = WaySource(needs, names)
+    variant: Variant, needs: dict[Any, tuple[int, AccessPath]], names: dict[str, Any], written: Sequence[Written] = ()
+) -> tuple[VariantSource, list[list[str]]]:
+    """The lines that check whether a call takes this variant, and the texts of what its calls are given. ``written``:
+    what the step has changed by then, though the host still finds what was there before."""
+    source = VariantSource(needs, names)
     requirements = Requirements(source)
-    for number, parameter in enumerate(way.parameters):
-        source.give(Origin.parameter(parameter), f"p{number}")
-    for number, site in enumerate(way.sites):
+    for number, parameter in enumerate(variant.parameters):
+        source.give(AccessPath.parameter(parameter), f"p{number}")
+    for number, site in enumerate(variant.sites):
         for which, path in enumerate(numbers_made(site.event.made)):
-            origin = Origin.parameter(f"call {number}")
+            access_path = AccessPath.parameter(f"call {number}")
             for key in path:
-                origin = origin.item(key)
-            source.give(origin, f"v{number}_{which}")
-    for count in way.entered:
+                access_path = access_path.item(key)
+            source.give(access_path, f"v{number}_{which}")
+    for count in variant.entered:
         source.give(entered_at(count), f"y{count}")
-    for origin in way.given.values():
-        source.fail_if(f"{source.value(origin)} is not {source.object(TENSOR)}")
-    for assumption in _own(way):
+    for access_path in variant.given.values():
+        source.fail_if(f"{source.value(access_path)} is not {source.object(TENSOR)}")
+    for assumption in _own(variant):
         if isinstance(assumption, TensorKind):
             held, detail = source.object(_held), source.object(assumption.detail)
-            source.fail_if(f"not {held}({source.value(assumption.origin)}, {detail})")
+            source.fail_if(f"not {held}({source.value(assumption.access_path)}, {detail})")
         else:
             requirements.require(assumption)
-    for origin, changed in looks_into(way.trace, written):
-        source.fail_if(f"{source.value(origin)} is {source.value(changed)}")
-    for write in way.writes:
+    for access_path, changed in looks_into(variant.trace, written):
+        source.fail_if(f"{source.value(access_path)} is {source.value(changed)}")
+    for write in variant.writes:
         if write.counts and isinstance(write.event, Stored) and not is_local(write.event.base):
             holder, key = source.value(write.event.base), source.constant(write.event.key)
             found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
-            source.fail_if(f"type({found}) is not {source.object(type(way.seen_at(write.event)))}")
+            source.fail_if(f"type({found}) is not {source.object(type(variant.seen_at(write.event)))}")
     requirements.require_collected()
-    passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in way.sites]
+    passed = [[given_text(source, recipe) for _, recipe in site.event.given] for site in variant.sites]
     source.flush()
     return source, passed
 
 
-def _own(way: Way) -> Iterator[Assumption]:
+def _own(variant: Variant) -> Iterator[Assumption]:
     """What the way relies on of what its call is given. The rest is the step's affair."""
-    for assumption in way.plan.assumptions:
-        origins = list(assumption.origins())
-        if not any(map(is_local, origins)) or all(call_of(origin) is not None for origin in origins):
+    for assumption in variant.plan.assumptions:
+        access_paths = list(assumption.access_paths())
+        if not any(map(is_local, access_paths)) or all(
+            call_of(access_path) is not None for access_path in access_paths
+        ):
             continue
-        where = getattr(assumption, "origin", None)
-        if where is not None and where.token in way.given and isinstance(assumption, TensorKind | TypeOf):
+        where = getattr(assumption, "access_path", None)
+        if where is not None and where.token in variant.given and isinstance(assumption, TensorKind | TypeOf):
             continue  # a row of a buffer
         yield assumption
 
@@ -197,32 +204,32 @@ class Matched:
     body: tuple[str, ...]
 
 
-def branches(ways: Sequence[Matched], indent: int = 2) -> Iterator[str]:
+def branches(variants: Sequence[Matched], indent: int = 2) -> Iterator[str]:
     """The lines that find the way that a call takes. Where none fits they are left at their end."""
     blank = "    " * indent
     # Their order is kept: one that asks less would take what is for one that asks more.
-    for _, neighbours in itertools.groupby(ways, lambda way: way.checks[0] if way.checks else ""):
+    for _, neighbours in itertools.groupby(variants, lambda variant: variant.checks[0] if variant.checks else ""):
         group = list(neighbours)
         alike = len(group) > 1 and indent < _DEEPEST
-        for some in [group] if alike else [[way] for way in group]:
+        for some in [group] if alike else [[variant] for variant in group]:
             shared = _in_common(some)
             yield f"{blank}while True:"
             yield from (f"{blank}    {line}" for line in guarded(some[0].checks[:shared]))
             if len(some) == 1:
                 yield from (f"{blank}    {line}" for line in some[0].body)
             else:
-                yield from branches([Matched(way.checks[shared:], way.body) for way in some], indent + 1)
+                yield from branches([Matched(variant.checks[shared:], variant.body) for variant in some], indent + 1)
                 yield f"{blank}    break"
 
 
-def _in_common(ways: Sequence[Matched]) -> int:
+def _in_common(variants: Sequence[Matched]) -> int:
     """How many checks are the same, from the first on."""
     count = 0
-    for lines in zip(*(way.checks for way in ways), strict=False):
+    for lines in zip(*(variant.checks for variant in variants), strict=False):
         if len(set(lines)) > 1:
             break
         count += 1
-    while count and ways[0].checks[count - 1].endswith(":"):
+    while count and variants[0].checks[count - 1].endswith(":"):
         count -= 1
     return count
 
@@ -235,10 +242,10 @@ def guarded(lines: Sequence[str]) -> Iterator[str]:
         yield "except BROKEN: break"
 
 
-def by_size(ways: Sequence[Way]) -> list[Way]:
+def by_size(variants: Sequence[Variant]) -> list[Variant]:
     """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
     that ask more of what they pass on before those that leave it to the calls."""
-    return sorted(ways, key=lambda way: (len(way.sites), -len(way.plan.assumptions)))
+    return sorted(variants, key=lambda variant: (len(variant.sites), -len(variant.plan.assumptions)))
 
 
 def numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:

@@ -15,7 +15,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.recursion.cells.buffers import Assembled
 from torchjanus.graph.recursion.traversal.notes import Own, Stretch, Unit
@@ -25,7 +25,7 @@ from torchjanus.graph.recursion.traversal.text import (
     SCOPE,
     Matched,
     Unknown,
-    WaySource,
+    VariantSource,
     branches,
     by_size,
     checked,
@@ -36,7 +36,7 @@ from torchjanus.graph.recursion.variants.counts import counting_text, place_of
 from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.plan import Forest
 from torchjanus.graph.recursion.variants.reads import Written, numbers_made
-from torchjanus.graph.recursion.variants.variant import Way, Write
+from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.host.checks import BROKEN
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.trace.actions import Stored
@@ -76,7 +76,7 @@ class Walker:
         roots: Sequence[Root],
         counts: Sequence[int],
         reached: frozenset[Any],
-        needs: dict[Any, tuple[int, Origin]],
+        needs: dict[Any, tuple[int, AccessPath]],
         handed: Mapping[Any, frozenset[int]],
         exact: bool = False,
         written: Sequence[Written] = (),
@@ -86,9 +86,9 @@ class Walker:
     ) -> None:
         """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
         which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
-        step reads in any case; ``handed``: of functions that hand on what others return, which ways that may not have
-        come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``: what
-        the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
+        step reads in any case; ``handed``: of functions that hand on what others return, which variants that may not
+        have come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``:
+        what the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
         which the same one is found; ``counted``: how many numbers calls count;
         ``tables``: where tensors are found of whose rows the least and the most are noted."""
         self._tables = {token: number for number, token in enumerate(tables)}
@@ -102,20 +102,24 @@ class Walker:
         self._handed = handed
         recursion = assembled.recursion
         self._counts = list(counts)
-        tokens = {origin.token for origin, t in zip(assembled.shared, recursion.shared, strict=True) if t.requires_grad}
+        tokens = {
+            access_path.token
+            for access_path, t in zip(assembled.shared, recursion.shared, strict=True)
+            if t.requires_grad
+        }
         self._wanted, self._tokens = reached & tokens, tokens
         self._used = [
-            {o.token for o in part.flowing if o.token in reached or o.token not in way.sometimes} & tokens
-            for way, part in assembled.examples
+            {o.token for o in part.flowing if o.token in reached or o.token not in variant.sometimes} & tokens
+            for variant, part in assembled.examples
         ]
         self._complete: dict[tuple[int, ...], bool] = {}
         self._rows_written = [write.ref is not None for write in assembled.writes]
         self._follow = self._written()
 
     @property
-    def reads(self) -> list[Origin]:
+    def reads(self) -> list[AccessPath]:
         """What ``walk`` is given of the step, in this order."""
-        return [origin for _, origin in self.needs.values()]
+        return [access_path for _, access_path in self.needs.values()]
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
         """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
@@ -147,8 +151,8 @@ class Walker:
         return known
 
     def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
-        """The same, where gradients flow to calls along these ways only, and to so much of what they return."""
-        gradients = {way.number: way.gradients for way in self._assembled.ways}
+        """The same, where gradients flow to calls along these variants only, and to so much of what they return."""
+        gradients = {variant.number: variant.gradients for variant in self._assembled.variants}
         found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
@@ -156,10 +160,10 @@ class Walker:
 
     def _written(self) -> Any:
         names: dict[str, Any] = {}
-        ways: dict[Any, list[Way]] = {}
-        for way in self._assembled.ways:
-            ways.setdefault(way.callee, []).append(way)
-        self._functions = {callee: f"f{number}" for number, callee in enumerate(ways)}
+        variants: dict[Any, list[Variant]] = {}
+        for variant in self._assembled.variants:
+            variants.setdefault(variant.callee, []).append(variant)
+        self._functions = {callee: f"f{number}" for number, callee in enumerate(variants)}
         # Of each function the tensors that it is given, as far as they are of use: their rows are passed along.
         self._leaves: dict[Any, dict[Any, int]] = {}
         for key in self._assembled.buffers:
@@ -168,7 +172,7 @@ class Walker:
                 leaves[key[2]] = len(leaves)
         lines = ["def follow(step, roots, starts, limit):"]
         lines += [f"    {line}" for line in self._notebook()]
-        for callee, own in ways.items():
+        for callee, own in variants.items():
             lines += self._function(callee, own, names)
         firsts = self._assembled.recursion.seeds
         begun = {buffer: sum(self._counts[:number]) for number, buffer in enumerate(firsts)}
@@ -230,30 +234,30 @@ class Walker:
 
     def _kinds(self, callee: Any, made: Any, never: frozenset[int] = frozenset()) -> str:
         """The ways that return such a thing, as text."""
-        ways = (w.number for w in self._assembled.ways if w.callee == callee and w.made == made)
-        return f"({''.join(f'{number}, ' for number in ways if number not in never)})"
+        variants = (w.number for w in self._assembled.variants if w.callee == callee and w.made == made)
+        return f"({''.join(f'{number}, ' for number in variants if number not in never)})"
 
-    def _function(self, callee: Any, ways: list[Way], names: dict[str, Any]) -> Iterator[str]:
+    def _function(self, callee: Any, variants: list[Variant], names: dict[str, Any]) -> Iterator[str]:
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
-        parameters = [f"p{number}" for number in range(len(ways[0].parameters))]
+        parameters = [f"p{number}" for number in range(len(variants[0].parameters))]
         flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
-        entered = sorted(set().union(*(way.entered for way in ways)))
+        entered = sorted(set().union(*(variant.entered for variant in variants)))
         yield from (f"        y{n} = q{n}[0]" for n in entered)
-        yield from branches([self._way(way, names) for way in by_size(ways)])
+        yield from branches([self._variant(variant, names) for variant in by_size(variants)])
         yield "        raise Unknown"
 
-    def _way(self, way: Way, names: dict[str, Any]) -> Matched:
-        source, passed = checked(way, self.needs, names, self._written_before)
-        if self._exact and way.sites:
-            names[f"F{way.number}"] = way.gradients.flow
+    def _variant(self, variant: Variant, names: dict[str, Any]) -> Matched:
+        source, passed = checked(variant, self.needs, names, self._written_before)
+        if self._exact and variant.sites:
+            names[f"F{variant.number}"] = variant.gradients.flow
         columns = [
             [
-                _slot_text(source, way.number_at(n)[1]) if kind == "slot" else _held_text(source, way, n)
+                _slot_text(source, variant.number_at(n)[1]) if kind == "slot" else _held_text(source, variant, n)
                 for kind, n in part.columns
             ]
-            for part in way.parts
+            for part in variant.parts
         ]
         written = [
             ("", "")
@@ -261,56 +265,56 @@ class Walker:
             else ("", self._value(source, write))
             if write.list is not None
             else (source.value(write.event.base), self._value(source, write) if write.ref is None else "None")
-            for write in way.writes
+            for write in variant.writes
         ]
-        numbers = [given_text(source, recipe) for recipe in way.numbers]
+        numbers = [given_text(source, recipe) for recipe in variant.numbers]
         picked = [
-            (self._tables[token], _slot_text(source, way.number_at(slot)[1]))
-            for token, slots in way.tables.items()
+            (self._tables[token], _slot_text(source, variant.number_at(slot)[1]))
+            for token, slots in variant.tables.items()
             for slot in (slots or () if token in self._tables else ())
         ]
         source.flush()
-        body = (*_picking(picked), *self._body(way, passed, columns, written, numbers))
+        body = (*_picking(picked), *self._body(variant, passed, columns, written, numbers))
         return Matched(tuple(source.lines), body)
 
     def _body(
         self,
-        way: Way,
+        variant: Variant,
         passed: list[list[str]],
         columns: list[list[str]],
         written: list[tuple[str, str]],
         numbers: list[str],
     ) -> Iterator[str]:
-        """What is noted of a call that takes this way."""
+        """What is noted of a call that takes this variant."""
         if self._exact:
-            yield f"met.add(({way.number}, g))"
-            if way.sites:
-                yield f"_, e = F{way.number}(g)"
+            yield f"met.add(({variant.number}, g))"
+            if variant.sites:
+                yield f"_, e = F{variant.number}(g)"
         stretch, units = Stretch(), list[Unit]()
-        for kind, number in (*way.order, ("end", 0)):
+        for kind, number in (*variant.order, ("end", 0)):
             if kind == "part":
-                units.append(self._part(way, number, columns[number]))
+                units.append(self._part(variant, number, columns[number]))
             elif kind == "fold":
-                units.append(self._fold(way, number))
+                units.append(self._fold(variant, number))
             else:
                 yield from stretch.noted(units)
                 units.clear()
             if kind == "site":
-                yield from self._writes(way, written, number)
-                yield from self._call(way, number, passed[number], stretch)
-        yield from self._writes(way, written, len(way.sites))
-        for n, write in enumerate(way.writes):
+                yield from self._writes(variant, written, number)
+                yield from self._call(variant, number, passed[number], stretch)
+        yield from self._writes(variant, written, len(variant.sites))
+        for n, write in enumerate(variant.writes):
             if write.ref is not None and write.list is None:
-                yield f"n{n}[2] = {stretch.row(self._row(way, write.ref))}"
+                yield f"n{n}[2] = {stretch.row(self._row(variant, write.ref))}"
             elif write.ref is not None:
-                yield f"q{write.list}[n{n}] = {stretch.row(self._row(way, write.ref))}"
-        found = [stretch.row(self._row(way, ref)) for ref in way.results]
-        yield f"return ({''.join(f'{text}, ' for text in [str(way.number), *found, *numbers])})"
+                yield f"q{write.list}[n{n}] = {stretch.row(self._row(variant, write.ref))}"
+        found = [stretch.row(self._row(variant, ref)) for ref in variant.results]
+        yield f"return ({''.join(f'{text}, ' for text in [str(variant.number), *found, *numbers])})"
 
-    def _part(self, way: Way, number: int, columns: list[str]) -> Unit:
+    def _part(self, variant: Variant, number: int, columns: list[str]) -> Unit:
         """What is noted of a part of the way."""
-        part, cell = way.parts[number], self._assembled.cell_of[way.number, number]
-        takes = [self._row(way, ref) for ref in part.takes]
+        part, cell = variant.parts[number], self._assembled.cell_of[variant.number, number]
+        takes = [self._row(variant, ref) for ref in part.takes]
         rows = ", ".join(f"{{{place}}}" for place in range(len(takes)))
         line = f"u{cell}[{{level}}].extend(({{row}}, {rows}))" if takes else f"u{cell}({{row}})"
         at = "[{level}].append" if takes else ""
@@ -318,11 +322,11 @@ class Walker:
         lines = (line, *(f"k{cell}_{place}{at}({text})" for place, text in enumerate(texts)))
         return Unit(f"part{number}", takes, len(part.gives), lines)
 
-    def _fold(self, way: Way, number: int) -> Unit:
+    def _fold(self, variant: Variant, number: int) -> Unit:
         """What is noted of a sum of the way."""
-        fold, total = way.folds[number], self._assembled.total_of[way.number, number]
+        fold, total = variant.folds[number], self._assembled.total_of[variant.number, number]
         begin = 0 if fold.start is None else 1
-        takes = [self._row(way, ref) for ref in ((fold.start,) if fold.start is not None else ()) + fold.items]
+        takes = [self._row(variant, ref) for ref in ((fold.start,) if fold.start is not None else ()) + fold.items]
         terms = "".join(f"{{{place}}}, " for place in range(begin, len(takes)))
         lines = (
             f"t{total}[{{level}}].extend(({{row}}, {'{0}' if begin else '0'}, {len(fold.items)}))",
@@ -330,30 +334,30 @@ class Walker:
         )
         return Unit(f"fold{number}", takes, 1, lines)
 
-    def _call(self, way: Way, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
+    def _call(self, variant: Variant, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
         """Follow a call that the way makes."""
-        site = way.sites[number]
+        site = variant.sites[number]
         callee = site.event.callee
         by_token = dict(site.args)
         rows = [
-            stretch.row(self._row(way, by_token[token])) if token in by_token else "0"
+            stretch.row(self._row(variant, by_token[token])) if token in by_token else "0"
             for token in self._leaves.get(callee, ())
         ]
         flag = [f"e[{number}]"] if self._exact else []
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
-        never = self._handed.get(way.callee, frozenset()) if number in way.handing else frozenset()
+        never = self._handed.get(variant.callee, frozenset()) if number in variant.handing else frozenset()
         kinds = self._kinds(callee, site.event.made, never)
-        if len([w for w in self._assembled.ways if w.callee == callee]) > kinds.count(","):
+        if len([w for w in self._assembled.variants if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"
         numbers = [f"v{number}_{which}" for which in range(len(numbers_made(site.event.made)))]
         if site.outs or numbers:
             rows = [f"c{number}_{which}" for which in range(len(site.outs))]
             yield f"_, {', '.join([*rows, *numbers])} = c{number}"
 
-    def _writes(self, way: Way, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
+    def _writes(self, variant: Variant, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
         """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
-        for n, (write, (target, value)) in enumerate(zip(way.writes, texts, strict=True)):
+        for n, (write, (target, value)) in enumerate(zip(variant.writes, texts, strict=True)):
             if write.before == before and write.list is not None and write.counts:
                 yield f"q{write.list}[0] = ({value})(q{write.list}[0])"
             elif write.before == before and write.list is not None:
@@ -363,7 +367,7 @@ class Walker:
                 yield f"n{n} = [{number}, {target}, {value}]; written.append(n{n})"
 
     @staticmethod
-    def _value(source: WaySource, write: Write) -> str:
+    def _value(source: VariantSource, write: Write) -> str:
         if not write.counts:
             return given_text(source, write.value)
         event = write.event
@@ -372,11 +376,11 @@ class Walker:
             return f"lambda c: {given_text(source, write.value)}"
         return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
-    def _row(self, way: Way, ref: Any) -> Own | str:
+    def _row(self, variant: Variant, ref: Any) -> Own | str:
         """The row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
-        match way.source_of(ref):
+        match variant.source_of(ref):
             case ("argument", token):
-                return f"a{self._leaves[way.callee][token]}"
+                return f"a{self._leaves[variant.callee][token]}"
             case ("call", site, which):
                 return f"c{site}_{which}"
             case ("part" | "fold" as kind, number, which):
@@ -396,15 +400,15 @@ def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> froz
     return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))
 
 
-def _held_text(source: WaySource, way: Way, number: int) -> str:
+def _held_text(source: VariantSource, variant: Variant, number: int) -> str:
     """The text of a tensor that a node holds, or of where a row of one of the step's is found."""
-    pick = way.picks.get(number)
+    pick = variant.picks.get(number)
     if pick is None:
-        return source.value(way.plan.origins[number])
+        return source.value(variant.plan.access_paths[number])
     return f"({source.value(pick.table)}, {source.number(pick.number)})"
 
 
-def _slot_text(source: WaySource, number: Any) -> str:
+def _slot_text(source: VariantSource, number: Any) -> str:
     return number_text(source, number) if isinstance(number, Expr) else repr(number)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.numbers import expressions_in
 from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored
 from torchjanus.trace.events import Trace
@@ -22,18 +22,18 @@ __all__ = ["count_of", "counted", "counting_text", "entered_at", "place_of", "re
 _COUNT = "count "  # begins the name of the parameter by which a call knows what is there when it begins
 
 
-def entered_at(number: Any) -> Origin:
+def entered_at(number: Any) -> AccessPath:
     """Where a call finds what calls have counted before it. ``number``: by which they know the count."""
-    return Origin.parameter(f"{_COUNT}{number}")
+    return AccessPath.parameter(f"{_COUNT}{number}")
 
 
-def count_of(origin: Origin) -> int | None:
+def count_of(access_path: AccessPath) -> int | None:
     """Which count it is, if what is found there is one of those."""
-    known = origin.step is Step.PARAMETER and origin.key.startswith(_COUNT)
-    return int(origin.key.removeprefix(_COUNT)) if known else None
+    known = access_path.step is Step.PARAMETER and access_path.key.startswith(_COUNT)
+    return int(access_path.key.removeprefix(_COUNT)) if known else None
 
 
-def place_of(event: Stored) -> Origin:
+def place_of(event: Stored) -> AccessPath:
     """Where a run would find what it has written."""
     return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
 
@@ -52,7 +52,7 @@ def counted(trace: Trace) -> frozenset[Any]:
     for event in trace.events:
         calls += isinstance(event, Invoked)
         if isinstance(event, Found):
-            found.setdefault(event.origin.token, calls)
+            found.setdefault(event.access_path.token, calls)
         elif isinstance(event, Stored) and event.how in ("field", "item"):
             place = place_of(event).token
             written.setdefault(place, []).append(found.get(place) == calls)
@@ -76,7 +76,7 @@ def _used(trace: Trace) -> Iterator[Any]:
                 exprs += expressions_in((event.args, event.kwargs))
         if isinstance(event, Invoked):
             exprs += expressions_in([recipe for _, recipe in event.given])
-        at = getattr(event, "origin", None) or getattr(event, "base", None)
+        at = getattr(event, "access_path", None) or getattr(event, "base", None)
         while at is not None:
             exprs += expressions_in(at.key)
             at = at.base
@@ -84,7 +84,7 @@ def _used(trace: Trace) -> Iterator[Any]:
 
 
 def _places(exprs: Any) -> Iterator[Any]:
-    return (leaf.origin.token for expr in exprs for leaf in leaves(expr) if isinstance(leaf, Read))
+    return (leaf.access_path.token for expr in exprs for leaf in leaves(expr) if isinstance(leaf, Read))
 
 
 def counting_text(expr: Any, place: Any, number: Callable[[Any], str], function: Callable[[Any], str]) -> str:
@@ -93,7 +93,7 @@ def counting_text(expr: Any, place: Any, number: Callable[[Any], str], function:
     given: list[str] = []
 
     def text(part: Any) -> str:
-        if isinstance(part, Read) and part.origin.token == place:
+        if isinstance(part, Read) and part.access_path.token == place:
             return "c"
         if isinstance(part, Apply):
             return f"{function(part.func)}({', '.join(map(text, part.args))})"

@@ -1,4 +1,5 @@
-"""What two calls of a recursive function found, and whether that says which of two ways a call takes; or a tensor does.
+"""What two calls of a recursive function found, and whether that says which of two variants a call takes; or a tensor
+does.
 
 Works on traces; knows nothing of what becomes of ways.
 """
@@ -14,19 +15,19 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Same
 from torchjanus.trace.values import Fetch, Read, is_local, leaves
 
-__all__ = ["about", "decides", "flipped", "part_by_tensor", "told_apart"]
+__all__ = ["about", "decides", "distinguished", "flipped", "part_by_tensor"]
 
 
 def part_by_tensor(one: Trace, other: Trace) -> bool:
-    """Whether two runs of a function go apart where a tensor decides between two ways."""
+    """Whether two runs of a function go apart where a tensor decides between two variants."""
     for before, after in zip(one.events, other.events, strict=False):
         if before.token != after.token:
             return decides(before) and decides(after) and flipped(before) == after.token
     return False
 
 
-def told_apart(one: Trace, other: Trace) -> bool:
-    """Whether what two calls have found says which of two ways a call takes, whatever tensors decide."""
+def distinguished(one: Trace, other: Trace) -> bool:
+    """Whether what two calls have found says which of two variants a call takes, whatever tensors decide."""
     said = {about(event): event.token for event in one.events if _says(event)}
     return any(said.get(about(event), event.token) != event.token for event in other.events if _says(event))
 
@@ -34,13 +35,15 @@ def told_apart(one: Trace, other: Trace) -> bool:
 def _says(event: Any) -> bool:
     """Whether it says something of what a call is given, which is checked for each."""
     match event:
-        case Found(origin=at, kind=kind):
+        case Found(access_path=at, kind=kind):
             return kind != "tensor" and is_local(at) and call_of(at) is None
-        case Filled(origin=at) | Keys(origin=at) | Instance(origin=at) | Absent(base=at):
+        case Filled(access_path=at) | Keys(access_path=at) | Instance(access_path=at) | Absent(base=at):
             return is_local(at) and call_of(at) is None
         case Held(expr=expr):
             reads = list(leaves(expr))
-            return all(isinstance(x, Read) and is_local(x.origin) and call_of(x.origin) is None for x in reads)
+            return all(
+                isinstance(x, Read) and is_local(x.access_path) and call_of(x.access_path) is None for x in reads
+            )
     return False
 
 
@@ -57,12 +60,12 @@ def flipped(event: Any) -> Any:
 def about(event: Any) -> Any:
     """What a fact is about, whatever it says."""
     match event:
-        case Found(origin=origin) | Filled(origin=origin) | Keys(origin=origin):
-            return (type(event), origin.token)
+        case Found(access_path=access_path) | Filled(access_path=access_path) | Keys(access_path=access_path):
+            return (type(event), access_path.token)
         case Absent(base=base, key=key):
             return (Absent, base.token, token_of(key))
         case Same(first=first, second=second):
             return (Same, first.token, second.token)
-        case Instance(origin=origin, classes=classes):
-            return (Instance, origin.token, token_of(classes))
+        case Instance(access_path=access_path, classes=classes):
+            return (Instance, access_path.token, token_of(classes))
     return (type(event), event.expr.token)

@@ -1,5 +1,5 @@
 """Ways that part where a tensor decides, told as one (if-conversion, predication): whoever follows the calls cannot
-know which way each will go, so all is computed for all of them, and each call takes the values of its own way.
+know which variant each will go, so all is computed for all of them, and each call takes the values of its own way.
 
 What a call computes of the other way must not harm: it is computed of zeros, by functions that are defined, and have
 finite derivatives, everywhere; so no error, infinity or NaN of a way that is not taken reaches a result or a gradient.
@@ -12,16 +12,16 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
-from torchjanus.graph.recursion.variants.predicates import DECIDED, Choice, Path, masked, selected
+from torchjanus.graph.recursion.variants.predicates import DECIDED, Path, Switch, masked, selected
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.loop_records import Loop
 from torchjanus.trace.recipes import Build, TensorOf
-from torchjanus.trace.rounds import Loop
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, is_local
 
@@ -46,13 +46,13 @@ class _Unfit(Exception):
     """The ways cannot be told as one."""
 
 
-def converted(events: Sequence[Invoked]) -> Choice | None:
+def converted(events: Sequence[Invoked]) -> Switch | None:
     """Calls that took different ways, between which tensors decide, as one; None where they cannot be told so."""
     first = events[0]
     if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
         return None
     try:
-        return _Conversion(events).choice()
+        return _Conversion(events).switch()
     except _Unfit:
         return None
 
@@ -92,7 +92,7 @@ class _Leaf(Rewriting):
 
 @dataclass(slots=True)
 class _Call:
-    """A call that a way makes, as the new run says it."""
+    """A call that a variant makes, as the new run says it."""
 
     event: Invoked
     args: tuple[int, ...]
@@ -109,8 +109,8 @@ class _Conversion:
         self.leaves = [_Leaf(event.call, self) for event in events]
         self.events: list[Any] = []
         self.tensors: list[Any] = []
-        self.origins: dict[int, Origin] = {}
-        self.by_origin: dict[Any, int] = {}
+        self.access_paths: dict[int, AccessPath] = {}
+        self.by_access_path: dict[Any, int] = {}
         self.groups: list[set[int]] = []  # of each tensor, which share its memory
         self.common: set[int] = set()  # what calls return
         self.masks: dict[Any, int] = {}
@@ -121,7 +121,7 @@ class _Conversion:
         self.within: dict[int, Path] = {}
         self.paths: dict[int, Path] = {}  # of the leaves
 
-    def choice(self) -> Choice:
+    def switch(self) -> Switch:
         traces = [leaf.old for leaf in self.leaves]
         around: dict[Any, Any] = {}
         for trace in traces:
@@ -142,14 +142,14 @@ class _Conversion:
             last,
             events=self.events,
             tensors=self.tensors,
-            origins=self.origins,
-            owners={known: origin for trace in reversed(traces) for known, origin in trace.owners.items()},
+            access_paths=self.access_paths,
+            owners={known: access_path for trace in reversed(traces) for known, access_path in trace.owners.items()},
             result=result,
             recipes={known: recipe for leaf in self.leaves for known, recipe in leaf.recipes.items()},
             fetched=self.fetched,
-            way=None,
-            rounds=[],
-            turns=[],
+            variant=None,
+            iterations=[],
+            loop_records=[],
             frames=[],
             plain=[],
             given=[],
@@ -167,7 +167,7 @@ class _Conversion:
         )  # fmt: skip
         event = replace(self.first, call=made)
         paths = tuple(self.paths[id(leaf)] for leaf in self.leaves)
-        return Choice(event, frozenset(self.deciding), self.within, paths)
+        return Switch(event, frozenset(self.deciding), self.within, paths)
 
     def _loops(self) -> Iterable[Loop]:
         met = set()
@@ -177,7 +177,7 @@ class _Conversion:
                 one = replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end])
                 spanned = range(one.starts[0], one.end) if one.starts else range(0)
                 if any(number in self.deciding or not self._is_of(leaf, number) for number in spanned):
-                    raise _Unfit  # rounds of each way for themselves
+                    raise _Unfit  # iterations of each variant for themselves
                 if (key := (one.place, one.starts, one.end)) not in met:
                     met.add(key)
                     yield one
@@ -192,17 +192,17 @@ class _Conversion:
         """What the new run calls a tensor, where the leaf is now."""
         new = leaf.numbers.get(number)
         if new is None:
-            origin = leaf.old.origins.get(number)
-            if origin is None:
+            access_path = leaf.old.access_paths.get(number)
+            if access_path is None:
                 raise _Unfit
-            new = leaf.numbers[number] = self._input(leaf, number, origin)
+            new = leaf.numbers[number] = self._input(leaf, number, access_path)
         return new
 
-    def _input(self, leaf: _Leaf, number: int, origin: Origin) -> int:
-        known = self.by_origin.get(origin.token)
+    def _input(self, leaf: _Leaf, number: int, access_path: AccessPath) -> int:
+        known = self.by_access_path.get(access_path.token)
         if known is None:
-            known = self.by_origin[origin.token] = self._new(leaf.old.tensors[number])
-            self.origins[known] = origin
+            known = self.by_access_path[access_path.token] = self._new(leaf.old.tensors[number])
+            self.access_paths[known] = access_path
         return known
 
     def _new(self, tensor: Any = None, *alike: int) -> int:
@@ -216,14 +216,14 @@ class _Conversion:
         return number
 
     def masked(self, leaf: _Leaf, number: int) -> int:
-        """What a way computes with instead of a tensor that was there before it was taken."""
-        origin = self.origins.get(number)
-        if origin is not None and not is_local(origin):
+        """What a variant computes with instead of a tensor that was there before it was taken."""
+        access_path = self.access_paths.get(number)
+        if access_path is not None and not is_local(access_path):
             return number
         made = number
         for (decision, outcome), begun in zip(leaf.path, leaf.begun, strict=True):
-            if origin is None and number >= begun and number not in self.common:
-                continue  # it was made on this way
+            if access_path is None and number >= begun and number not in self.common:
+                continue  # it was made on this variant
             key = (decision, outcome, made)
             if key not in self.masks:
                 self.masks[key] = self._new()

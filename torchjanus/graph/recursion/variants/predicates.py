@@ -1,7 +1,7 @@
-"""What tensors decide on a way through a recursive function, as nodes beside what the way computes.
+"""What tensors decide on a variant through a recursive function, as nodes beside what the way computes.
 
-Where they were seen to decide one way only, the call asserts it; of ways that are told as one (see graph.if_conversion)
-each call selects its own. Knows nothing of how ways are cut into cells.
+Where they were seen to decide one variant only, the call asserts it; of ways that are told as one (see
+graph.if_conversion) each call selects its own. Knows nothing of how ways are cut into cells.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from torchjanus.graph.recursion.variants.nodes import gives_back
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Trace
 
-__all__ = ["DECIDED", "Choice", "Path", "Side", "masked", "selected", "with_truths"]
+__all__ = ["DECIDED", "Path", "Side", "Switch", "masked", "selected", "with_truths"]
 
 Path = tuple[tuple[int, bool], ...]  # what has to be decided how: the numbers of events
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Switch:
     """Ways told as one: ``event`` is the call, with a trace for all of them. ``deciding``: the events of it that
-    decide; ``within``: of other assertions on what calls they are made; ``paths``: of each of the ways what is decided
-    how."""
+    decide; ``within``: of other assertions on what calls they are made; ``paths``: of each of the variants what is
+    decided how."""
 
     event: Invoked
     deciding: frozenset[int]
@@ -56,15 +56,17 @@ class WithTruths:
 
 
 def selected(taken: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """What a way gives, of two that part."""
+    """What a variant gives, of two that part."""
     if one.size() != other.size() or one.dtype != other.dtype:
-        what = f"the ways on which a tensor decides give tensors of sizes {list(one.size())} and {list(other.size())}"
+        what = (
+            f"the variants on which a tensor decides give tensors of sizes {list(one.size())} and {list(other.size())}"
+        )
         raise Refused(Refusal(NOWHERE, what, "Many are one tensor, a row each.", "Let them be alike."))
     return torch.where(taken, one, other)
 
 
 def masked(taken: torch.Tensor, tensor: torch.Tensor, outcome: bool) -> torch.Tensor:
-    """Of what a way computes: zeros for calls that do not take it."""
+    """Of what a variant computes: zeros for calls that do not take it."""
     if not tensor.is_floating_point():
         return tensor
     zeros = torch.zeros_like(tensor)
@@ -75,9 +77,9 @@ DECIDED: frozenset[Any] = frozenset({selected, masked})  # their first argument 
 
 
 def with_truths(
-    program: Program, trace: Trace, place: Place, choice: Choice | None, sides: Sequence[Side]
+    program: Program, trace: Trace, place: Place, switch: Switch | None, sides: Sequence[Side]
 ) -> WithTruths:
-    """The nodes of a way, and those that tell what tensors decide."""
+    """The nodes of a variant, and those that tell what tensors decide."""
     events = [index for index, event in enumerate(trace.events) if isinstance(event, Op)]
     truths: list[Ref] = []
     takings: list[Ref] = []
@@ -95,11 +97,11 @@ def with_truths(
             truth, free = Ref(free), free + 1
             nodes.append(Node(func, (assertion.ref,), {}, (truth,), place=assertion.place))
             places.append(assertion.event)
-            if choice is not None and assertion.event in choice.deciding:
+            if switch is not None and assertion.event in switch.deciding:
                 decided[assertion.event] = truth
                 continue
-            if choice is not None and assertion.event in choice.within:
-                path = [(decided[event], outcome) for event, outcome in choice.within[assertion.event]]
+            if switch is not None and assertion.event in switch.within:
+                path = [(decided[event], outcome) for event, outcome in switch.within[assertion.event]]
                 nodes.append(Node(_or_elsewhere, (truth, path), {}, (Ref(free),), place=assertion.place))
                 places.append(assertion.event)
                 truth, free = Ref(free), free + 1

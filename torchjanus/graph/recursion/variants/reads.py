@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.actions import Invoked, Mutation, Stored
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
@@ -41,16 +41,16 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(origin=origin) | Instance(origin=origin) if (
-                origin.base is not None and origin.token not in without
+            case Found(access_path=access_path) | Instance(access_path=access_path) if (
+                access_path.base is not None and access_path.token not in without
             ):
-                found |= {(class_of(trace, origin.base), origin.key), (None, origin.base.token)}
+                found |= {(class_of(trace, access_path.base), access_path.key), (None, access_path.base.token)}
             case Absent(base=base, key=key):
                 # Attributes are missing in an object's own dictionary; any other is no object that has them.
                 cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
                 found |= {(cls, key), (None, base.token)}
-            case Filled(origin=origin) | Keys(origin=origin):
-                found |= {(class_of(trace, origin), _ALL), (None, origin.token)}
+            case Filled(access_path=access_path) | Keys(access_path=access_path):
+                found |= {(class_of(trace, access_path), _ALL), (None, access_path.token)}
     return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
 
 
@@ -67,7 +67,7 @@ def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]
 class Written:
     """An object that the step changes: where it is found, its class, and which of its attributes."""
 
-    origin: Origin
+    access_path: AccessPath
     cls: type | None
     name: Any
 
@@ -80,16 +80,16 @@ def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
             yield Written(_object(event.base), class_of(trace, event.base), name)
 
 
-def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Origin, Origin]]:
+def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[AccessPath, AccessPath]]:
     """Where a call looks into something of its own that may be one of these; and which of these."""
-    asked: dict[tuple[Any, Any], tuple[Origin, Origin]] = {}
+    asked: dict[tuple[Any, Any], tuple[AccessPath, AccessPath]] = {}
     for event in trace.events if written else ():
         match event:
-            case Found(origin=origin) | Instance(origin=origin) if origin.base is not None:
-                base, key = origin.base, origin.key if type(origin.key) is str else _ALL
+            case Found(access_path=access_path) | Instance(access_path=access_path) if access_path.base is not None:
+                base, key = access_path.base, access_path.key if type(access_path.key) is str else _ALL
             case Absent(base=base, key=key):
                 key = key if type(key) is str else _ALL
-            case Filled(origin=base) | Keys(origin=base):
+            case Filled(access_path=base) | Keys(access_path=base):
                 key = _ALL
             case _:
                 continue
@@ -97,28 +97,29 @@ def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Origi
         for one in written if is_local(at) else ():
             cls = class_of(trace, at)
             if (one.cls is cls or None in (one.cls, cls)) and (one.name == key or _ALL in (one.name, key)):
-                asked[at.token, one.origin.token] = at, one.origin
+                asked[at.token, one.access_path.token] = at, one.access_path
     return iter(asked.values())
 
 
-def _object(origin: Origin) -> Origin:
+def _object(access_path: AccessPath) -> AccessPath:
     """The object of which this is the dictionary, or the object itself."""
-    return origin.base if origin.step is Step.DICT and origin.base is not None else origin
+    return access_path.base if access_path.step is Step.DICT and access_path.base is not None else access_path
 
 
-def class_of(trace: Trace, origin: Origin) -> type | None:
+def class_of(trace: Trace, access_path: AccessPath) -> type | None:
     """The class of the object of which this is the dictionary, or of the object itself."""
-    at = _object(origin)
+    at = _object(access_path)
     if at.step is Step.CONST:
         return type(at.key)
     for event in trace.events:
-        if isinstance(event, Found) and event.origin == at:
+        if isinstance(event, Found) and event.access_path == at:
             return type(event.value)
     return None
 
 
 def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
-    """Where two ways part, if a tensor decides between them: the host cannot tell which of them a call will take."""
+    """Where two variants part, if a tensor decides between them: the host cannot tell which of them a call will
+    take."""
     for before, after in zip(one, other, strict=False):
         if before.token != after.token:
             fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
@@ -135,9 +136,9 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
     return []
 
 
-def call_of(origin: Origin) -> int | None:
+def call_of(access_path: AccessPath) -> int | None:
     """Which of the calls that a call makes has returned what is found there, if one has."""
-    at = origin
+    at = access_path
     while at.base is not None:
         at = at.base
     known = at.step is Step.PARAMETER and at.key.startswith("call ")
@@ -147,7 +148,9 @@ def call_of(origin: Origin) -> int | None:
 def calls_of(expr: Any) -> set[int]:
     """The calls without whose results a number is not known."""
     found = (
-        {call_of(leaf.origin) for leaf in leaves(expr) if isinstance(leaf, Read)} if isinstance(expr, Expr) else set()
+        {call_of(leaf.access_path) for leaf in leaves(expr) if isinstance(leaf, Read)}
+        if isinstance(expr, Expr)
+        else set()
     )
     return {call for call in found if call is not None}
 
@@ -190,12 +193,12 @@ def result_key(event: Invoked, which: int) -> Any:
 
 def given_tensors(event: Invoked) -> tuple[Any, ...]:
     """Where the callee finds the tensors that it is given, in order."""
-    return tuple(o.token for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name)))
+    return tuple(o.token for name, recipe in event.given for o in places_of(recipe, AccessPath.parameter(name)))
 
 
-def places_of(recipe: Recipe, origin: Origin) -> Iterator[Origin]:
+def places_of(recipe: Recipe, access_path: AccessPath) -> Iterator[AccessPath]:
     if isinstance(recipe, TensorOf):
-        yield origin
+        yield access_path
     elif isinstance(recipe, Build):
         for index, part in enumerate(recipe.items):
-            yield from places_of(part, origin.item(index))
+            yield from places_of(part, access_path.item(index))

@@ -1,4 +1,5 @@
-"""Sums over the rounds of a loop: chains of additions, of which each adds to the one before and nobody sees it between.
+"""Sums over the iterations of a loop: chains of additions, of which each adds to the one before and nobody sees it
+between.
 
 The terms of such a chain do not wait for each other: they can be computed all at once, whatever else is done with each
 of them, and then added up in the order in which the program does it. Found by what depends on what: a sum(), a loop
@@ -135,11 +136,11 @@ def _accumulation(nodes: Sequence[Node], chain: list[int], carried: int) -> Accu
     )
 
 
-def varying(ways: Iterable[Sequence[Accumulation]]) -> dict[Place, int]:
-    """Where sums have more terms in some ways than in others, and which operand is carried there."""
+def varying(variants: Iterable[Sequence[Accumulation]]) -> dict[Place, int]:
+    """Where sums have more terms in some variants than in others, and which operand is carried there."""
     lengths: dict[tuple[Place, int], set[int]] = {}
-    for way in ways:
-        for one in way:
+    for variant in variants:
+        for one in variant:
             lengths.setdefault((one.place, one.carried), set()).add(len(one.items))
     found: dict[Place, int] = {}
     for (place, carried), some in lengths.items():

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.generalize import Generalised
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.recursion.variants.nodes import refs_of
@@ -29,7 +29,7 @@ __all__ = ["Pick", "tables_of", "with_picks"]
 class Pick:
     """The row ``number`` of the tensor ``table``, which is like ``example``. It is not counted from the end."""
 
-    table: Origin
+    table: AccessPath
     number: Expr
     example: torch.Tensor
 
@@ -42,12 +42,12 @@ class Pick:
 def with_picks(
     plan: Generalised, nodes: Sequence[Node], places: Sequence[int]
 ) -> tuple[list[Node], list[int], dict[int, Pick]]:
-    """The nodes of a way without those that pick such a row, their ``places`` where these are known, and what was
+    """The nodes of a variant without those that pick such a row, their ``places`` where these are known, and what was
     picked, by the number of the tensor. What takes a slice of one row is said as picking it."""
     made: list[Node] = []
     kept: list[int] = []
     picks: dict[int, Pick] = {}
-    free = 1 + max((ref.index for node in nodes for ref in node.outs), default=len(plan.origins))
+    free = 1 + max((ref.index for node in nodes for ref in node.outs), default=len(plan.access_paths))
     for position, node in enumerate(nodes):
         found = _picked(plan, node)
         if found is not None:
@@ -65,7 +65,9 @@ def with_picks(
 def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -> dict[Any, tuple[int, ...] | None]:
     """Of each tensor that the step has made, by where it is found, the slots of the numbers of the rows that are picked
     of it; None where anything else is done with it. ``wanted``: what is of use beside ``nodes``."""
-    own = {index: origin.token for index, origin in enumerate(plan.origins) if origin.step is Step.OWN}
+    own = {
+        index: access_path.token for index, access_path in enumerate(plan.access_paths) if access_path.step is Step.OWN
+    }
     found: dict[Any, tuple[int, ...] | None] = dict.fromkeys(own.values(), ())
     found.update((own[ref.index], None) for ref in wanted if ref.index in own)
     for node in nodes if own else ():
@@ -101,9 +103,13 @@ def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
                 return None
         case _:
             return None
-    if table >= len(plan.origins) or is_local(plan.origins[table]) or plan.origins[table].step is Step.OWN:
+    if (
+        table >= len(plan.access_paths)
+        or is_local(plan.access_paths[table])
+        or plan.access_paths[table].step is Step.OWN
+    ):
         return None
     entry, number = plan.program.inputs[table], plan.slots[slot]
     if entry.requires_grad or not _is_known(plan, slot):
         return None
-    return Pick(plan.origins[table], number, entry.example), sliced
+    return Pick(plan.access_paths[table], number, entry.example), sliced

@@ -1,7 +1,7 @@
 """Which rows are taken by one call at most: gradients of those need not be added up one by one.
 
-Told from the ways alone, whatever the trees: every row is made by one call, which can take it, return it or pass it on.
-Knows nothing of how cells are run.
+Told from the variants alone, whatever the trees: every row is made by one call, which can take it, return it or pass it
+on. Knows nothing of how cells are run.
 """
 
 from __future__ import annotations
@@ -11,50 +11,53 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchjanus.graph.ir.program import Ref
-from torchjanus.graph.recursion.variants.variant import Way
+from torchjanus.graph.recursion.variants.variant import Variant
 
 __all__ = ["lone_takes", "taken_once"]
 
-BufferOf = Callable[[Way, Ref], int]
+BufferOf = Callable[[Variant, Ref], int]
 
 
-def taken_once(ways: Sequence[Way], buffer_of: BufferOf, buffers: int) -> list[bool]:
+def taken_once(variants: Sequence[Variant], buffer_of: BufferOf, buffers: int) -> list[bool]:
     """Of each buffer, whether each of its rows is taken once at most: whoever has one uses it once, and so on."""
     once = [True] * buffers
-    for way in ways:
-        used = [ref for part in way.parts for ref in part.takes]
-        used += [ref for fold in way.folds for ref in (fold.start, *fold.items) if ref is not None]
-        used += [ref for site in way.sites for _, ref in site.args]
-        used += way.results
-        used += way.appended
-        counts = Counter(way.source_of(ref) for ref in used)
+    for variant in variants:
+        used = [ref for part in variant.parts for ref in part.takes]
+        used += [ref for fold in variant.folds for ref in (fold.start, *fold.items) if ref is not None]
+        used += [ref for site in variant.sites for _, ref in site.args]
+        used += variant.results
+        used += variant.appended
+        counts = Counter(variant.source_of(ref) for ref in used)
         for ref in used:
-            if counts[way.source_of(ref)] > 1:
-                once[buffer_of(way, ref)] = False
+            if counts[variant.source_of(ref)] > 1:
+                once[buffer_of(variant, ref)] = False
     return once
 
 
 def lone_takes(
-    ways: Sequence[Way], cell_of: dict[tuple[int, int], int], takes: Sequence[Sequence[int]], buffer_of: BufferOf
+    variants: Sequence[Variant],
+    cell_of: dict[tuple[int, int], int],
+    takes: Sequence[Sequence[int]],
+    buffer_of: BufferOf,
 ) -> list[tuple[bool, ...]]:
     """Of each place of each cell's ``takes``, whether no two calls of a batch take the same row there."""
     passed: set[int] = set()  # buffers of whose rows it is not known who has them
-    for way in ways:
-        for site in way.sites:
-            passed.update(buffer_of(way, ref) for _, ref in site.args)
+    for variant in variants:
+        for site in variant.sites:
+            passed.update(buffer_of(variant, ref) for _, ref in site.args)
         # What is appended nobody takes from there: it is the step's.
-        returned = Counter(way.source_of(ref) for ref in way.results)
-        for ref in way.results:
-            if way.source_of(ref)[0] in ("call", "argument") or returned[way.source_of(ref)] > 1:
-                passed.add(buffer_of(way, ref))
+        returned = Counter(variant.source_of(ref) for ref in variant.results)
+        for ref in variant.results:
+            if variant.source_of(ref)[0] in ("call", "argument") or returned[variant.source_of(ref)] > 1:
+                passed.add(buffer_of(variant, ref))
     alone = [[buffer not in passed for buffer in own] for own in takes]
     kinds: list[list[set[bool]]] = [[set() for _ in own] for own in takes]
-    for way in ways:
+    for variant in variants:
         met: set[Any] = set()
-        for number, part in enumerate(way.parts):
-            cell = cell_of[way.number, number]
+        for number, part in enumerate(variant.parts):
+            cell = cell_of[variant.number, number]
             for place, ref in enumerate(part.takes):
-                source = way.source_of(ref)
+                source = variant.source_of(ref)
                 alone[cell][place] &= (cell, place, source) not in met and source[0] != "argument"
                 met.add((cell, place, source))
                 # A row that a call has made and returned may be taken by itself and by its caller, at one level.

@@ -1,5 +1,5 @@
-"""The cells of one way: what it computes, cut at the calls for which it waits, at the rounds of loops that turn more or
-less often, and around sums over such rounds.
+"""The cells of one variant: what it computes, cut at the calls for which it waits, at the iterations of loops that turn
+more or less often, and around sums over such iterations.
 
 Knows nothing of traces, nor of trees.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.operators.batched_numbers import BATCHED, OF_COLUMNS
@@ -22,14 +22,14 @@ from torchjanus.graph.recursion.variants.predicates import selected
 from torchjanus.graph.recursion.variants.reductions import Accumulation
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.trace_program import substitute
-from torchjanus.trace.rounds import Loop
+from torchjanus.trace.loop_records import Loop
 
 __all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 
 
 @dataclass(slots=True)
 class Part:
-    """What a way computes in one go: one cell.
+    """What a variant computes in one go: one cell.
 
     ``takes``: the tensors of which it takes a row; ``columns`` are what the host supplies: slots (by number) and
     tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``flowing``:
@@ -40,10 +40,10 @@ class Part:
     stage: int
     nodes: list[Node] = field(default_factory=list)
     takes: list[Ref] = field(default_factory=list)
-    shared: list[tuple[Ref, Origin]] = field(default_factory=list)
+    shared: list[tuple[Ref, AccessPath]] = field(default_factory=list)
     columns: list[tuple[str, int]] = field(default_factory=list)
     gives: list[Ref] = field(default_factory=list)
-    flowing: list[Origin] = field(default_factory=list)
+    flowing: list[AccessPath] = field(default_factory=list)
     form: Any = None
 
     @property
@@ -53,7 +53,7 @@ class Part:
 
     def function(self, order: Sequence[Any]) -> CellFunction:
         """What it computes, as data. ``order``: where the recursion's shared tensors are found."""
-        shared = tuple((ref.index, order.index(origin.token)) for ref, origin in self.shared)
+        shared = tuple((ref.index, order.index(access_path.token)) for ref, access_path in self.shared)
         return CellFunction(tuple(self.nodes), shared, tuple(self.takes), tuple(self.columns), tuple(self.gives))
 
 
@@ -106,11 +106,11 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a way computes, and when. ``nodes``, and of each but the calls in ``at`` after how many of the way's calls
-    it runs, and in ``places`` the number of its event (none where that is not known); ``stages``: how many there are;
-    ``kinds``: what each input and result of a call is ("shared", "column", "argument", "call"), by number; ``origins``
-    of inputs; ``passed``: of each of the way's calls its stage and what it passes; ``wanted``: what is of use outside
-    of cells; ``flowing``: tensors on which results depend; ``slots``: the types of numbers."""
+    """What a variant computes, and when. ``nodes``, and of each but the calls in ``at`` after how many of the way's
+    calls it runs, and in ``places`` the number of its event (none where that is not known); ``stages``: how many there
+    are; ``kinds``: what each input and result of a call is ("shared", "column", "argument", "call"), by number;
+    ``access_paths`` of inputs; ``passed``: of each of the way's calls its stage and what it passes; ``wanted``: what is
+    of use outside of cells; ``flowing``: tensors on which results depend; ``slots``: the types of numbers."""
 
     callee: Any
     nodes: Sequence[Node]
@@ -118,7 +118,7 @@ class Stages:
     at: Mapping[int, int]
     stages: int
     kinds: Mapping[int, str]
-    origins: Mapping[int, Origin]
+    access_paths: Mapping[int, AccessPath]
     passed: Sequence[tuple[int, tuple[Ref, ...]]]
     wanted: Sequence[Ref]
     flowing: set[int]
@@ -126,7 +126,7 @@ class Stages:
 
 
 class Parts:
-    """The parts of a way, and its ``folds``. ``order``: ("part", "fold" or "site", number), as they follow each
+    """The parts of a variant, and its ``folds``. ``order``: ("part", "fold" or "site", number), as they follow each
     other."""
 
     def __init__(
@@ -136,7 +136,7 @@ class Parts:
         turning: frozenset[Place],
         loops: Sequence[Loop],
     ) -> None:
-        """``sums`` are computed by folds; the rounds of the ``loops`` at the places ``turning`` are parts."""
+        """``sums`` are computed by folds; the iterations of the ``loops`` at the places ``turning`` are parts."""
         self._stages = stages
         self._sums = {number: one for one in sums for number in one.links}
         self._given_by: dict[tuple[int, bool], tuple[str, int, int]] = {}
@@ -164,7 +164,7 @@ class Parts:
     def _groups(self, turning: frozenset[Place], loops: Sequence[Loop]) -> list[Part | Fold]:
         """The parts with their nodes, and the folds, in the order in which they run."""
         stages = self._stages
-        rounds = self._rounds(turning, loops)
+        iterations = self._iterations(turning, loops)
         after = self._after()
         groups: list[Part | Fold] = []
         for stage in range(stages.stages):
@@ -180,9 +180,9 @@ class Parts:
                         if number == total.links[-1]:
                             ended.append(self._fold(stage, total))
                         continue
-                    if last is None or rounds[number] != last:
+                    if last is None or iterations[number] != last:
                         groups.append(Part(stage))
-                        last = rounds[number]
+                        last = iterations[number]
                     part = groups[-1]
                     assert isinstance(part, Part)
                     part.nodes.append(stages.nodes[number])
@@ -206,8 +206,8 @@ class Parts:
         form = (self._stages.callee, total.place, total.start is None, total.grad)
         return Fold(stage, total.start, total.items, total.out, form)
 
-    def _rounds(self, turning: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
-        """Of each node the round to which it belongs."""
+    def _iterations(self, turning: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
+        """Of each node the iteration to which it belongs."""
         places = self._stages.places
         if not places:
             return [()] * len(self._stages.nodes)
@@ -260,9 +260,9 @@ class Parts:
             for index in sorted(needed - made):
                 match stages.kinds.get(index):
                     case "shared":
-                        part.shared.append((Ref(index), stages.origins[index]))
+                        part.shared.append((Ref(index), stages.access_paths[index]))
                         if index in stages.flowing:
-                            part.flowing.append(stages.origins[index])
+                            part.flowing.append(stages.access_paths[index])
                     case "column":
                         part.columns.append(("tensor", index))
                     case _:
@@ -281,7 +281,7 @@ class Parts:
         """What parts have in common that are one cell: the same operations at the same places on the like."""
         stages = self._stages
         names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}
-        names.update((ref.index, ("shared", origin.token)) for ref, origin in part.shared)
+        names.update((ref.index, ("shared", access_path.token)) for ref, access_path in part.shared)
         slots: dict[int, Any] = {}
         for n, (kind, number) in enumerate(part.columns):
             (names if kind == "tensor" else slots)[number] = ("column", n)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.graph.generalize.generalize import Generalised, generalise
 from torchjanus.graph.ir.program import Ref
@@ -28,7 +28,7 @@ from torchjanus.graph.recursion.variants.nodes import (
     slots_of,
     without_changes,
 )
-from torchjanus.graph.recursion.variants.predicates import DECIDED, Choice, Side, with_truths
+from torchjanus.graph.recursion.variants.predicates import DECIDED, Side, Switch, with_truths
 from torchjanus.graph.recursion.variants.reads import (
     calls_of,
     class_of,
@@ -48,7 +48,7 @@ from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, is_local, leaves
 
-__all__ = ["Site", "Way", "Write", "tables_in"]
+__all__ = ["Site", "Variant", "Write", "tables_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,36 +79,38 @@ class Write:
     counts: bool = False
 
 
-class Way:
+class Variant:
     """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
     finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way;
     ``relied``: what calls that took it relied on around themselves, in several words. Raises Refused where its calls
     cannot be run many at a time."""
 
-    def __init__(self, number: int, event: Invoked, choice: Choice | None = None, sides: Sequence[Side] = ()) -> None:
-        """``choice``: of ways told as one; ``sides``: of those what only some of them use."""
+    def __init__(self, number: int, event: Invoked, switch: Switch | None = None, sides: Sequence[Side] = ()) -> None:
+        """``switch``: of ways told as one; ``sides``: of those what only some of them use."""
         trace: Trace = event.call
         self.sides = tuple(sides)
         self.relied = [trace.around]
         self.number, self.callee, self.name, self.trace = number, event.callee, event.name, trace
         self.made = event.made
         self.parameters = tuple(name for name, _ in event.given)
-        self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, Origin.parameter(name))}
+        self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, AccessPath.parameter(name))}
         self._counted = counted(trace)
-        local = {e.origin.token for e in trace.events if isinstance(e, Found) and is_local(e.origin)} | self._counted
+        local = {
+            e.access_path.token for e in trace.events if isinstance(e, Found) and is_local(e.access_path)
+        } | self._counted
         self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
-        self._inputs = dict(enumerate(self.plan.origins))
+        self._inputs = dict(enumerate(self.plan.access_paths))
         self.results = tuple(
             program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
         )
         self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
         self._refuse_unfit()
-        told = with_truths(program, trace, self.place, choice, self.sides)
-        self._nodes, self._places, self.picks = with_picks(self.plan, told.nodes, told.places)
-        self._inputs.update((index, Origin.parameter(f"pick {index}")) for index in self.picks)
-        self.truths, self.takings = told.truths, told.takings
+        merged = with_truths(program, trace, self.place, switch, self.sides)
+        self._nodes, self._places, self.picks = with_picks(self.plan, merged.nodes, merged.places)
+        self._inputs.update((index, AccessPath.parameter(f"pick {index}")) for index in self.picks)
+        self.truths, self.takings = merged.truths, merged.takings
         self.writes = list(self._written())
         self.tables = tables_of(self.plan, self._nodes, self._wanted())
         changes = self._settle_changes()
@@ -185,7 +187,7 @@ class Way:
     def seen_at(self, event: Stored) -> Any:
         """What was found where this is written."""
         place = place_of(event).token
-        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.origin.token == place)
+        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.access_path.token == place)
 
     def _only_lists(self) -> bool:
         """Whether all that it writes to are lists of the step."""
@@ -211,14 +213,16 @@ class Way:
     @property
     def entered(self) -> set[int]:
         """The counts of which it asks what they are when it begins."""
-        found = (count_of(event.origin) for event in self.trace.events if isinstance(event, Found))
+        found = (count_of(event.access_path) for event in self.trace.events if isinstance(event, Found))
         return {number for number in found if number is not None}
 
     @property
     def shows(self) -> bool:
         """Whether it returns, or appends, what shares its memory with a tensor that is the same in all calls."""
-        memory, origins = self.trace.memory, self.trace.origins
-        return not self._let_out.isdisjoint(memory[n] for n, origin in origins.items() if not is_local(origin))
+        memory, access_paths = self.trace.memory, self.trace.access_paths
+        return not self._let_out.isdisjoint(
+            memory[n] for n, access_path in access_paths.items() if not is_local(access_path)
+        )
 
     @property
     def handing(self) -> frozenset[int]:
@@ -228,7 +232,7 @@ class Way:
         return frozenset(n for n, call in calls if any(memory[ref.number] in let_out for ref in call.outs))
 
     @property
-    def handed_up(self) -> set[Any]:
+    def passed_up(self) -> set[Any]:
         """The functions of which it returns, or appends, what they return, or a view of it."""
         return {self.sites[number].event.callee for number in self.handing}
 
@@ -279,7 +283,11 @@ class Way:
         return found
 
     def _gradients(self) -> Gradients:
-        shared = {index: origin.token for index, origin in self._inputs.items() if self._kind_of(origin) == "shared"}
+        shared = {
+            index: access_path.token
+            for index, access_path in self._inputs.items()
+            if self._kind_of(access_path) == "shared"
+        }
         quiet = not any(event.modes.grad for event in self.trace.events if isinstance(event, Op))
         appended = [(w.list, w.ref) for w in self.writes if w.list is not None and w.ref is not None]
         return Gradients(self._nodes, shared, self.results, appended, quiet)
@@ -368,16 +376,16 @@ class Way:
         return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
 
     def cut(self, turning: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
-        """Cut what the way computes into parts: at calls, at the rounds of the loops at the places ``turning``, which
-        are run more or less often (each round is a part then, of the same form), and around the sums at the places
-        ``folded``, where this operand is carried. At the places ``named`` ways name
+        """Cut what the way computes into parts: at calls, at the iterations of the loops at the places ``turning``,
+        which are run more or less often (each iteration is a part then, of the same form), and around the sums at the
+        places ``folded``, where this operand is carried. At the places ``named`` ways name
         different rows: which, the host supplies."""
         cut_at = (turning, dict(folded), named)
         if cut_at == self._cut_at:
             return
         self._cut_at = cut_at
         nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
-        kinds = {index: self._kind_of(origin) for index, origin in self._inputs.items()}
+        kinds = {index: self._kind_of(access_path) for index, access_path in self._inputs.items()}
         kinds.update(dict.fromkeys(self._call, "call"))
         stages = Stages(
             callee=self.callee,
@@ -386,7 +394,7 @@ class Way:
             at=self._at,
             stages=self.stages,
             kinds=kinds,
-            origins=self._inputs,
+            access_paths=self._inputs,
             passed=[(site.stage, tuple(ref for _, ref in site.args)) for site in self.sites],
             wanted=self._wanted(),
             flowing=self._flowing,
@@ -396,7 +404,7 @@ class Way:
         self._cut = Parts(stages, sums, turning, self.trace.loops)
         some = self.sometimes
         for part in self._cut.parts:
-            used = some & {origin.token for origin in part.flowing}
+            used = some & {access_path.token for access_path in part.flowing}
             if used:  # another way may use them always
                 part.form = (*part.form, used)
 
@@ -408,7 +416,7 @@ class Way:
     @property
     def flowing(self) -> frozenset[Any]:
         """Where those are found on which results depend."""
-        return frozenset(origin.token for part in self.parts for origin in part.flowing)
+        return frozenset(access_path.token for part in self.parts for access_path in part.flowing)
 
     @property
     def cuts_gradients(self) -> bool:
@@ -430,26 +438,26 @@ class Way:
         """("part", "fold" or "site", number), as they follow each other."""
         return self._cut.order
 
-    def _kind_of(self, origin: Origin) -> str:
-        return "shared" if not is_local(origin) else "argument" if origin.token in self.given else "column"
+    def _kind_of(self, access_path: AccessPath) -> str:
+        return "shared" if not is_local(access_path) else "argument" if access_path.token in self.given else "column"
 
     def source_of(self, ref: Ref) -> tuple[Any, ...]:
-        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", origin),
-        ("part", part, which of what it gives) or ("fold", fold, 0)."""
+        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", access
+        path), ("part", part, which of what it gives) or ("fold", fold, 0)."""
         if ref.index in self._call:
             return ("call", *self._call[ref.index])
         made = self._cut.source_of(ref)
         if made is not None:
             return made
-        origin = self._inputs[ref.index]
-        kind = self._kind_of(origin)
-        return (kind, {"shared": origin, "argument": origin.token, "column": ref.index}[kind])
+        access_path = self._inputs[ref.index]
+        kind = self._kind_of(access_path)
+        return (kind, {"shared": access_path, "argument": access_path.token, "column": ref.index}[kind])
 
 
-def tables_in(ways: Sequence[Way]) -> frozenset[Any]:
-    """Where the tensors are found of which all of these ways only pick rows."""
-    found = {token for way in ways for token in way.tables}
-    return frozenset(token for token in found if all(way.tables.get(token, ()) is not None for way in ways))
+def tables_in(variants: Sequence[Variant]) -> frozenset[Any]:
+    """Where the tensors are found of which all of these variants only pick rows."""
+    found = {token for variant in variants for token in variant.tables}
+    return frozenset(token for token in found if all(variant.tables.get(token, ()) is not None for variant in variants))
 
 
 def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:

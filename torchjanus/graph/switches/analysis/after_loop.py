@@ -11,14 +11,14 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.arm_effects import Acting
-from torchjanus.graph.switches.analysis.arms import Choices, Resolving
+from torchjanus.graph.switches.analysis.arms import Resolving, SwitchSites
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 from torchjanus.trace.values import Expr
 
 __all__ = ["After"]
@@ -27,10 +27,12 @@ __all__ = ["After"]
 class After:
     """What is meant by what the program takes after the loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, choices: Choices, resolving: Resolving, acting: Acting) -> None:
+    def __init__(
+        self, trace: Trace, frames: Frames, switches: SwitchSites, resolving: Resolving, acting: Acting
+    ) -> None:
         self.counting = acting.counting
         self.numbers = acting.held.states[-1]  # what variables hold then
-        self.trace, self.frames, self.choices, self.resolving = trace, frames, choices, resolving
+        self.trace, self.frames, self.switches, self.resolving = trace, frames, switches, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
         self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
@@ -54,26 +56,26 @@ class After:
         self.context = hash((context, place))
 
     def variable(self, tensor: int) -> Any:
-        """The variable that is meant, if it is one that rounds change."""
+        """The variable that is meant, if it is one that iterations change."""
         if tensor in self.later:
             self.count += 1
             return None
         names = self.names.get(tensor, ())
         candidates: set[Source] = {("name", name) for name in names}
         if tensor not in self.made:
-            origin = self.trace.origins.get(tensor)
-            candidates.add((OUTSIDE, tensor if origin is None else origin.token))
-        # What no round changes is noted, too: another run may have found a variable to be it at this place.
+            access_path = self.trace.access_paths.get(tensor)
+            candidates.add((OUTSIDE, tensor if access_path is None else access_path.token))
+        # What no iteration changes is noted, too: another run may have found a variable to be it at this place.
         return self._chosen(
             frozenset(candidates), tensor in self.made or any(n in self.resolving.rebound for n in names)
         )
 
     def is_counted(self, expr: Any) -> bool:
-        """Whether a variable holds this that rounds change."""
+        """Whether a variable holds this that iterations change."""
         return any(is_content(held, expr) for name, held in self.numbers.items() if name in self.counting.moving)
 
     def number(self, value: Any) -> Any:
-        """The variable that is meant by a number, if it is one that rounds change."""
+        """The variable that is meant by a number, if it is one that iterations change."""
         token = value.token if isinstance(value, Expr) else token_of(value)
         candidates: set[Source] = {("constant", token)}
         for name, held in self.numbers.items():
@@ -81,14 +83,14 @@ class After:
                 candidates.add(("name", self.counting.name(name)))
         key = ("number", self.where, self.count)
         self.count += 1
-        meant = self.choices.meant(key, frozenset(candidates))
+        meant = self.switches.meant(key, frozenset(candidates))
         if len(meant) != 1:
-            raise UnlikeRounds
+            raise NotMergeable
         (source,) = meant
         return source[1] if source[0] == "name" else None
 
     def column(self, tensors: Sequence[int]) -> Any:
-        """The variable whose values after all rounds these are; None for no such."""
+        """The variable whose values after all iterations these are; None for no such."""
         if len(tensors) != len(self.frames.starts) or not any(tensor in self.made for tensor in tensors):
             return None
         found: set[Source] | None = None
@@ -101,8 +103,8 @@ class After:
         key = (self.where, self.count)
         self.count += 1
         try:
-            source = self.resolving.choose(self.choices.meant(key, candidates), True)
-        except UnlikeRounds:
+            source = self.resolving.choose(self.switches.meant(key, candidates), True)
+        except NotMergeable:
             self.unclear |= changes  # but what follows tells more
             return None
         return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

@@ -1,8 +1,9 @@
-"""What rounds in which tensors decide do to the world, way by way, and the numbers that they hand on, round by round.
+"""What iterations in which tensors decide do to the world, way by way, and the numbers that they hand on, iteration by
+iteration.
 
-The host knows which way each round went when the graph has run: a round's effects are told for all ways, each with the
-condition that it was this one; a number is what the way that was taken made of it. Knows ways that are settled and
-where in the new run their results are, not how that is written.
+The host knows which arm each iteration went when the graph has run: an iteration's effects are told for all arms, each
+with the condition that it was this one; a number is what the way that was taken made of it. Knows ways that are settled
+and where in the new run their results are, not how that is written.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds, entering
-from torchjanus.graph.switches.analysis.arms import Way
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable, entering
+from torchjanus.graph.switches.analysis.arms import Arm
 from torchjanus.graph.switches.analysis.carried_numbers import Counting, Tree, build, chosen, names_in
 from torchjanus.graph.switches.analysis.effects import Shown
 from torchjanus.graph.switches.analysis.index_predicates import Question
-from torchjanus.graph.switches.analysis.iterations import Round
+from torchjanus.graph.switches.analysis.iterations import Iteration
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import Held, is_safe
 from torchjanus.trace.actions import Extern
@@ -30,29 +31,29 @@ __all__ = ["Acting"]
 
 
 class Acting:
-    """The effects and numbers of one loop's rounds. Raises UnlikeRounds where they are not settled."""
+    """The effects and numbers of one loop's iterations. Raises NotMergeable where they are not settled."""
 
     def __init__(
         self,
-        ways: Sequence[Way],
-        taken: Sequence[Way],
-        rounds: Sequence[Round],
+        arms: Sequence[Arm],
+        taken: Sequence[Arm],
+        iterations: Sequence[Iteration],
         held: Held,
         lists: Mapping[Any, FilledList],
     ) -> None:
-        self.ways, self.held = ways, held
+        self.arms, self.held = arms, held
         self.lists = lists
-        self.filled: dict[int, list[Recipe]] = {one.number: [] for one in lists.values()}  # by what rounds appended
-        self.rounds = list(rounds)  # as they were in this run
-        self.taken = [next(n for n, way in enumerate(ways) if way is one) for one in taken]
-        seen = [way.seen for way in ways]
+        self.filled: dict[int, list[Recipe]] = {one.number: [] for one in lists.values()}  # by what iterations appended
+        self.iterations = list(iterations)  # as they were in this run
+        self.taken = [next(n for n, arm in enumerate(arms) if arm is one) for one in taken]
+        seen = [arm.seen for arm in arms]
         counts = [_shared(one, seen) for one in seen]
-        counts = [_plainly(some) if way.is_alone else some for way, some in zip(ways, counts, strict=True)]
+        counts = [_plainly(some) if arm.is_alone else some for arm, some in zip(arms, counts, strict=True)]
         self.counting = Counting([one.number_ends for one in seen], counts, held.states[0])
         for number, one in enumerate(seen):
             for key in one.plain:
                 if not self.counting.is_constant(number, counts[number].get(key, ())):
-                    raise UnlikeRounds
+                    raise NotMergeable
         self.questions = [
             {
                 position: self._question(number, event.form)
@@ -67,7 +68,7 @@ class Acting:
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
         if any(one.items.keys() != lists.keys() for one in seen):
-            raise UnlikeRounds
+            raise NotMergeable
         self.items = {
             name: [
                 None if (form := one.items[name]) is None else self.counting.settle_form(number, form)
@@ -75,27 +76,27 @@ class Acting:
             ]
             for name in lists
         }
-        self.numbers: dict[Any, tuple[Tree, ...]] = {}  # of variables that are wanted, what each way makes of them
+        self.numbers: dict[Any, tuple[Tree, ...]] = {}  # of variables that are wanted, what each arm makes of them
         self.values: dict[Any, Any] = {}  # what they are now
         self.fetched: dict[Any, Any] = {}
-        self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the round
+        self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the iteration
 
     def _check_common(self, one: int, other: int, parting: int) -> None:
-        """Up to where two ways part their questions mean the same."""
+        """Up to where two arms part their questions mean the same."""
         mine, others = self.questions[one], self.questions[other]
         if any(tree != others.get(position) for position, tree in mine.items() if position <= parting):
-            raise UnlikeRounds
+            raise NotMergeable
 
-    def _question(self, way: int, form: Any) -> Tree:
-        """What the number of the round is asked."""
-        tree = self.counting.settle_form(way, form)
+    def _question(self, arm: int, form: Any) -> Tree:
+        """What the number of the iteration is asked."""
+        tree = self.counting.settle_form(arm, form)
         if any(part[0] not in "ctm" for part in _parts(tree)):
-            raise UnlikeRounds  # what rounds have handed on decides
+            raise NotMergeable  # what iterations have handed on decides
         return tree
 
-    def _settled(self, way: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
+    def _settled(self, arm: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
         values = tuple(
-            ("number", self.counting.settle_form(way, value[1])) if value[0] == "number" else value
+            ("number", self.counting.settle_form(arm, value[1])) if value[0] == "number" else value
             for value in effect.values
         )
         return effect, values
@@ -107,24 +108,24 @@ class Acting:
         self.numbers = self.counting.closed([*names, *(name for tree in trees for name in names_in(tree))])
         self.values = {name: self.held.states[0].get(name) for name in self.numbers}
         if None in self.values.values():
-            raise UnlikeRounds
+            raise NotMergeable
         self.offsets = {
             one for tree in (*trees, *(t for ts in self.numbers.values() for t in ts)) for one in _turns(tree)
         }
 
     def variable(self, tensor: Any) -> bool:
-        """Whether this stands for what a round shows."""
-        return any(tensor in way.seen.ends for way in self.ways)
+        """Whether this stands for what an iteration shows."""
+        return any(tensor in arm.seen.ends for arm in self.arms)
 
     def round(
-        self, turn: int, told: int, way: int, results: Mapping[Any, int], after: int
+        self, iteration: int, merged: int, arm: int, results: Mapping[Any, int], after: int
     ) -> Iterator[tuple[Any, tuple[Recipe, ...]]]:
-        """The effects of the next round, with their recipes. ``told``: by which number it is told; ``way``: the tensor
-        that says which way it went; ``results``: those of the variables; ``after``: so many operations come before
-        it."""
-        flag = Fetch(way, after, int)
-        self.fetched[flag.token] = self.taken[turn]
-        known = self.rounds[turn].shown
+        """The effects of the next iteration, with their recipes. ``merged``: by which number it is told; ``arm``: the
+        tensor that says which arm it went; ``results``: those of the variables; ``after``: so many operations come
+        before it."""
+        flag = Fetch(arm, after, int)
+        self.fetched[flag.token] = self.taken[iteration]
+        known = self.iterations[iteration].shown
 
         def fetch(tree: Tree) -> Fetch:
             made = Fetch(results[tree[1]], after, tree[2], tree[3])
@@ -134,7 +135,7 @@ class Acting:
 
         before, following = self.values, {}
         for name, trees in self.numbers.items():
-            options = [build(tree, told, before.__getitem__, fetch) for tree in trees]
+            options = [build(tree, merged, before.__getitem__, fetch) for tree in trees]
             following[name] = chosen(flag, options)
 
         def held(name: Any) -> Any:
@@ -146,9 +147,9 @@ class Acting:
                 return value[1]  # type: ignore[no-any-return]
             if value[0] == "at":
                 return TensorAt(TensorRef(results[value[1]]), after)
-            made = build(value[1], told, held, fetch)
+            made = build(value[1], merged, held, fetch)
             if not self.same and not is_safe(made):
-                raise UnlikeRounds
+                raise NotMergeable
             return Number(made) if isinstance(made, Expr) else Constant(made)
 
         for number, some in enumerate(self.effects[:1] if self.same else self.effects):
@@ -159,30 +160,30 @@ class Acting:
                 condition = () if self.same else (Number(Apply(operator.eq, (flag, number))),)
                 yield event, (*map(recipe, values), *condition)
         for name, appended in self.items.items():
-            self.filled[self.lists[name].number] += self._item(appended, flag, lambda t: build(t, told, held, fetch))
+            self.filled[self.lists[name].number] += self._item(appended, flag, lambda t: build(t, merged, held, fetch))
         self.values = following
 
     def _item(self, trees: Sequence[Tree | None], flag: Fetch, value: Callable[[Tree], Any]) -> Iterator[Recipe]:
-        """What a round appends to a list."""
+        """What an iteration appends to a list."""
         some = next((tree for tree in trees if tree is not None), None)
         if some is None:
             return
         made = chosen(flag, [value(some if tree is None else tree) for tree in trees])
         when = chosen(flag, [tree is not None for tree in trees])
         if when is not True and not is_safe(made):
-            raise UnlikeRounds
+            raise NotMergeable
         item = Number(made) if isinstance(made, Expr) else Constant(made)
         yield item if when is True else Perhaps(item, Number(when))
 
 
-def _parting(one: Round, other: Round) -> int:
+def _parting(one: Iteration, other: Iteration) -> int:
     """At which event they are not the same any more."""
     pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
     return next((position for position, (a, b) in pairs if a != b), len(one.tokens))
 
 
-def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
-    """What a way takes, by what all ways have shown that go there: up to where they part, and ask the same, they do
+def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
+    """What an arm takes, by what all arms have shown that go there: up to where they part, and ask the same, they do
     the same."""
     found = dict(one.counts)
     for other in others:
@@ -194,7 +195,7 @@ def _shared(one: Round, others: Sequence[Round]) -> dict[Any, Any]:
 
 
 def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What a way takes that only one round goes: the number of that round may just as well be a constant."""
+    """What an arm takes that only one iteration goes: the number of that iteration may just as well be a constant."""
     constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
     return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 

@@ -1,7 +1,8 @@
-"""The ways that rounds of a loop were seen to go, and what they have in common: which variables they hand on.
+"""The ways that iterations of a loop were seen to go, and what they have in common: which variables they hand on.
 
-A tensor that a round takes says only which variables may have been meant. What several rounds have in common is what
-was meant, as far as it makes a difference; where it might, the loop is not told before more rounds have been seen.
+A tensor that an iteration takes says only which variables may have been meant. What several iterations have in common
+is what was meant, as far as it makes a difference; where it might, the loop is not told before more iterations have
+been seen.
 """
 
 from __future__ import annotations
@@ -10,56 +11,56 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.effects import is_shown
 from torchjanus.graph.switches.analysis.index_predicates import Question
-from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Indexed, Round, Source, subject_of
+from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Indexed, Iteration, Source, subject_of
 from torchjanus.graph.switches.analysis.numbers import alike
 from torchjanus.graph.switches.analysis.variable_states import is_slot
 
-__all__ = ["Choices", "Resolved", "Way"]
+__all__ = ["Arm", "Resolved", "SwitchSites"]
 
 MOST = 16  # ways of one loop
 
 
 @dataclass(slots=True, eq=False)
-class Way:
-    """What some rounds did alike."""
+class Arm:
+    """What some iterations did alike."""
 
-    seen: Round
-    turns: set[int]  # in which rounds it was seen
-    followed: bool  # whether other rounds were seen after it
-    lengths: set[int]  # how many rounds there were in the runs in which it was seen
+    seen: Iteration
+    indices: set[int]  # in which iterations it was seen
+    followed: bool  # whether other iterations were seen after it
+    lengths: set[int]  # how many iterations there were in the runs in which it was seen
 
     @property
     def is_alone(self) -> bool:
-        """Whether it was seen in one round only."""
-        return len(self.turns) == 1
+        """Whether it was seen in one iteration only."""
+        return len(self.indices) == 1
 
     @property
     def is_common(self) -> bool:
-        """Whether it was seen in several rounds, for one alone may depend on which one it is, and before others, for
-        those show what it has left."""
+        """Whether it was seen in several iterations, for one alone may depend on which one it is, and before others,
+        for those show what it has left."""
         return self.followed and not self.is_alone
 
     @property
     def takes(self) -> list[frozenset[Source]]:
-        """What it might take. In the first round a variable is still what it was before the loop."""
-        if self.turns != {0}:
+        """What it might take. In the first iteration a variable is still what it was before the loop."""
+        if self.indices != {0}:
             return self.seen.takes
         return [frozenset(one for one in found if one[0] == OUTSIDE) or found for found in self.seen.takes]
 
     def ends(self, name: Any) -> frozenset[Source]:
-        """What a variable might be in the end of a round that went this way."""
+        """What a variable might be in the end of an iteration that went this arm."""
         found = self.seen.ends.get(name, frozenset({("blank", name)} if is_shown(name) else ()))
-        return frozenset({("name", name)}) if self.turns == {0} and ("name", name) in found else found
+        return frozenset({("name", name)}) if self.indices == {0} and ("name", name) in found else found
 
-    def is_as(self, other: Round) -> bool:
+    def is_as(self, other: Iteration) -> bool:
         return self.seen.tokens == other.tokens
 
-    def refine(self, other: Round, length: int) -> None:
-        """One more round that went this way, in a run of so many."""
-        self.turns.add(other.turn)
+    def refine(self, other: Iteration, length: int) -> None:
+        """One more iteration that went this arm, in a run of so many."""
+        self.indices.add(other.iteration)
         self.lengths.add(length)
         self.followed |= not other.last
         mine = self.seen
@@ -71,25 +72,25 @@ class Way:
         mine.number_ends = {name: mine.number_ends[name] & other.number_ends[name] for name in both}
         mine.plain |= other.plain
         if mine.items != other.items:
-            raise UnlikeRounds
+            raise NotMergeable
         if not all(mine.takes):
-            raise UnlikeRounds
+            raise NotMergeable
 
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The ways with all that they take: variables that are ``carried`` on, and what is the same for all rounds or is
-    each round's own (``fixed``). ``takes``: of each way, for each that it takes, where it comes from. ``ends``: of each
-    way, for each carried variable, where what it is in the end comes from."""
+    """The ways with all that they take: variables that are ``carried`` on, and what is the same for all iterations or
+    is each iteration's own (``fixed``). ``takes``: of each arm, for each that it takes, where it comes from. ``ends``:
+    of each way, for each carried variable, where what it is in the end comes from."""
 
-    ways: tuple[Way, ...]
+    arms: tuple[Arm, ...]
     carried: tuple[Any, ...]
     fixed: tuple[Source, ...]
     takes: tuple[tuple[Source, ...], ...]
     ends: tuple[tuple[Source, ...], ...]
 
     def is_made(self, place: int) -> bool:
-        """Whether each round makes this variable anew, and none takes what it was."""
+        """Whether each iteration makes this variable anew, and none takes what it was."""
         source = ("name", self.carried[place])
         made = all(ends[place][0] != "name" for ends in self.ends)
         return made and not any(source in some for some in (*self.takes, *self.ends))
@@ -97,30 +98,30 @@ class Resolved:
     @property
     def key(self) -> Any:
         """Equal for what is told alike."""
-        return (tuple(map(id, self.ways)), self.carried, self.fixed, self.takes, self.ends)
+        return (tuple(map(id, self.arms)), self.carried, self.fixed, self.takes, self.ends)
 
 
 @dataclass(slots=True)
-class Choices:
+class SwitchSites:
     """What is known of one loop."""
 
-    ways: list[Way] = field(default_factory=list)
-    facts: dict[Any, Any] = field(default_factory=dict)  # what rounds find in the heap, by what they speak of
+    arms: list[Arm] = field(default_factory=list)
+    facts: dict[Any, Any] = field(default_factory=dict)  # what iterations find in the heap, by what they speak of
     indexed: dict[Any, Indexed] = field(default_factory=dict)
     compared: dict[Any, Any] = field(default_factory=dict)  # numbers of the host
-    built: dict[Any, Any] = field(default_factory=dict)  # the ways as functions, by what they are made of
-    places: dict[Any, Any] = field(default_factory=dict)  # where rounds have written numbers
+    built: dict[Any, Any] = field(default_factory=dict)  # the arms as functions, by what they are made of
+    places: dict[Any, Any] = field(default_factory=dict)  # where iterations have written numbers
     after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
-    left: dict[Any, Any] | None = None  # what all rounds have left: see ``check_states``
+    left: dict[Any, Any] | None = None  # what all iterations have left: see ``check_states``
 
-    def fits(self, rounds: Sequence[Round], left: dict[Any, Any]) -> bool:
-        """Whether only tensors decide between these rounds and the ways that are known, and all leave the same.
+    def fits(self, iterations: Sequence[Iteration], left: dict[Any, Any]) -> bool:
+        """Whether only tensors decide between these iterations and the arms that are known, and all leave the same.
         ``left``: what these have left."""
         if self.left not in (None, left):
             return False
-        for one in rounds:
-            known = next((way for way in self.ways if way.is_as(one)), None)
-            if known is None and not all(_part(way.seen, one) for way in self.ways):
+        for one in iterations:
+            known = next((arm for arm in self.arms if arm.is_as(one)), None)
+            if known is None and not all(_part(arm.seen, one) for arm in self.arms):
                 return False
             if known is None:
                 continue
@@ -130,17 +131,17 @@ class Choices:
                 return False
         return True
 
-    def learn(self, rounds: Sequence[Round], left: dict[Any, Any]) -> bool:
-        """Take in the rounds of a run. Returns whether there are new ways. Raises UnlikeRounds."""
+    def learn(self, iterations: Sequence[Iteration], left: dict[Any, Any]) -> bool:
+        """Take in the iterations of a run. Returns whether there are new ways. Raises NotMergeable."""
         grown, self.left = False, left
-        for one in rounds:
-            known = next((way for way in self.ways if way.is_as(one)), None)
+        for one in iterations:
+            known = next((arm for arm in self.arms if arm.is_as(one)), None)
             if known is not None:
-                known.refine(one, len(rounds))
+                known.refine(one, len(iterations))
             else:
-                if len(self.ways) == MOST or not all(_part(way.seen, one) for way in self.ways):
-                    raise UnlikeRounds
-                self.ways.append(Way(one, {one.turn}, not one.last, {len(rounds)}))
+                if len(self.arms) == MOST or not all(_part(arm.seen, one) for arm in self.arms):
+                    raise NotMergeable
+                self.arms.append(Arm(one, {one.iteration}, not one.last, {len(iterations)}))
                 grown = True
             for fact in one.facts:
                 self.facts[subject_of(fact)] = fact
@@ -148,35 +149,35 @@ class Choices:
             self.compared.update(one.compared)
         return grown
 
-    def ways_of(self, rounds: Sequence[Round]) -> list[Way]:
-        """Which way each round went."""
-        return [next(way for way in self.ways if way.is_as(one)) for one in rounds]
+    def arms_of(self, iterations: Sequence[Iteration]) -> list[Arm]:
+        """Which way each iteration went."""
+        return [next(arm for arm in self.arms if arm.is_as(one)) for one in iterations]
 
-    def proven(self, counted: bool) -> list[Way]:
-        """The ways that are known well enough, or with limits (see ``choice_limits``) if those have shown in runs of
+    def proven(self, counted: bool) -> list[Arm]:
+        """The ways that are known well enough, or with limits (see ``switch_limits``) if those have shown in runs of
         several lengths. ``counted``: whether it is known how long they are, or the same for all."""
         return [
-            way
-            for way in self.ways
-            if self.leaves_all(way)
-            and (way.is_common or ((len(way.lengths) > 1 or not counted) and self._is_by_number(way)))
+            arm
+            for arm in self.arms
+            if self.leaves_all(arm)
+            and (arm.is_common or ((len(arm.lengths) > 1 or not counted) and self._is_by_number(arm)))
         ]
 
-    def leaves_all(self, way: Way) -> bool:
-        """Whether it is known that this way leaves all that rounds leave in containers and objects: rounds that come
-        first show that, and of tensors and numbers those that make them anew."""
-        if 0 in way.turns:
+    def leaves_all(self, arm: Arm) -> bool:
+        """Whether it is known that this arm leaves all that iterations leave in containers and objects: iterations that
+        come first show that, and of tensors and numbers those that make them anew."""
+        if 0 in arm.indices:
             return True
-        made = {"tensor": way.seen.ends, "number": way.seen.number_ends}
+        made = {"tensor": arm.seen.ends, "number": arm.seen.number_ends}
         return all(
             kind in made and (not is_slot(name) or ("name", name) not in made[kind].get(name, {("name", name)}))
             for name, (kind, *_) in (self.left or {}).items()
             if kind != "grows"
         )
 
-    def _is_by_number(self, way: Way) -> bool:
-        """Whether it was the number of the round that led there, and not to a way that is known well."""
-        partings = ((way.seen.events, _parting(way.seen, other.seen)) for other in self.ways if other.is_common)
+    def _is_by_number(self, arm: Arm) -> bool:
+        """Whether it was the number of the iteration that led there, and not to a way that is known well."""
+        partings = ((arm.seen.events, _parting(arm.seen, other.seen)) for other in self.arms if other.is_common)
         return any(at is not None and isinstance(events[at], Question) for events, at in partings)
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
@@ -186,13 +187,13 @@ class Choices:
         return found
 
 
-def _part(one: Round, other: Round) -> bool:
-    """Whether a tensor decides between two ways."""
+def _part(one: Iteration, other: Iteration) -> bool:
+    """Whether a tensor decides between two arms."""
     return _parting(one, other) is not None
 
 
-def _parting(one: Round, other: Round) -> int | None:
-    """Which event it is that decides between two ways."""
+def _parting(one: Iteration, other: Iteration) -> int | None:
+    """Which event it is that decides between two arms."""
     for position, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if a != b:
             return position if position in one.asked and position in other.asked and a[:-1] == b[:-1] else None
@@ -202,12 +203,12 @@ def _parting(one: Round, other: Round) -> int | None:
 class Resolving:
     """Settles what is meant, for the ways of one loop. ``initial``: what the variables are before it."""
 
-    def __init__(self, ways: Sequence[Way], initial: Mapping[Any, Any]) -> None:
-        self.ways = tuple(ways)
+    def __init__(self, arms: Sequence[Arm], initial: Mapping[Any, Any]) -> None:
+        self.arms = tuple(arms)
         self.initial = initial
-        names = set(initial).union(*(way.seen.ends for way in ways))
+        names = set(initial).union(*(arm.seen.ends for arm in arms))
         self.rebound = {
-            name for name in names if any(("name", name) not in way.seen.ends.get(name, ()) for way in self.ways)
+            name for name in names if any(("name", name) not in arm.seen.ends.get(name, ()) for arm in self.arms)
         }
         self._classes = self._equal()
         self._ends = {name: self._forms(name, self._classes) for name in self.rebound}
@@ -225,9 +226,9 @@ class Resolving:
             classes = found
 
     def _forms(self, name: Any, classes: Mapping[Any, Any]) -> Any:
-        """What a variable is after a round that went each of the ways."""
+        """What a variable is after an iteration that went each of the arms."""
         return tuple(
-            frozenset(self._form(one, classes) for one in way.ends(name) or (("none", name),)) for way in self.ways
+            frozenset(self._form(one, classes) for one in arm.ends(name) or (("none", name),)) for arm in self.arms
         )
 
     def _form(self, source: Source, classes: Mapping[Any, Any]) -> Any:
@@ -236,36 +237,38 @@ class Resolving:
         return source
 
     def choose(self, candidates: Iterable[Source], ended: bool = False) -> Source:
-        """The one that is meant, as far as it matters; ``ended``: after a round, not before it. Raises UnlikeRounds
-        where that is not known yet."""
+        """The one that is meant, as far as it matters; ``ended``: after an iteration, not before it. Raises
+        NotMergeable where that is not known yet."""
         classes = self._ends if ended else self._classes
         found = sorted(candidates, key=repr)
         moving = [one for one in found if one[0] == "name" and one[1] in self.rebound]
         others = [one for one in found if one not in moving]
         there = [one for one in moving if one[1] in self.initial]
         if there and len({self._ends[one[1]] for one in moving}) == 1:
-            moving = there  # the others are the same after the first round, and before it there is nothing to be taken
+            moving = (
+                there  # the others are the same after the first iteration, and before it there is nothing to be taken
+            )
         if moving and not others and len({classes[one[1]] for one in moving}) == 1:
             return moving[0]
         if moving or not others:
-            raise UnlikeRounds
+            raise NotMergeable
         own = [one for one in others if one[0] not in ("name", OUTSIDE)]
         if own:
             if len(others) > 1:
-                raise UnlikeRounds
+                raise NotMergeable
             return own[0]
         outside = [one for one in others if one[0] == OUTSIDE]
         return (outside or others)[0]
 
     def resolved(self, wanted: Iterable[Any]) -> Resolved:
-        """``wanted``: the variables that are asked for after the loop. Raises UnlikeRounds."""
-        takes = tuple(tuple(map(self.choose, way.takes)) for way in self.ways)
+        """``wanted``: the variables that are asked for after the loop. Raises NotMergeable."""
+        takes = tuple(tuple(map(self.choose, arm.takes)) for arm in self.arms)
         carried: dict[Any, None] = dict.fromkeys(wanted)
         carried.update((one[1], None) for some in takes for one in some if self._moves(one))
         pending, ends = list(carried), dict[Any, tuple[Source, ...]]()
         while pending:
             name = pending.pop()
-            ends[name] = tuple(self.choose(way.ends(name)) for way in self.ways)
+            ends[name] = tuple(self.choose(arm.ends(name)) for arm in self.arms)
             for one in ends[name]:
                 if self._moves(one) and one[1] not in carried:
                     carried[one[1]] = None
@@ -273,23 +276,23 @@ class Resolving:
         order = tuple(sorted(carried, key=repr))
         fixed = {one: None for some in (*takes, *ends.values()) for one in some if one[0] != "own"}
         return Resolved(
-            self.ways,
+            self.arms,
             order,
             tuple(one for one in fixed if not self._moves(one)),
             takes,
-            tuple(tuple(ends[name][number] for name in order) for number in range(len(self.ways))),
+            tuple(tuple(ends[name][number] for name in order) for number in range(len(self.arms))),
         )
 
     def roots(self, name: Any) -> set[Any]:
-        """What a variable may hold after the rounds, of which there is one at least: by way what rounds make, by name
-        what was there before and a round may hand on; "given" for what is not the loop's own."""
+        """What a variable may hold after the iterations, of which there is one at least: by way what iterations make,
+        by name what was there before and an iteration may hand on; "given" for what is not the loop's own."""
         found, pending, met = set[Any](), [name], {name}
         while pending:
             one = pending.pop()
-            for number, way in enumerate(self.ways):
-                source = self.choose(way.ends(one))
+            for number, arm in enumerate(self.arms):
+                source = self.choose(arm.ends(one))
                 if source[0] == "own":
-                    memory = way.seen.memory[source[1]]
+                    memory = arm.seen.memory[source[1]]
                     found.add("given" if memory < 0 else (number, memory))
                 elif not self._moves(source):
                     found.add("given")

@@ -1,6 +1,7 @@
-"""What came before a loop in which tensors decide, said in words that do not depend on how many rounds there will be.
+"""What came before a loop in which tensors decide, said in words that do not depend on how many iterations there will
+be.
 
-Knows runs, not rounds.
+Knows runs, not iterations.
 """
 
 from __future__ import annotations
@@ -8,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Pinned
-from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.loop_records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr
 
@@ -40,24 +41,24 @@ def _parts(expr: Any) -> Iterator[Expr]:
 
 
 class Before:
-    """What came before a loop, said in words that do not depend on how many rounds there will be, nor on how many other
-    loops have had: of such a loop its first round is told."""
+    """What came before a loop, said in words that do not depend on how many iterations there will be, nor on how many
+    other loops have had: of such a loop its first iteration is told."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace = trace
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the how-manieth row it is
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the index row it is
         self.unbindings: list[Op] = []
         self.made: list[int] = []  # other tensors, in order
         self._paths: dict[int, Any] = {}  # what these are called
         self._tensors: dict[Any, int] = {}
-        self._columns: dict[tuple[int, ...], Any] = {}  # what all rounds of an earlier loop have made at one place
+        self._columns: dict[tuple[int, ...], Any] = {}  # what all iterations of an earlier loop have made at one place
         start = frames.starts[0]
-        loops = [one for one in _outermost(trace.rounds) if one.end < start]
+        loops = [one for one in _outermost(trace.iterations) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
         known = {expr.token for one in counts for expr in _parts(one)}
         later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
         for number, one in enumerate(loops):
-            self._name_rounds(number, one)
+            self._name_iterations(number, one)
         tokens: list[Any] = []
         skipped, anew = set(later), 0
         for position, event in enumerate(trace.events[:start]):
@@ -86,11 +87,11 @@ class Before:
         self._paths[tensor], self._tensors[path] = path, tensor
         return True
 
-    def _name_rounds(self, number: int, loop: Rounds) -> None:
+    def _name_iterations(self, number: int, loop: LoopInstance) -> None:
         columns = list[list[int]]()
         limits = zip(loop.starts, (*loop.starts[1:], loop.end), strict=True)
-        for turn, (start, end) in enumerate(limits):
-            which = "last" if turn == len(loop.starts) - 1 else turn
+        for iteration, (start, end) in enumerate(limits):
+            which = "last" if iteration == len(loop.starts) - 1 else iteration
             made = [ref.number for event in self.trace.events[start:end] if isinstance(event, Op) for ref in event.outs]
             columns.append(made)
             for place, tensor in enumerate(dict.fromkeys(made)):
@@ -123,22 +124,22 @@ class Before:
             return ("row", *self.rows[tensor])
         if tensor in self._paths:
             return self._paths[tensor]
-        origin = self.trace.origins.get(tensor)
-        return ("unknown", tensor) if origin is None else origin.token
+        access_path = self.trace.access_paths.get(tensor)
+        return ("unknown", tensor) if access_path is None else access_path.token
 
-    def tensor(self, path: Any, origins: Mapping[Any, int]) -> int:
-        """The tensor of this name. ``origins``: those that were found. Raises UnlikeRounds where there is none."""
+    def tensor(self, path: Any, access_paths: Mapping[Any, int]) -> int:
+        """The tensor of this name. ``access_paths``: those that were found. Raises NotMergeable where there is none."""
         if path in self._tensors:
             return self._tensors[path]
         if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
             return int(self.unbindings[path[1]].outs[path[2]].number)
-        if path not in origins:
-            raise UnlikeRounds
-        return origins[path]
+        if path not in access_paths:
+            raise NotMergeable
+        return access_paths[path]
 
 
-def _outermost(loops: Sequence[Rounds]) -> Iterator[Rounds]:
-    """Those of a countable number of rounds, none of them within another."""
+def _outermost(loops: Sequence[LoopInstance]) -> Iterator[LoopInstance]:
+    """Those of a countable number of iterations, none of them within another."""
     end = -1
     for one in sorted((one for one in loops if one.starts), key=lambda one: (one.starts[0], -one.end)):
         if isinstance(one.count, Expr) and one.starts[0] >= end:

@@ -1,8 +1,9 @@
-"""Settles what is meant by the numbers that rounds hand on, and says what they are in each round of a run.
+"""Settles what is meant by the numbers that iterations hand on, and says what they are in each iteration of a run.
 
-What is settled is a tree: ("c", token, value) for what is the same in all rounds, ("t", offset) for the number of the
-round, ("v", variable) for what a variable was before it, ("f", variable, type, index) for what is fetched of a tensor
-of the round, ("m", function, *trees) for what the round made of others. Knows ways, not how runs are written anew.
+What is settled is a tree: ("c", token, value) for what is the same in all iterations, ("t", offset) for the number of
+the iteration, ("v", variable) for what a variable was before it, ("f", variable, type, index) for what is fetched of a
+tensor of the iteration, ("m", function, *trees) for what the iteration made of others. Knows ways, not how runs are
+written anew.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import Chosen, Form, Source, is_safe
 from torchjanus.trace.values import Apply, Expr, Fetch
 
@@ -25,8 +26,8 @@ _OPEN = "?"  # what is not settled
 _CHOSEN: dict[tuple[int, ...], Chosen] = {}
 
 
-def chosen(way: Fetch, values: Sequence[Any]) -> Any:
-    """The expression of what is one of these values, by the way that a round went."""
+def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
+    """The expression of what is one of these values, by the way that an iteration went."""
     different: list[Any] = []
     places = []
     for value in values:
@@ -38,8 +39,8 @@ def chosen(way: Fetch, values: Sequence[Any]) -> Any:
     if len(different) == 1:
         return different[0]
     if not all(map(is_safe, different)):
-        raise UnlikeRounds
-    return Apply(_CHOSEN.setdefault(tuple(places), Chosen(tuple(places))), (way, *different))
+        raise NotMergeable
+    return Apply(_CHOSEN.setdefault(tuple(places), Chosen(tuple(places))), (arm, *different))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -49,8 +50,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Counting:
-    """What the numbers of rounds are that went one of these ways. ``ways``: of each, where what variables hold after it
-    may come from, and what is taken; ``initial``: what variables hold before the first round."""
+    """What the numbers of iterations are that went one of these arms. ``arms``: of each, where what variables hold
+    after it may come from, and what is taken; ``initial``: what variables hold before the first iteration."""
 
     def __init__(
         self,
@@ -64,7 +65,7 @@ class Counting:
         for name in list(self.moving):
             offsets = [{one[1] for one in some.get(name, ()) if one[0] == "turn"} for some in ends]
             if offsets and set.intersection(*offsets):
-                self.moving.discard(name)  # it is the number of the round
+                self.moving.discard(name)  # it is the number of the iteration
         self._classes: dict[Any, Any] = {name: (_OPEN, self._initial(initial.get(name))) for name in self.moving}
         order = sorted(self.moving, key=repr)
         while True:
@@ -89,11 +90,11 @@ class Counting:
     def _signature(self, name: Any) -> Any:
         return tuple(self._trees(number, some.get(name, ())) for number, some in enumerate(self.ends))
 
-    def _trees(self, way: int, candidates: Iterable[Source]) -> frozenset[Tree]:
-        found = {self._tree(way, source) for source in candidates}
+    def _trees(self, arm: int, candidates: Iterable[Source]) -> frozenset[Tree]:
+        found = {self._tree(arm, source) for source in candidates}
         return frozenset(tree for tree in found if tree is not None)
 
-    def _tree(self, way: int, source: Source) -> Tree | None:
+    def _tree(self, arm: int, source: Source) -> Tree | None:
         match source[0]:
             case "constant":
                 return ("c", source[1], source[2])
@@ -101,23 +102,23 @@ class Counting:
                 return ("t", source[1])
             case "name":
                 return ("v", self._classes[source[1]]) if source[1] in self.moving else None
-        return self._made(way, source[1])
+        return self._made(arm, source[1])
 
-    def _made(self, way: int, form: Form) -> Tree:
+    def _made(self, arm: int, form: Form) -> Tree:
         if form[0] == "take":
-            found = self._trees(way, self.takes[way].get(form[1], ()))
+            found = self._trees(arm, self.takes[arm].get(form[1], ()))
             return next(iter(found)) if len(found) == 1 else (_OPEN, found)
         if form[0] == "literal":
             return ("c", token_of(form[1]), form[1])
         if form[0] == "fetch":
             return ("f", *form[1:])
-        parts = [self._made(way, part) for part in form[2:]]
+        parts = [self._made(arm, part) for part in form[2:]]
         if form[1] is operator.add and all(part[0] in "ct" for part in parts):
             values = [part[-1] for part in parts]
-            turns = sum(part[0] == "t" for part in parts)
-            if turns == 0 and not any(isinstance(value, Expr) for value in values):
+            indices = sum(part[0] == "t" for part in parts)
+            if indices == 0 and not any(isinstance(value, Expr) for value in values):
                 return ("c", token_of(values[0] + values[1]), values[0] + values[1])
-            if turns == 1 and all(type(value) is int for value in values):
+            if indices == 1 and all(type(value) is int for value in values):
                 return ("t", sum(values))
         if form[1] is operator.sub and [part[0] for part in parts] == ["t", "c"] and type(parts[1][2]) is int:
             return ("t", parts[0][1] - parts[1][2])
@@ -126,25 +127,25 @@ class Counting:
             return ("c", token_of(value), value)
         return ("m", form[1], *parts)
 
-    def settle(self, way: int, candidates: Iterable[Source]) -> Tree:
-        """What is meant. Raises UnlikeRounds where that is not known yet."""
-        found = self._trees(way, candidates)
+    def settle(self, arm: int, candidates: Iterable[Source]) -> Tree:
+        """What is meant. Raises NotMergeable where that is not known yet."""
+        found = self._trees(arm, candidates)
         if len(found) != 1:
-            raise UnlikeRounds
+            raise NotMergeable
         return self._settled(next(iter(found)))
 
-    def is_constant(self, way: int, candidates: Iterable[Source]) -> bool:
+    def is_constant(self, arm: int, candidates: Iterable[Source]) -> bool:
         """Whether it is a number of the program's text."""
-        words = {tree[0] for tree in self._trees(way, candidates)}
+        words = {tree[0] for tree in self._trees(arm, candidates)}
         return "c" in words and words <= {"c", "t"}
 
-    def settle_form(self, way: int, form: Form) -> Tree:
+    def settle_form(self, arm: int, form: Form) -> Tree:
         """The same, of what is made of others."""
-        return self._settled(self._made(way, form))
+        return self._settled(self._made(arm, form))
 
     def _settled(self, tree: Tree) -> Tree:
         if tree[0] == _OPEN:
-            raise UnlikeRounds
+            raise NotMergeable
         if tree[0] == "v":
             return ("v", self.names[tree[1]])
         if tree[0] == "m":
@@ -152,17 +153,17 @@ class Counting:
         return tree
 
     def name(self, name: Any) -> Any:
-        """The variable that stands for this one; None if rounds do not change it."""
+        """The variable that stands for this one; None if iterations do not change it."""
         return self.names[self._classes[name]] if name in self.moving else None
 
     def closed(self, wanted: Iterable[Any]) -> dict[Any, tuple[Tree, ...]]:
-        """These variables, and those of which they are made: what each way makes of them."""
+        """These variables, and those of which they are made: what each arm makes of them."""
         found: dict[Any, tuple[Tree, ...]] = {}
         pending = list(wanted)
         while pending:
             name = pending.pop()
             if name not in found:
-                found[name] = tuple(self.settle(way, some.get(name, ())) for way, some in enumerate(self.ends))
+                found[name] = tuple(self.settle(arm, some.get(name, ())) for arm, some in enumerate(self.ends))
                 pending += [one for tree in found[name] for one in names_in(tree)]
         return found
 
@@ -176,15 +177,15 @@ def names_in(tree: Tree) -> Iterable[Any]:
             yield from names_in(part)
 
 
-def build(tree: Tree, turn: int, held: Callable[[Any], Any], fetch: Callable[[Tree], Any]) -> Any:
-    """What it is in a round. ``held``: what a variable is before it; ``fetch``: what is fetched."""
+def build(tree: Tree, iteration: int, held: Callable[[Any], Any], fetch: Callable[[Tree], Any]) -> Any:
+    """What it is in an iteration. ``held``: what a variable is before it; ``fetch``: what is fetched."""
     match tree[0]:
         case "c":
             return tree[2]
         case "t":
-            return tree[1] + turn
+            return tree[1] + iteration
         case "v":
             return held(tree[1])
         case "f":
             return fetch(tree)
-    return Apply(tree[1], tuple(build(part, turn, held, fetch) for part in tree[2:]))
+    return Apply(tree[1], tuple(build(part, iteration, held, fetch) for part in tree[2:]))

@@ -1,7 +1,8 @@
-"""What rounds of a loop ask that the host could answer by their number: ``t == 0``, ``t % 2``, ``t < n - 1``.
+"""What iterations of a loop ask that the host could answer by their number: ``t == 0``, ``t % 2``, ``t < n - 1``.
 
-The answer may be another one in each round, and where it is compared with a number of the host (how long the loop is,
-say) in each run. What is the same in all rounds of a run is no question of theirs. Knows the rounds of one run.
+The answer may be another one in each iteration, and where it is compared with a number of the host (how long the loop
+is, say) in each run. What is the same in all iterations of a run is no question of theirs. Knows the iterations of one
+run.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["NUMBER", "TURN", "Question", "Questions"]
+__all__ = ["ITERATION", "NUMBER", "Question", "Questions"]
 
-TURN = ("turn",)  # where a tensor comes from that holds the number of the round
+ITERATION = ("turn",)  # where a tensor comes from that holds the number of the iteration
 NUMBER = "number"  # and one that holds a number of the host: (NUMBER, token)
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
@@ -28,8 +29,8 @@ _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A comparison. ``form``: what is compared (see ``choice_numbers``); ``ref``: a tensor that says which round it is;
-    ``numbers``: tensors that hold the numbers of the host, each with its token."""
+    """A comparison. ``form``: what is compared (see ``switch_numbers``); ``ref``: a tensor that says which iteration it
+    is; ``numbers``: tensors that hold the numbers of the host, each with its token."""
 
     form: Any
     ref: TensorRef
@@ -39,12 +40,12 @@ class Question:
 
 
 class Questions:
-    """Which comparisons of a loop's rounds may have another answer in another round, or another run."""
+    """Which comparisons of a loop's iterations may have another answer in another iteration, or another run."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         events = trace.events[frames.starts[0] : frames.end]
         self._file = frames.place
-        self._reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self._reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
         self._made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
         self._decided = {(e.place.line, e.place.column): e.place for e in events if isinstance(e, Decision)}
         plains = trace.plain[frames.plains[0] : frames.plains[-1]]
@@ -63,13 +64,13 @@ class Questions:
 
     def is_of_host(self, plain: Plain) -> bool:
         """Whether this is the comparison of which ``asks`` speaks."""
-        match plain.told:
+        match plain.structure:
             case ("tuple", ("str", str(op)), ("tuple", *operands)) if op in _COMPARISONS:
                 return plain.where in self._asked and any(one[0] in ("traced", "of sizes") for one in operands)
         return False
 
     def asks(self, held: Held) -> bool:
-        """Whether integers from before the loop were compared with one that may be the round's number."""
+        """Whether integers from before the loop were compared with one that may be the iteration's number."""
         return _subject(held) in self._differ and all(map(self._is_before, leaves(held.expr)))
 
     def compared(self, expr: Any) -> Any:
@@ -81,7 +82,7 @@ class Questions:
     def _is_before(self, leaf: Expr) -> bool:
         if isinstance(leaf, Size):
             return leaf.ref not in self._made
-        return isinstance(leaf, Read) and type(self._reads.get(leaf.origin)) is int
+        return isinstance(leaf, Read) and type(self._reads.get(leaf.access_path)) is int
 
 
 def _differing(pairs: Iterable[tuple[Any, Any]]) -> set[Any]:

@@ -1,7 +1,8 @@
-"""The rounds of a loop in which tensors decide: what each did, and where it took what it did not make itself.
+"""The iterations of a loop in which tensors decide: what each did, and where it took what it did not make itself.
 
-What a round takes from those before it comes through the program's variables. A tensor says only which variables might
-have been meant; that is settled by comparing rounds (see ``choices``). Knows traces, not how they are rewritten.
+What an iteration takes from those before it comes through the program's variables. A tensor says only which variables
+might have been meant; that is settled by comparing iterations (see ``switches``). Knows traces, not how they are
+rewritten.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Any
 from torchjanus.core.access_path import Step, token_of
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.user_code import MARKS
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.rewrites.accumulators import knows
 from torchjanus.graph.switches.analysis.before_loop import Before, map_values
-from torchjanus.graph.switches.analysis.effects import Shown, is_shown, told, told_recipe
-from torchjanus.graph.switches.analysis.index_predicates import NUMBER, TURN, Question, Questions
+from torchjanus.graph.switches.analysis.effects import Shown, is_shown, merged, merged_recipe
+from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER, Question, Questions
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import Held as HeldNumbers
-from torchjanus.graph.switches.analysis.numbers import RoundNumbers, is_in_known, is_safe
+from torchjanus.graph.switches.analysis.numbers import IterationNumbers, is_in_known, is_safe
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.rounds import Frames, Plain
+from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
 __all__ = [
     "OUTSIDE",
     "Indexed",
-    "Round",
+    "Iteration",
     "Source",
     "is_decided",
-    "rounds_in",
+    "iterations_in",
     "subject_of",
 ]
 
@@ -49,8 +50,8 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the round's number: the operation, which of its integers goes by that number, and by how much it
-    is more."""
+    """``x[:, t]`` of the iteration's number: the operation, which of its integers goes by that number, and by how much
+    it is more."""
 
     op: Op
     position: int
@@ -58,10 +59,10 @@ class Indexed:
 
 
 @dataclass(slots=True)
-class Round:
-    """One round. In its events tensors are numbered anew: what it makes from 0 on, what it takes -1, -2, ..."""
+class Iteration:
+    """One iteration. In its events tensors are numbered anew: what it makes from 0 on, what it takes -1, -2, ..."""
 
-    turn: int
+    iteration: int
     events: tuple[Any, ...]
     tokens: tuple[Any, ...]
     asked: frozenset[int]  # which of the events ask a tensor
@@ -69,13 +70,13 @@ class Round:
     ends: dict[Any, frozenset[Source]]  # what each variable might be in the end
     facts: tuple[Any, ...]  # what it found in the heap
     indexed: dict[Any, Indexed]
-    last: bool  # whether no other round came after it
+    last: bool  # whether no other iteration came after it
     memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
     fetched: dict[Any, Any]
     sizes: int  # how many tensors it makes
     effects: tuple[Shown, ...]  # what it calls, appends and writes
     counts: dict[Any, Any]  # where the numbers that it takes might come from
-    plain: frozenset[Any]  # which of them have to be the same in all rounds
+    plain: frozenset[Any]  # which of them have to be the same in all iterations
     number_ends: dict[Any, Any]  # what each variable that holds a number might be in the end
     items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
     shown: dict[Any, Any]  # what it fetched, as it is spoken of
@@ -83,8 +84,9 @@ class Round:
 
 
 def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
-    """Whether tensors, or the number of the round, decide in rounds of the loop. Where there are as many rounds in all
-    runs the number decides the same in all. ``changing``: whether there were more or fewer in other runs."""
+    """Whether tensors, or the number of the iteration, decide in iterations of the loop. Where there are as many
+    iterations in all runs the number decides the same in all. ``changing``: whether there were more or fewer in other
+    runs."""
     if len(frames.starts) > 1 and frames.counting and frames.count is not None:
         if changing or all(map(_is_size, leaves(frames.count))):
             return True
@@ -93,27 +95,27 @@ def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
 
 
 def _is_size(leaf: Expr) -> bool:
-    return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.origin.step in (Step.SIZE, Step.LEN))
+    return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.access_path.step in (Step.SIZE, Step.LEN))
 
 
-def rounds_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Round]:
-    """What each round of the loop did. Raises UnlikeRounds where it did more than compute with tensors."""
-    if any(plain.told is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
-        raise UnlikeRounds  # a round may know which one it is
+def iterations_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Iteration]:
+    """What each iteration of the loop did. Raises NotMergeable where it did more than compute with tensors."""
+    if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
+        raise NotMergeable  # an iteration may know which one it is
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-        raise UnlikeRounds
-    return list(_Loop(trace, frames, held, lists).rounds())
+        raise NotMergeable
+    return list(_Loop(trace, frames, held, lists).iterations())
 
 
 def subject_of(fact: Any) -> Any:
     """What a fact speaks of, whatever it says."""
     match fact:
-        case Found(origin=origin):
-            return ("found", origin.token)
+        case Found(access_path=access_path):
+            return ("found", access_path.token)
         case Absent(base=base, key=key):
             return ("absent", base.token, key.expr.token if isinstance(key, Traced) else token_of(key))
-        case Filled(origin=origin) | Keys(origin=origin):
-            return (type(fact).__name__, origin.token)
+        case Filled(access_path=access_path) | Keys(access_path=access_path):
+            return (type(fact).__name__, access_path.token)
         case Same(first=first, second=second):
             return ("same", first.token, second.token)
         case Held(expr=expr) | Pinned(expr=expr):
@@ -129,7 +131,7 @@ class _Given:
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
+class _Computed:
     """Something computed with plain numbers."""
 
     token: Any
@@ -142,34 +144,34 @@ class _Loop:
         self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = Before(trace, frames)
         self.rows = self.before.rows
-        self.made: set[int] = set()  # by rounds so far
-        self.earlier = {*trace.origins, *self.rows, *self.before.made}
+        self.made: set[int] = set()  # by iterations so far
+        self.earlier = {*trace.access_paths, *self.rows, *self.before.made}
         self.sharing = Counter(trace.memory)
-        # Integers by which rounds look something up: by how much they are more than the number of the round.
+        # Integers by which iterations look something up: by how much they are more than the number of the iteration.
         self.offsets: dict[Any, list[int]] = {}
-        self.reads = {e.origin: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self.reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
         self.questions = Questions(trace, frames)
 
-    def rounds(self) -> Any:
+    def iterations(self) -> Any:
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
         computed = zip(itertools.pairwise(frames.plains), itertools.pairwise(frames.given), strict=True)
         limits = zip(frames.starts, (*frames.starts[1:], frames.end), computed, strict=True)
-        for turn, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
+        for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
             for event in self.trace.events[start:end]:
                 if isinstance(event, Op) and event.name in _INDEXING:
                     for key, value in self.integers(event):
-                        self.offsets.setdefault(key, []).append(value - frames.number(turn))
-        for turn, (start, end, (plain, given)) in enumerate(limits):
+                        self.offsets.setdefault(key, []).append(value - frames.number(iteration))
+        for iteration, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
             plains += [(one.position - start, _Given(one)) for one in self.trace.given[slice(*given)]]
             plains.sort(key=lambda one: one[0])
-            yield _One(self, turn, _merged(events, plains), operations).round()
+            yield _One(self, iteration, _merged(events, plains), operations).round()
             operations += sum(isinstance(event, Op) for event in events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
-        """The integers by which it looks something up, and what tells which they are in all rounds."""
+        """The integers by which it looks something up, and what tells which they are in all iterations."""
         found: list[int] = []
         map_values(op.args, lambda value: found.append(value) if type(value) is int else None)
         source = op.args[0].number if op.args and isinstance(op.args[0], TensorRef) else -1
@@ -178,36 +180,38 @@ class _Loop:
             yield (op.place, op.name, path, position), value
 
     def offset(self, key: Any) -> int | None:
-        """By how much the integer is more than the number of the round; None where it does not count rounds."""
+        """By how much the integer is more than the number of the iteration; None where it does not count iterations."""
         found = self.offsets.get(key, [])
-        # One round alone does not tell whether another one would go by another integer.
+        # One iteration alone does not tell whether another one would go by another integer.
         return found[0] if len(set(found)) == 1 and (not found[0] or len(found) > 1) else None
 
-    def sources(self, tensor: int, turn: int) -> frozenset[Source]:
-        """Where a tensor that a round did not make might come from."""
+    def sources(self, tensor: int, iteration: int) -> frozenset[Source]:
+        """Where a tensor that an iteration did not make might come from."""
         if self.frames.region and tensor not in self.made:
-            return frozenset({(OUTSIDE, self.before.path(tensor))})  # there is no other round that it could come from
-        state = self.frames.states[turn]
+            return frozenset(
+                {(OUTSIDE, self.before.path(tensor))}
+            )  # there is no other iteration that it could come from
+        state = self.frames.states[iteration]
         found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
         which, row = self.rows.get(tensor, (0, -1))
-        if row in (turn, turn + self.frames.begins):
+        if row in (iteration, iteration + self.frames.begins):
             # What is in a list from before the call is spoken of by the row that it is told as.
-            found = {one for one in found if not is_in_known(one[1], state)} | {("row", which, row - turn)}
+            found = {one for one in found if not is_in_known(one[1], state)} | {("row", which, row - iteration)}
         elif tensor not in self.made and tensor not in self.rows:
             found.add((OUTSIDE, self.before.path(tensor)))
         return frozenset(found)
 
 
 class _One:
-    """Goes through one round."""
+    """Goes through one iteration."""
 
-    def __init__(self, loop: _Loop, turn: int, events: Sequence[Any], before: int) -> None:
-        self.loop, self.turn, self.given, self.before = loop, turn, events, before
+    def __init__(self, loop: _Loop, iteration: int, events: Sequence[Any], before: int) -> None:
+        self.loop, self.iteration, self.given, self.before = loop, iteration, events, before
         self.own: dict[int, int] = {}
         self.takes: list[frozenset[Source]] = []
         self.indexed: dict[Any, Indexed] = {}
         self.rowed: dict[int, Any] = {}  # tensors that indexing made
-        self.after: list[int] = [0]  # operations of the round so far -> those that are kept
+        self.after: list[int] = [0]  # operations of the iteration so far -> those that are kept
         self.events: list[Any] = []
         self.facts: list[Any] = []
         self.changed: set[int] = set()  # what is changed in place
@@ -215,34 +219,40 @@ class _One:
         self.fetched: dict[Any, Any] = {}
         self.compared: dict[Any, Expr] = {}
         states = loop.held.states
-        shown = {v[1]: name for name, v in loop.frames.states[turn + 1].items() if is_shown(name)}
-        self.numbers = RoundNumbers(loop.frames.told(turn), states[turn], states[turn + 1], shown)
+        shown = {v[1]: name for name, v in loop.frames.states[iteration + 1].items() if is_shown(name)}
+        self.numbers = IterationNumbers(
+            loop.frames.normalized(iteration), states[iteration], states[iteration + 1], shown
+        )
 
-    def round(self) -> Round:
+    def round(self) -> Iteration:
         for event in self.given:
             self._event(event)
         shown, numbers = self.numbers.shown, self.numbers
         if not shown.keys() <= self.own.keys() or any(not self._is_alone(number) for number in shown):
-            raise UnlikeRounds  # it may be something else when the round is over
+            raise NotMergeable  # it may be something else when the iteration is over
         ends: dict[Any, frozenset[Source]] = {}
-        for name, value in self.loop.frames.states[self.turn + 1].items():
+        for name, value in self.loop.frames.states[self.iteration + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
                 stays = self.loop.frames.region and self.loop.frames.states[0].get(name) == value
                 ends[name] = frozenset({("name", name)}) if stays else self._sources(value[1])
         self.loop.made.update(self.own, self.rowed)
-        items = {name: self._appended(name, one.appended(self.turn)) for name, one in self.loop.lists.items()}
+        items = {name: self._appended(name, one.appended(self.iteration)) for name, one in self.loop.lists.items()}
         tokens, number_ends = tuple(_token(event) for event in self.events), numbers.ends()
         fetched = {form: self.loop.trace.fetched.get(fetch.token) for form, fetch in numbers.fetched.items()}
-        return Round(
-            self.turn, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
-            self.indexed, self.turn + 2 == len(self.loop.frames.states), self._memory(), self.fetched, len(self.own),
+        return Iteration(
+            self.iteration, tuple(self.events), tokens, frozenset(self.asked), self.takes, ends, tuple(self.facts),
+            self.indexed,
+            self.iteration + 2 == len(self.loop.frames.states),
+            self._memory(),
+            self.fetched,
+            len(self.own),
             tuple(event for event in self.events if isinstance(event, Shown)),
             numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared,
         )  # fmt: skip
 
     def _appended(self, name: Any, recipe: Any) -> Any:
         self.numbers.begin(("item", name))
-        return None if recipe is None else told_recipe(recipe, self.numbers)[1]
+        return None if recipe is None else merged_recipe(recipe, self.numbers)[1]
 
     def _is_alone(self, number: int) -> bool:
         """Whether nothing else lies in the tensor's memory, and nothing changes it."""
@@ -263,7 +273,7 @@ class _One:
             return frozenset({("own", self.own[tensor])})
         if tensor in self.rowed:
             return frozenset({("indexed", self.rowed[tensor])})
-        return self.loop.sources(tensor, self.turn)
+        return self.loop.sources(tensor, self.iteration)
 
     def _event(self, event: Any) -> None:
         question = isinstance(event, Held) and self.loop.questions.asks(event)
@@ -289,12 +299,12 @@ class _One:
             self.numbers.hold((*event.plain.operands, *event.plain.reals))
         elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
-        elif isinstance(event, Found) and event.origin.waits_for:
-            raise UnlikeRounds
+        elif isinstance(event, Found) and event.access_path.waits_for:
+            raise NotMergeable
         elif isinstance(event, Extern | Mutation | Stored):
-            self.events.append(told(self.loop.trace, event, self.numbers))
+            self.events.append(merged(self.loop.trace, event, self.numbers))
         elif isinstance(event, Each) or not isinstance(event, Fact):
-            raise UnlikeRounds
+            raise NotMergeable
         else:
             self.facts.append(event)
 
@@ -304,16 +314,16 @@ class _One:
         form, answer = self.numbers.compute(plain)
         place = None if answer is None else self.loop.questions.place(plain)
         if answer is None or place is None:
-            self.events.append(_Told(form))
+            self.events.append(_Computed(form))
         else:
             self._ask(form, answer, place)
 
     def _ask(self, form: Any, outcome: bool, place: Place, numbers: Iterable[Any] = ()) -> None:
-        """The answer to a question goes with the number of the round."""
+        """The answer to a question goes with the number of the iteration."""
         self.asked.add(len(self.events))
         found = {number.token: number for number in numbers}
         self.compared.update(found)
-        refs = [self._taken(frozenset({source})) for source in (TURN, *((NUMBER, token) for token in found))]
+        refs = [self._taken(frozenset({source})) for source in (ITERATION, *((NUMBER, token) for token in found))]
         self.events.append(Question(form, refs[0], outcome, place, tuple(zip(found, refs[1:], strict=True))))
 
     def _taken(self, sources: frozenset[Source]) -> TensorRef:
@@ -327,18 +337,18 @@ class _One:
         found = list(leaves(event.expr))
         if not any(isinstance(leaf, Fetch) for leaf in found):
             if any(isinstance(leaf, Size) for leaf in found):
-                return  # rounds work on tensors of the same sizes
+                return  # iterations work on tensors of the same sizes
             self.facts.append(event)
         elif isinstance(event, Held):
             self.asked.add(len(self.events))
             self.events.append(replace(event, expr=self._expr(event.expr)))
         else:
-            raise UnlikeRounds
+            raise NotMergeable
 
     def _operation(self, op: Op) -> None:
         name = op.name.rpartition(".")[2]
         if isinstance(op, Invoked) or isinstance(op.func, MARKS) or not op.outs or knows(op) or name in _OF_THEMSELVES:
-            raise UnlikeRounds
+            raise NotMergeable
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
             return
@@ -349,15 +359,15 @@ class _One:
                 self.changed.add(ref.number)
                 continue
             if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
-                raise UnlikeRounds  # changed in place, and there before
+                raise NotMergeable  # changed in place, and there before
             self.own[ref.number] = len(self.own)
         outs = tuple(TensorRef(self.own[ref.number]) for ref in op.outs)
         self.events.append(replace(op, args=args, kwargs=kwargs, outs=outs))
         self.after.append(self.after[-1] + 1)
 
     def _index(self, op: Op) -> bool:
-        """Whether it takes what the number of the round says of a tensor from before the loop."""
-        source, turns = op.args[0], list[tuple[int, int]]()
+        """Whether it takes what the number of the iteration says of a tensor from before the loop."""
+        source, indices = op.args[0], list[tuple[int, int]]()
         integers = enumerate(self.loop.offset(key) for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
             return False
@@ -368,10 +378,10 @@ class _One:
             if type(value) is int:
                 position, more = next(integers)
                 if more is not None:
-                    turns.append((position, more))
+                    indices.append((position, more))
                     return ("turn", more)
             if isinstance(value, TensorRef | Expr):
-                raise UnlikeRounds
+                raise NotMergeable
             return token_of(value)
 
         whole = op.name == "Tensor.__getitem__"
@@ -381,12 +391,12 @@ class _One:
             next(integers, None)  # which dimension it is
         try:
             shape = map_values(parts, leaf)
-        except UnlikeRounds:
+        except NotMergeable:
             return False
-        if len(turns) != 1:
+        if len(indices) != 1:
             return False
         key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
-        self.indexed[key] = Indexed(op, *turns[0])
+        self.indexed[key] = Indexed(op, *indices[0])
         self.rowed[op.outs[0].number] = key
         return True
 
@@ -402,7 +412,7 @@ class _One:
 
     def _position(self, after: int) -> int:
         if not 0 <= after - self.before < len(self.after):
-            raise UnlikeRounds  # what an earlier round was asked
+            raise NotMergeable  # what an earlier iteration was asked
         return self.after[after - self.before]
 
     def _expr(self, expr: Any) -> Any:
@@ -414,10 +424,10 @@ class _One:
         if isinstance(expr, Size):
             return self.loop.trace.fetched[expr.token]
         if isinstance(expr, Read):
-            if expr.origin not in self.loop.reads:
-                raise UnlikeRounds
-            value = self.loop.reads[expr.origin]
-            self.facts.append(Pinned(expr, value, self.loop.frames.place, "a round of a loop is made for it"))
+            if expr.access_path not in self.loop.reads:
+                raise NotMergeable
+            value = self.loop.reads[expr.access_path]
+            self.facts.append(Pinned(expr, value, self.loop.frames.place, "an iteration of a loop is made for it"))
             return value
         if isinstance(expr, Apply):
             args = tuple(map(self._expr, expr.args))
@@ -438,7 +448,7 @@ def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[
 
 
 def _token(event: Any) -> Any:
-    """What of an event has to be the same in all rounds that go this way."""
+    """What of an event has to be the same in all iterations that go this arm."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
     if isinstance(event, Question):

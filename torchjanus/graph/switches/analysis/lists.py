@@ -1,7 +1,7 @@
 """Lists to which some ways of a loop append and others do not.
 
-Those of numbers and of a call's own are told by what each round appends, as long as nothing looks into them: they are
-only filled, and leave the call. Nor may anything look into what was there before. Knows traces, not ways.
+Those of numbers and of a call's own are told by what each iteration appends, as long as nothing looks into them: they
+are only filled, and leave the call. Nor may anything look into what was there before. Knows traces, not ways.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import has_only_grown
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import ALL, Trace
+from torchjanus.trace.loop_records import Frames
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
-from torchjanus.trace.rounds import Frames
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
 
 @dataclass(frozen=True, slots=True)
 class FilledList:
-    """A list. ``number``: of its Build; ``lengths``: before each round and after the last; ``items``: all of them."""
+    """A list. ``number``: of its Build; ``lengths``: before each iteration and after the last; ``items``: all of
+    them."""
 
     number: int
     lengths: tuple[int, ...]
     items: tuple[Recipe, ...]
 
-    def appended(self, turn: int) -> Recipe | None:
-        """What a round has appended."""
-        return self.items[self.lengths[turn]] if self.lengths[turn + 1] > self.lengths[turn] else None
+    def appended(self, iteration: int) -> Recipe | None:
+        """What an iteration has appended."""
+        return self.items[self.lengths[iteration]] if self.lengths[iteration + 1] > self.lengths[iteration] else None
 
 
 def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
-    """Those lists to which each round appends a number or nothing, by a variable that holds them."""
+    """Those lists to which each iteration appends a number or nothing, by a variable that holds them."""
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]}
     builds = {build.number: build for build in _builds(trace)}
     found: dict[Any, FilledList] = {}
@@ -73,22 +74,23 @@ def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
 
 
 def check_unseen(trace: Trace, frames: Frames) -> None:
-    """Nothing looks, in rounds or later, into a container from before the call that rounds fill: how much it holds then
-    depends on the ways; nor for what they have written anywhere, but for tensors and numbers. Raises UnlikeRounds."""
-    rounds = trace.events[frames.starts[0] : frames.end]
-    filled = {event.base.token for event in rounds if isinstance(event, Mutation)}
+    """Nothing looks, in iterations or later, into a container from before the call that iterations fill: how much it
+    holds then depends on the arms; nor for what they have written anywhere, but for tensors and numbers. Raises
+    NotMergeable."""
+    iterations = trace.events[frames.starts[0] : frames.end]
+    filled = {event.base.token for event in iterations if isinstance(event, Mutation)}
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
-    if any(number in looked and origin.token in filled for number, origin in trace.owners.items()):
-        raise UnlikeRounds
-    written = {event.where for event in rounds if isinstance(event, Stored) and not _is_handed_on(trace, event)}
+    if any(number in looked and access_path.token in filled for number, access_path in trace.owners.items()):
+        raise NotMergeable
+    written = {event.where for event in iterations if isinstance(event, Stored) and not _is_loop_carried(trace, event)}
     asked = {where for position, where in trace.reread if position >= frames.starts[0]}
     if not written.isdisjoint(asked) or any((base, ALL) in asked for base, _ in written):
-        raise UnlikeRounds
+        raise NotMergeable
 
 
-def _is_handed_on(trace: Trace, event: Stored) -> bool:
-    """Whether it writes a tensor or a number where there was something, and so it is known from round to round what is
-    there."""
+def _is_loop_carried(trace: Trace, event: Stored) -> bool:
+    """Whether it writes a tensor or a number where there was something, and so it is known from iteration to iteration
+    what is there."""
     if event.new or "delete" in event.how:
         return False
     recipes = trace.recipes.get(id(event), ())

@@ -1,8 +1,8 @@
-"""Numbers that rounds of a loop hand on in Python, in which tensors decide: counters, totals, what attributes hold.
+"""Numbers that iterations of a loop hand on in Python, in which tensors decide: counters, totals, what attributes hold.
 
-A plain number says only by its value where it may have come from: a variable, the number of the round, the program's
-text, a sum that the round made. That is settled by comparing rounds, as it is for tensors (see ``choices``). Numbers
-made of tensors and of the heap say how they were made. Knows the rounds of one run.
+A plain number says only by its value where it may have come from: a variable, the number of the iteration, the
+program's text, a sum that the iteration made. That is settled by comparing iterations, as it is for tensors (see
+``switches``). Numbers made of tensors and of the heap say how they were made. Knows the iterations of one run.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step, token_of
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds, entering
+from torchjanus.core.access_path import AccessPath, Step, token_of
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable, entering
 from torchjanus.trace.actions import Stored
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.recipes import Constant, Number
-from torchjanus.trace.rounds import Frames, Plain
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, Turn
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, Traced
 
 __all__ = [
     "KINDS",
     "Chosen",
     "Form",
     "Held",
-    "RoundNumbers",
+    "IterationNumbers",
     "Source",
     "alike",
     "contents_of",
@@ -44,14 +44,14 @@ SAFE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, ab
 
 
 class Chosen:
-    """``chosen(way, *values)``: what this way makes of a number. ``places``: of each way, which of the values."""
+    """``chosen(arm, *values)``: what this arm makes of a number. ``places``: of each arm, which of the values."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
         self.__name__ = f"chosen {places}"
 
-    def __call__(self, way: int, *values: Any) -> Any:
-        return values[self.places[way]]
+    def __call__(self, arm: int, *values: Any) -> Any:
+        return values[self.places[arm]]
 
 
 # What is computed with plain integers, by how it is written.
@@ -64,7 +64,7 @@ _FUNCTIONS = {
 
 def _function_of(plain: Plain) -> Any:
     """What was done with integers, and nothing but integers; None where that is not known."""
-    match plain.told:
+    match plain.structure:
         case ("tuple", ("str", str(op)), ("tuple", *operands)):
             integers = [("int", value) for value in plain.operands]
             if op in _FUNCTIONS and operands == integers and len(operands) == 1 + (op != "truth"):
@@ -106,8 +106,8 @@ def is_in_known(name: Any, state: Mapping[Any, Any]) -> bool:
     return next((kind == "known" for kind in kinds if kind in ("known", "new")), False)
 
 
-def place_of(event: Stored) -> Origin | None:
-    """Where something is written; None where that may be another place in each round."""
+def place_of(event: Stored) -> AccessPath | None:
+    """Where something is written; None where that may be another place in each iteration."""
     if isinstance(event.key, Traced) or event.how not in ("item", "field"):
         return None
     return event.base.item(event.key) if event.how == "item" else event.base.then(Step.FIELD, event.key)
@@ -118,32 +118,32 @@ class Heap:
     """What places in objects from before the call hold, as a run goes on: those to which it has written numbers."""
 
     contents: dict[Any, Any] = field(default_factory=dict)
-    origins: dict[Any, Any] = field(default_factory=dict)
+    access_paths: dict[Any, Any] = field(default_factory=dict)
 
     def write(self, trace: Trace, event: Stored) -> None:
         """Take a write into account."""
-        origin, recipes = place_of(event), trace.recipes.get(id(event), ())
-        if origin is None or not recipes:
+        access_path, recipes = place_of(event), trace.recipes.get(id(event), ())
+        if access_path is None or not recipes:
             return
-        name, value = (HEAP, origin.token), recipes[0]
+        name, value = (HEAP, access_path.token), recipes[0]
         if isinstance(value, Number):
             self.contents[name] = value.expr
         elif isinstance(value, Constant) and type(value.value) in (int, float):
             self.contents[name] = value.value
         else:
             self.contents[name] = None  # no number
-        self.origins[name] = origin
+        self.access_paths[name] = access_path
 
 
 @dataclass(slots=True)
 class Held:
-    """What variables and places hold before each round, and after the last."""
+    """What variables and places hold before each iteration, and after the last."""
 
     states: list[dict[Any, Any]]
-    origins: dict[Any, Any]  # of places
+    access_paths: dict[Any, Any]  # of places
 
     @staticmethod
-    def of(trace: Trace, frames: Frames, places: Mapping[Any, Origin]) -> Held:
+    def of(trace: Trace, frames: Frames, places: Mapping[Any, AccessPath]) -> Held:
         """``places``: where other runs have written."""
         heap, states = Heap(), list[dict[Any, Any]]()
         limits = (*frames.starts, frames.end)
@@ -154,24 +154,24 @@ class Held:
                 heap.write(trace, event)
         while len(states) < len(limits):
             states.append(contents_of(frames.states[len(states)]) | heap.contents)
-        origins = {**places, **heap.origins}
-        for name, origin in origins.items():
+        access_paths = {**places, **heap.access_paths}
+        for name, access_path in access_paths.items():
             for state in states:
-                state.setdefault(name, Read(origin))
-        return Held(states, origins)
+                state.setdefault(name, Read(access_path))
+        return Held(states, access_paths)
 
 
-class RoundNumbers:
-    """The numbers of one round. ``before``, ``after``: what variables hold; ``shown``: tensors of the round by the
-    variables that stand for them."""
+class IterationNumbers:
+    """The numbers of one iteration. ``before``, ``after``: what variables hold; ``shown``: tensors of the iteration by
+    the variables that stand for them."""
 
-    def __init__(self, turn: int, before: Mapping[Any, Any], after: Mapping[Any, Any], shown: Mapping[int, Any]):
-        self.turn, self.before, self.after, self.shown = turn, before, after, shown
+    def __init__(self, iteration: int, before: Mapping[Any, Any], after: Mapping[Any, Any], shown: Mapping[int, Any]):
+        self.iteration, self.before, self.after, self.shown = iteration, before, after, shown
         self.takes: dict[Any, frozenset[Source]] = {}
-        self.plain: set[Any] = set()  # those takes that have to be the same in all rounds
+        self.plain: set[Any] = set()  # those takes that have to be the same in all iterations
         self._of: Any = None  # what is spoken of
         self._count = 0
-        self.sums: dict[int, list[Form]] = {}  # what the round computed, by what came out
+        self.sums: dict[int, list[Form]] = {}  # what the iteration computed, by what came out
         self.fetched: dict[Any, Fetch] = {}
 
     def begin(self, what: Any) -> None:
@@ -181,14 +181,14 @@ class RoundNumbers:
     def candidates(self, value: Any) -> frozenset[Source]:
         """Where a number may come from that is not computed of others."""
         found: set[Source] = {("name", name) for name, held in self.before.items() if is_content(held, value)}
-        if isinstance(value, Turn):
+        if isinstance(value, InductionVariable):
             value = value.first
         if isinstance(value, Expr):
             found.add(("constant", value.token, value))
         else:
             found.add(("constant", token_of(value), value))
         if type(value) is int:
-            found.add(("turn", value - self.turn))
+            found.add(("turn", value - self.iteration))
             found.update(("made", form) for form in self.sums.get(value, ()))
         return frozenset(found)
 
@@ -203,11 +203,11 @@ class RoundNumbers:
         return ("take", key)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """These numbers have to be the same in all rounds that go this way."""
+        """These numbers have to be the same in all iterations that go this arm."""
         self.plain.update(self.take(value)[1] for value in values)
 
     def hold_parts(self, expr: Any) -> None:
-        """What is in an expression of what variables hold has to be the same in all rounds."""
+        """What is in an expression of what variables hold has to be the same in all iterations."""
         if not isinstance(expr, Expr) or any(is_content(held, expr) for held in self.before.values()):
             if isinstance(expr, Expr) or type(expr) in (int, float):
                 self.hold((expr,))
@@ -216,7 +216,7 @@ class RoundNumbers:
                 self.hold_parts(arg)
 
     def form(self, expr: Any) -> Form:
-        """How a number is made of what the round was given. Raises UnlikeRounds."""
+        """How a number is made of what the iteration was given. Raises NotMergeable."""
         if isinstance(expr, Fetch) and expr.ref in self.shown:
             form = ("fetch", self.shown[expr.ref], expr.type, expr.index)
             self.fetched[form] = expr
@@ -225,17 +225,17 @@ class RoundNumbers:
             return ("apply", expr.func, *map(self.form, expr.args))
         if isinstance(expr, Apply | Fetch):
             return self._taken(self.candidates(expr))
-        if isinstance(expr, Expr) and not isinstance(expr, Read | Size | Turn):
-            raise UnlikeRounds
+        if isinstance(expr, Expr) and not isinstance(expr, Read | Size | InductionVariable):
+            raise NotMergeable
         return self.take(expr)
 
     def compute(self, plain: Plain) -> tuple[Any, bool | None]:
-        """Something computed with plain numbers; what is said of it, equal in all rounds that go this way, and what
+        """Something computed with plain numbers; what is said of it, equal in all iterations that go this arm, and what
         came out where numbers were compared."""
         func = None if plain.reals else _function_of(plain)
         if func is None:
             self.hold((*plain.operands, *plain.reals))
-            return ("plain", plain.told), None
+            return ("plain", plain.structure), None
         parts = [self.take(value) for value in plain.operands]
         if len(parts) == 1:
             parts.append(("literal", 0))
@@ -246,7 +246,7 @@ class RoundNumbers:
         return form, None
 
     def ends(self) -> dict[Any, frozenset[Source]]:
-        """Where what variables hold after the round may come from."""
+        """Where what variables hold after the iteration may come from."""
         found: dict[Any, frozenset[Source]] = {}
         for name, value in self.after.items():
             kept = any(is_content(held, value) for held in self.before.values())
@@ -256,7 +256,7 @@ class RoundNumbers:
             self.begin(("end", name))
             try:
                 found[name] = frozenset({("made", self.form(value))})
-            except UnlikeRounds:
+            except NotMergeable:
                 found[name] = frozenset()
         return found
 

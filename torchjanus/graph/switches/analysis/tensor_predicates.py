@@ -1,8 +1,8 @@
-"""Questions that the host could answer by the number of a round, asked of tensors: of that number, and of those with
-which it is compared.
+"""Questions that the host could answer by the number of an iteration, asked of tensors: of that number, and of those
+with which it is compared.
 
-A round of a loop is one operation for all rounds: what tells them apart has to be among what it is given. Knows trees
-that are settled (see ``choice_counting``), not rounds.
+An iteration of a loop is one operation for all iterations: what tells them apart has to be among what it is given.
+Knows trees that are settled (see ``switch_counting``), not iterations.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.carried_numbers import Tree
 from torchjanus.graph.switches.analysis.index_predicates import Question
 from torchjanus.trace.actions import Op
@@ -36,7 +36,7 @@ _FUNCTIONS: dict[Any, Any] = {
 
 @dataclass(slots=True)
 class Asking:
-    """Puts questions among the events of a way. ``begins``: the number of the first round."""
+    """Puts questions among the events of an arm. ``begins``: the number of the first iteration."""
 
     trace: Trace
     begins: int
@@ -45,7 +45,7 @@ class Asking:
     added: list[int] = field(default_factory=list)  # after how many of those each operation of a question comes
     # Of the question that is being asked:
     _place: Place = NOWHERE
-    _turn: TensorRef | None = None
+    _iteration: TensorRef | None = None
     _numbers: Mapping[Any, TensorRef] = field(default_factory=dict)
 
     def moved(self, after: int) -> int:
@@ -54,14 +54,14 @@ class Asking:
 
     def ask(self, tree: Tree, question: Question, numbered: Callable[[int], int]) -> None:
         """``tree``: what the question means; ``numbered``: its tensors by their number in the trace. Raises
-        UnlikeRounds."""
+        NotMergeable."""
         if tree[0] == "c" and not isinstance(tree[2], Expr):
-            return  # all rounds know
-        self._place, self._turn = question.place, TensorRef(numbered(question.ref.number))
+            return  # all iterations know
+        self._place, self._iteration = question.place, TensorRef(numbered(question.ref.number))
         self._numbers = {token: TensorRef(numbered(ref.number)) for token, ref in question.numbers}
         answer = self._value(tree)
         if not isinstance(answer, TensorRef):
-            raise UnlikeRounds
+            raise NotMergeable
         self.trace.events.append(Asserted(answer, question.outcome, self.operations + len(self.added), question.place))
 
     def _value(self, tree: Tree) -> Any:
@@ -69,27 +69,27 @@ class Asking:
             return self._number(tree[2])
         if tree[0] == "t":
             more = tree[1] - self.begins
-            return self._turn if not more else self._made(torch.add, (self._turn, more))
+            return self._iteration if not more else self._made(torch.add, (self._iteration, more))
         return self._applied(tree[1], [self._value(part) for part in tree[2:]])
 
     def _number(self, value: Any) -> Any:
-        """A number that is the same in all rounds."""
+        """A number that is the same in all iterations."""
         if isinstance(value, Apply):
             return self._applied(value.func, [self._number(arg) for arg in value.args])
         if not isinstance(value, Expr):
             return value
         if value.token not in self._numbers:
-            raise UnlikeRounds
+            raise NotMergeable
         return self._numbers[value.token]
 
     def _applied(self, function: Any, parts: list[Any]) -> Any:
         func = _FUNCTIONS.get(function)
         if func is None or not all(isinstance(part, TensorRef) or type(part) is int for part in parts):
-            raise UnlikeRounds
+            raise NotMergeable
         if function in (operator.mod, operator.floordiv) and (isinstance(parts[1], TensorRef) or not parts[1]):
-            raise UnlikeRounds  # by zero compiled code may end the whole program
+            raise NotMergeable  # by zero compiled code may end the whole program
         if not isinstance(parts[0], TensorRef):
-            parts[0] = self._made(torch.full_like, (self._turn, parts[0]))
+            parts[0] = self._made(torch.full_like, (self._iteration, parts[0]))
         return self._made(func, tuple(parts))
 
     def _made(self, func: Any, args: tuple[Any, ...]) -> TensorRef:

@@ -1,6 +1,6 @@
-"""Ways through a round of a loop as programs of tensors: what is carried on, and what is asked.
+"""Ways through an iteration of a loop as programs of tensors: what is carried on, and what is asked.
 
-Knows ways that are settled (see ``choices``), not the runs that they come from.
+Knows ways that are settled (see ``switches``), not the runs that they come from.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import dimensions_of, geometries
 from torchjanus.graph.ir.numbers import Numbers, split_numbers
 from torchjanus.graph.ir.program import Modes, Node, Program, Ref
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
-from torchjanus.graph.regions.switch import Choice, WayProgram
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.graph.regions.switch import ArmProgram, Switch
 from torchjanus.graph.switches.analysis.arms import Resolved
 from torchjanus.graph.switches.analysis.before_loop import map_values
 from torchjanus.graph.switches.analysis.index_predicates import Question
@@ -30,45 +30,45 @@ from torchjanus.trace.recipes import Constant, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
 
-__all__ = ["choice_of"]
+__all__ = ["switch_of"]
 
 
-def choice_of(
+def switch_of(
     resolved: Resolved, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
-) -> Choice:
+) -> Switch:
     """The ways as a function of torch. ``kinds``: what the carried variables and the fixed tensors are like;
-    ``questions``: what each way asks the number of the round, by the event; ``begins``: the number of the first. Raises
-    UnlikeRounds, Refused."""
-    ways = tuple(_program(resolved, n, kinds, questions[n], begins) for n in range(len(resolved.ways)))
-    return Choice(ways, len(resolved.carried))
+    ``questions``: what each arm asks the number of the iteration, by the event; ``begins``: the number of the first.
+    Raises NotMergeable, Refused."""
+    arms = tuple(_program(resolved, n, kinds, questions[n], begins) for n in range(len(resolved.arms)))
+    return Switch(arms, len(resolved.carried))
 
 
 def _program(
     resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]], questions: Mapping[int, Any], begins: int
-) -> WayProgram:
-    way, inputs = resolved.ways[number].seen, len(kinds)
+) -> ArmProgram:
+    arm, inputs = resolved.arms[number].seen, len(kinds)
     places: dict[Source, int] = {("name", name): place for place, name in enumerate(resolved.carried)}
     places.update((source, len(resolved.carried) + place) for place, source in enumerate(resolved.fixed))
 
     def numbered(tensor: int) -> int:
         return inputs + tensor if tensor >= 0 else places[resolved.takes[number][-tensor - 1]]
 
-    trace = Trace(tensors=[None] * (inputs + way.sizes), result=Constant(None))
+    trace = Trace(tensors=[None] * (inputs + arm.sizes), result=Constant(None))
     for place, kind in enumerate(kinds):
-        origin = Origin.parameter(f"input {place}")
-        trace.origins[place] = origin
-        trace.events.append(_found(origin, kind))
-    done = (event.modes for one in resolved.ways for event in one.seen.events if isinstance(event, Op))
+        access_path = AccessPath.parameter(f"input {place}")
+        trace.access_paths[place] = access_path
+        trace.events.append(_found(access_path, kind))
+    done = (event.modes for one in resolved.arms for event in one.seen.events if isinstance(event, Op))
     modes = next(done, None)
     if modes is None:
-        raise UnlikeRounds  # rounds that only ask have nothing to compute
+        raise NotMergeable  # iterations that only ask have nothing to compute
     asking = Asking(trace, begins, modes)
-    for position, event in enumerate(way.events):
+    for position, event in enumerate(arm.events):
         if isinstance(event, Question):
             asking.ask(questions[position], event, numbered)
         elif isinstance(event, Op | Asserted | Held):
             asking.operations += isinstance(event, Op)
-            trace.events.append(_renumbered(event, numbered, asking.moved, way.fetched, trace.fetched))
+            trace.events.append(_renumbered(event, numbered, asking.moved, arm.fetched, trace.fetched))
     ends = [inputs + one[1] if one[0] == "own" else places[one] for one in resolved.ends[number]]
     trace.recipes = {0: tuple(TensorOf(TensorRef(tensor)) for tensor in (*range(inputs), *ends))}
     work = Numbers([trace], frozenset())
@@ -77,9 +77,9 @@ def _program(
     builder = Builder(work, trace, [event for event in trace.events if isinstance(event, Op)])
     program = builder.build()
     if len(program.inputs) != inputs or program.slots:
-        raise UnlikeRounds
+        raise NotMergeable
     outputs = [program.outputs[builder.outputs["tensor", tensor]] for tensor in ends]
-    return WayProgram(*_asking(program, outputs, asking.modes))
+    return ArmProgram(*_asking(program, outputs, asking.modes))
 
 
 def _asking(program: Program, outputs: Sequence[Ref], modes: Modes) -> tuple[Program, tuple[bool, ...]]:
@@ -114,11 +114,11 @@ def _answer(asked: torch.Tensor) -> torch.Tensor:
     return asked.detach().reshape(()).ne(0)
 
 
-def _found(origin: Origin, kind: tuple[Any, ...]) -> Found:
+def _found(access_path: AccessPath, kind: tuple[Any, ...]) -> Found:
     size, stride, dtype, device, needs = kind
     example = torch.empty_strided(size, stride, dtype=dtype, device=device)
     detail = ("Tensor", str(dtype).removeprefix("torch."), size, stride, str(device), needs, True)
-    return Found(origin, example, "tensor", detail)
+    return Found(access_path, example, "tensor", detail)
 
 
 def _renumbered(

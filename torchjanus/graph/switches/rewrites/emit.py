@@ -1,6 +1,6 @@
-"""Writes a run anew with one operation in the place of each round of a loop in which tensors decide.
+"""Writes a run anew with one operation in the place of each iteration of a loop in which tensors decide.
 
-All rounds are alike then, whichever way they went. Knows nothing of what becomes of the loop.
+All iterations are alike then, whichever way they went. Knows nothing of what becomes of the loop.
 """
 
 from __future__ import annotations
@@ -12,67 +12,67 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.analysis.tensor_termination import is_question
-from torchjanus.graph.regions.switch import Choice
+from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, Flows
 from torchjanus.graph.switches.analysis.after_loop import After
 from torchjanus.graph.switches.analysis.arm_effects import Acting
-from torchjanus.graph.switches.analysis.arms import Choices, Resolved, Resolving
+from torchjanus.graph.switches.analysis.arms import Resolved, Resolving, SwitchSites
 from torchjanus.graph.switches.analysis.effects import is_shown, with_shown
 from torchjanus.graph.switches.analysis.evidence import are_known, limits_of
-from torchjanus.graph.switches.analysis.index_predicates import NUMBER, TURN
-from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, rounds_in, subject_of
+from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER
+from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, iterations_in, subject_of
 from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, without_filled
 from torchjanus.graph.switches.analysis.numbers import Held
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
-from torchjanus.graph.switches.rewrites.arm_programs import choice_of
+from torchjanus.graph.switches.rewrites.arm_programs import switch_of
 from torchjanus.graph.switches.rewrites.later_uses import apart, operations_in
 from torchjanus.graph.switches.rewrites.numbering import Numbering
 from torchjanus.graph.switches.rewrites.positions import Placing
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace, Trips
 from torchjanus.trace.facts import Asserted, Found
-from torchjanus.trace.rounds import Frames, Rounds
+from torchjanus.trace.loop_records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Size
 
-__all__ = ["with_choices"]
+__all__ = ["with_switches"]
 
 MOST = 4  # conditions
 _NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
-def with_choices(trace: Trace, frames: Frames, known: list[Choices]) -> Trace:
-    """The run with the rounds of this loop as choices. ``known``: what earlier runs have shown of it, under one
-    condition or another. Raises UnlikeRounds where they are not, or not yet."""
+def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Trace:
+    """The run with the iterations of this loop as choices. ``known``: what earlier runs have shown of it, under one
+    condition or another. Raises NotMergeable where they are not, or not yet."""
     check_unseen(trace, frames)
     lists = filled_in(trace, frames)
     frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
     held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
     left = check_states(frames)
-    rounds = rounds_in(trace, frames, held, lists)
-    choices = next((one for one in known if one.fits(rounds, left)), None)
-    if choices is None:
-        choices = Choices()
-        known[:] = [choices, *known[: MOST - 1]]
-    choices.learn(rounds, left)
-    choices.places.update(held.origins)
-    taken = choices.ways_of(rounds)
+    iterations = iterations_in(trace, frames, held, lists)
+    switches = next((one for one in known if one.fits(iterations, left)), None)
+    if switches is None:
+        switches = SwitchSites()
+        known[:] = [switches, *known[: MOST - 1]]
+    switches.learn(iterations, left)
+    switches.places.update(held.access_paths)
+    taken = switches.arms_of(iterations)
     proven = (
-        [one for one in choices.ways if choices.leaves_all(one)]
+        [one for one in switches.arms if switches.leaves_all(one)]
         if frames.region
-        else choices.proven(frames.count is not None)
+        else switches.proven(frames.count is not None)
     )
-    if len(proven) < (2 if frames.count is None else 1) or any(way not in proven for way in taken):
-        raise UnlikeRounds  # of rounds whose number is the same in all runs one way alone is no reason
-    acting = Acting(proven, taken, rounds, held, lists)
-    after = After(trace, frames, choices, Resolving(proven, frames.states[0]), acting)
-    return _Writing(trace, frames, choices, after, taken, acting).trace()
+    if len(proven) < (2 if frames.count is None else 1) or any(arm not in proven for arm in taken):
+        raise NotMergeable  # of iterations whose number is the same in all runs one arm alone is no reason
+    acting = Acting(proven, taken, iterations, held, lists)
+    after = After(trace, frames, switches, Resolving(proven, frames.states[0]), acting)
+    return _Writing(trace, frames, switches, after, taken, acting).trace()
 
 
 def _made(trace: Trace, frames: Frames) -> set[int]:
-    """The tensors that the rounds have made."""
+    """The tensors that the iterations have made."""
     events = trace.events[frames.starts[0] : frames.end]
     return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
 
@@ -85,17 +85,17 @@ class _Writing(Placing):
     def trace(self) -> Trace:
         self.rest()  # what is taken after the loop
         self.check_leaving()
-        self.wanted.update((name, None) for way in self.acting.ways for name in way.seen.ends if is_shown(name))
+        self.wanted.update((name, None) for arm in self.acting.arms for name in arm.seen.ends if is_shown(name))
         self.acting.want(self.counted)
         resolved = self.after.resolving.resolved(self.wanted)
         given, events = self._given(resolved)
         kinds = [self._kind(resolved, place, given) for place in range(len(given))]
-        choice = self._choice(resolved, kinds)
-        self.flow = self._flow(choice, resolved, kinds, given)
+        switch = self._switch(resolved, kinds)
+        self.flow = self._flow(switch, resolved, kinds, given)
         events += self._gates(resolved, given)
-        starts, rounds = self._rounds(resolved, choice, given, self.before + operations_in(events))
-        check = self._check(self.before + operations_in(events) + operations_in(rounds), resolved)
-        self.shift = operations_in(events) + operations_in(rounds) + operations_in(check) - self.inside
+        starts, iterations = self._iterations(resolved, switch, given, self.before + operations_in(events))
+        check = self._check(self.before + operations_in(events) + operations_in(iterations), resolved)
+        self.shift = operations_in(events) + operations_in(iterations) + operations_in(check) - self.inside
         self.after.context, self.recipes, self.fetched = 0, dict(self.shown), dict(self.acting.fetched)
         self.results = self._results
         rest, result = self.rest()
@@ -103,11 +103,11 @@ class _Writing(Placing):
         leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
         hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
         tail = [*rest[:leading], *check, *rest[leading:]]
-        places = self.places_anew(len(events), len(rounds), len(check), leading)
+        places = self.places_anew(len(events), len(iterations), len(check), leading)
         kept = [
             not (isinstance(event, Fact) and not is_question(event) and subject_of(event) in hoisted) for event in tail
         ]
-        head = [*old.events[:start], *events, *rounds]
+        head = [*old.events[:start], *events, *iterations]
         dropped = [0, *itertools.accumulate(not one for one in kept)]
 
         def place(position: int) -> int:
@@ -119,14 +119,16 @@ class _Writing(Placing):
         new_starts = tuple(first + one for one in starts)
         found = [
             replace(one, starts=tuple(map(place, one.starts)), end=place(one.end))
-            for one in old.rounds
+            for one in old.iterations
             if one.end <= start or (one.starts and one.starts[0] >= self.end)
         ]
         if count is not None:
             counters = (*counters, *((one, 1) for one in sorted(self.acting.offsets) if (one, 1) not in counters))
             begins, back = self.frames.begins, self.frames.back
             unpinned = self.frames.unpinned
-            found.append(Rounds(new_starts, len(head), count, counters, begins=begins, back=back, unpinned=unpinned))
+            found.append(
+                LoopInstance(new_starts, len(head), count, counters, begins=begins, back=back, unpinned=unpinned)
+            )
         fetched = {
             token: value
             for token, value in old.fetched.items()
@@ -136,14 +138,14 @@ class _Writing(Placing):
             old,
             events=[*head, *(event for event, stays in zip(tail, kept, strict=True) if stays)],
             tensors=self.tensors,
-            origins=self.origins,
+            access_paths=self.access_paths,
             memory=self.memory,
             kinds=self.kinds,
             result=result,
             recipes=self.recipes,
             fetched={**fetched, **self.fetched},
-            rounds=sorted(found, key=lambda rounds: rounds.starts[:1]),
-            turns=list(self.turns_anew(place, new_starts)),
+            iterations=sorted(found, key=lambda iterations: iterations.starts[:1]),
+            loop_records=list(self.renumbered_iterations(place, new_starts)),
             plain=list(self.plain_anew(place)),
             peeked=[(place(position), number) for position, number in old.peeked],
             reread=[(place(position), where) for position, where in old.reread],
@@ -153,29 +155,30 @@ class _Writing(Placing):
             measured=place(old.measured) if old.measured >= 0 else old.measured,
             frames=[*self.frames_anew(place)],
             loops=[],
-            alive=[*old.alive, old, choice],
+            alive=[*old.alive, old, switch],
         )
         return Numbering(made).trace()
 
     def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
-        """What the first round is given, where it does not change from round to round, and what is found for it."""
+        """What the first iteration is given, where it does not change from iteration to iteration, and what is found
+        for it."""
         old = self.old
         known = {subject_of(event) for event in old.events[: self.start] if isinstance(event, Fact)}
         latest = {subject_of(event): event for event in old.events[self.start :] if isinstance(event, Fact)}
-        numbers = {origin.token: number for number, origin in self.origins.items()}
-        inputs = {id(self.tensors[number]): number for number in self.origins}
+        numbers = {access_path.token: number for number, access_path in self.access_paths.items()}
+        inputs = {id(self.tensors[number]): number for number in self.access_paths}
         events = []
-        for subject, fact in self.choices.facts.items():
+        for subject, fact in self.switches.facts.items():
             if subject in known:
                 continue
             fact = latest.get(subject, fact)
             events.append(fact)
-            if isinstance(fact, Found) and fact.kind == "tensor" and fact.origin.token not in numbers:
+            if isinstance(fact, Found) and fact.kind == "tensor" and fact.access_path.token not in numbers:
                 if id(fact.value) in inputs:  # another path to a tensor that was found before
-                    numbers[fact.origin.token] = inputs[id(fact.value)]
+                    numbers[fact.access_path.token] = inputs[id(fact.value)]
                     continue
-                number = numbers[fact.origin.token] = inputs[id(fact.value)] = self.new()
-                self.origins[number], self.tensors[number] = fact.origin, fact.value
+                number = numbers[fact.access_path.token] = inputs[id(fact.value)] = self.new()
+                self.access_paths[number], self.tensors[number] = fact.access_path, fact.value
                 self.kinds[number] = _kind(fact.value)
         initial = self.frames.states[0]
         given: list[Any] = []
@@ -188,7 +191,7 @@ class _Writing(Placing):
         for source in resolved.fixed:
             if source[0] == "name":
                 given.append(self._held(initial.get(source[1])))
-            elif source == TURN:
+            elif source == ITERATION:
                 given.append(self._number(events, _zeros, "nothing", *_NUMBER[:4]))
             elif source[0] == NUMBER:
                 given.append(self._number(events, _whole, "whole", self._compared(source[1])))
@@ -212,19 +215,19 @@ class _Writing(Placing):
         return number
 
     def _compared(self, token: Any) -> Any:
-        """A number of the host with which rounds compare theirs. Raises UnlikeRounds where it is not known."""
-        if token not in self.choices.compared:
-            raise UnlikeRounds
-        expr = self.choices.compared[token]
+        """A number of the host with which iterations compare theirs. Raises NotMergeable where it is not known."""
+        if token not in self.switches.compared:
+            raise NotMergeable
+        expr = self.switches.compared[token]
         if isinstance(expr, Size):  # of a tensor from before the loop
             self.acting.fetched[expr.token] = self.kinds[expr.ref][0][expr.dim]
         return expr
 
     def _nothing(self, name: Any) -> Op:
-        """What stands for a variable that each round makes, before the first."""
+        """What stands for a variable that each iteration makes, before the first."""
         like = self.frames.states[1].get(name, ("", -1))[1]
         if like not in self.kinds and not is_shown(name):
-            raise UnlikeRounds
+            raise NotMergeable
         size, stride, dtype, device, _ = name[1] if is_shown(name) else self.kinds[like]
         number = self.new()
         self.kinds[number] = (size, stride, dtype, device, False)
@@ -235,7 +238,7 @@ class _Writing(Placing):
     @staticmethod
     def _held(value: Any) -> int:
         if value is None or value[0] != "tensor" or value[1] < 0:
-            raise UnlikeRounds
+            raise NotMergeable
         return int(value[1])
 
     def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -246,58 +249,58 @@ class _Writing(Placing):
             numbers = [value[1] for s in self.frames.states if (value := s.get(name)) and value[0] == "tensor"]
             kinds = [self.kinds[number] for number in numbers if number in self.kinds]
             if not kinds or len({kind[:1] + kind[2:4] for kind in kinds}) > 1:
-                raise UnlikeRounds
+                raise NotMergeable
             return (*kinds[-1][:4], any(kind[4] for kind in kinds))
         number = given[place]
-        if resolved.fixed[place - len(resolved.carried)] == TURN:
+        if resolved.fixed[place - len(resolved.carried)] == ITERATION:
             return _NUMBER
         if number is None or resolved.fixed[place - len(resolved.carried)][0] == "indexed":
-            number = self._of_round(resolved.fixed[place - len(resolved.carried)], 0)
+            number = self._of_iteration(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
-            raise UnlikeRounds
+            raise NotMergeable
         return self.kinds[number]
 
-    def _of_round(self, source: Source, turn: int) -> int:
-        """The tensor that is this round's own."""
+    def _of_iteration(self, source: Source, iteration: int) -> int:
+        """The tensor that is this iteration's own."""
         if source[0] == "indexed":
             return int(self.picking(source)[0].op.outs[0].number)
-        return self.known.tensor(("row", source[1], turn + source[2]), {})
+        return self.known.tensor(("row", source[1], iteration + source[2]), {})
 
-    def _choice(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Choice:
+    def _switch(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Switch:
         questions, begins = self.acting.questions, self.frames.begins
         asked = tuple(tuple(some.items()) for some in questions)
         key = (resolved.key, tuple((*kind[:4],) for kind in kinds), asked, begins)
-        known: Choice | None = self.choices.built.get(key)
+        known: Switch | None = self.switches.built.get(key)
         if known is None:
-            for other in self.choices.built.values():
+            for other in self.switches.built.values():
                 other.stale = True
-            known = self.choices.built[key] = choice_of(resolved, kinds, questions, begins)
+            known = self.switches.built[key] = switch_of(resolved, kinds, questions, begins)
         return known
 
     def _flow(
-        self, choice: Choice, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
+        self, switch: Switch, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
     ) -> Flow | None:
-        """What has to be asked about gradients, if it depends on the ways who gets one."""
+        """What has to be asked about gradients, if it depends on the arms who gets one."""
         places = {name: place for place, name in enumerate(resolved.carried)}
         last, each = (
             frozenset(places[name] for name in names) for names in (self.graded & {*self.lasts}, self.columns)
         )
         key = (last, each)
-        if key not in choice.flowing:
-            flows = Flows(choice.flows(kinds), last, each)
+        if key not in switch.flowing:
+            flows = Flows(switch.flows(kinds), last, each)
             asked = [
                 i for i in sorted(flows.uncertain() | flows.dependent()) if given[i] is None or self.kinds[given[i]][4]
             ]
             asked = [i for i in asked if given[i] is not None or kinds[i][4]]
-            choice.flowing[key] = Flow(flows, tuple(asked)) if asked else None
-        found: Flow | None = choice.flowing[key]
+            switch.flowing[key] = Flow(flows, tuple(asked)) if asked else None
+        found: Flow | None = switch.flowing[key]
         return found
 
     def _gates(self, resolved: Resolved, given: list[Any]) -> list[Any]:
-        """What may get a gradient or none goes through a gate before the rounds."""
+        """What may get a gradient or none goes through a gate before the iterations."""
         events = list[Any]()
         for index in () if self.flow is None else self.flow.asked:
-            if given[index] is None:  # each round's own
+            if given[index] is None:  # each iteration's own
                 given[index] = self.order(resolved.fixed[index - len(resolved.carried)], events)
             number = self.new(given[index])
             args, outs = (TensorRef(given[index]),), (TensorRef(number),)
@@ -307,8 +310,8 @@ class _Writing(Placing):
         self.gated = [] if self.flow is None else [given[index] for index in self.flow.asked]
         return events
 
-    def _rounds(
-        self, resolved: Resolved, choice: Choice, given: Sequence[Any], before: int
+    def _iterations(
+        self, resolved: Resolved, switch: Switch, given: Sequence[Any], before: int
     ) -> tuple[list[int], list[Any]]:
         """``before``: how many operations come before them."""
         frames, old = self.frames, self.old
@@ -317,50 +320,50 @@ class _Writing(Placing):
         draws, checks = any(op.draws for op in operations), any(op.checks for op in operations)
         current = list(given[: len(resolved.carried)])
         starts, events = list[int](), list[Any]()
-        self._results, self._ways = list[dict[Any, int]](), list[int]()
-        for turn in range(len(frames.starts)):
+        self._results, self._arms = list[dict[Any, int]](), list[int]()
+        for iteration in range(len(frames.starts)):
             starts.append(len(events))
             fixed = []
             for source, tensor in zip(resolved.fixed, given[len(resolved.carried) :], strict=True):
                 if source[0] == "indexed":
-                    events.append(self.row(source, turn, tensor))
+                    events.append(self.row(source, iteration, tensor))
                     tensor = events[-1].outs[0].number
-                elif source == TURN:
-                    events.append(self._turn(tensor, turn))
+                elif source == ITERATION:
+                    events.append(self._iteration(tensor, iteration))
                     tensor = events[-1].outs[0].number
                 elif source[0] == "row":
-                    tensor = self._of_round(source, turn)
+                    tensor = self._of_iteration(source, iteration)
                 fixed.append(tensor)
-            likes = [frames.states[turn + 1].get(name, (None, None))[1] for name in resolved.carried]
+            likes = [frames.states[iteration + 1].get(name, (None, None))[1] for name in resolved.carried]
             outs = [self.new(like) for like in likes]
             self.kinds.update((o, n[1]) for o, n in zip(outs, resolved.carried, strict=True) if is_shown(n))
-            self._ways.append(self.new())
+            self._arms.append(self.new())
             args = tuple(TensorRef(number) for number in (*current, *fixed))
-            made = tuple(TensorRef(number) for number in (*outs, self._ways[-1]))
-            events.append(Op(choice, "choice", args, {}, made, modes, frames.place, draws, checks))
+            made = tuple(TensorRef(number) for number in (*outs, self._arms[-1]))
+            events.append(Op(switch, "choice", args, {}, made, modes, frames.place, draws, checks))
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
             after = before + operations_in(events)
-            told, way, results = frames.told(turn), self._ways[-1], self._results[-1]
-            for effect, recipes in self.acting.round(turn, told, way, results, after):
+            merged, arm, results = frames.normalized(iteration), self._arms[-1], self._results[-1]
+            for effect, recipes in self.acting.round(iteration, merged, arm, results, after):
                 events.append(effect)
                 self.shown[id(effect)] = recipes
         return starts, events
 
-    def _turn(self, zero: int, turn: int) -> Op:
-        """A tensor with the number of the round."""
+    def _iteration(self, zero: int, iteration: int) -> Op:
+        """A tensor with the number of the iteration."""
         number = self.new(zero)
-        args = (TensorRef(zero), turn + self.frames.begins)
+        args = (TensorRef(zero), iteration + self.frames.begins)
         modes = replace(self.modes(), grad=False)
         return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     def _check(self, after: int, resolved: Resolved) -> list[Any]:
-        """All rounds went one of the ways that are known, and of gradients is what was seen."""
+        """All iterations went one of the arms that are known, and of gradients is what was seen."""
         place, flow = self.frames.place, self.flow
         quiet = replace(self.modes(), grad=False)
         stacked, known = self.new(), self.new()
-        rows = [TensorRef(number) for number in self._ways]
-        limits = ((), (), ()) if self.frames.region else limits_of(resolved.ways, self.frames.begun)
+        rows = [TensorRef(number) for number in self._arms]
+        limits = ((), (), ()) if self.frames.region else limits_of(resolved.arms, self.frames.begun)
         events: list[Any] = [
             Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
             Op(are_known, "are known", (TensorRef(stacked), *limits), {}, (TensorRef(known),), quiet, place),
@@ -372,8 +375,8 @@ class _Writing(Placing):
             return events
         reached = TensorRef(self.new())
         events.append(Op(flow.reach, "reached", (TensorRef(stacked),), {}, (reached,), quiet, place))
-        ways = [resolved.ways.index(way) for way in self.taken]
-        for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(ways), strict=True)):
+        arms = [resolved.arms.index(arm) for arm in self.taken]
+        for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(arms), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
             events.append(Asserted(one, outcome, after + operations_in(events), apart(place, 1 + position)))

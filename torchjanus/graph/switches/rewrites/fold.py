@@ -1,4 +1,5 @@
-"""Tells runs in whose loops tensors decide as if all rounds of such a loop were alike, as soon as that can be known.
+"""Tells runs in whose loops tensors decide as if all iterations of such a loop were alike, as soon as that can be
+known.
 
 Remembers what earlier runs have shown of each loop. Knows traces, not programs.
 """
@@ -9,46 +10,46 @@ from collections import Counter, OrderedDict
 from typing import Any
 
 from torchjanus.core.errors import Place, Refused
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
-from torchjanus.graph.loops.rewrites.fold import is_told_in_brief
+from torchjanus.graph.loops.rewrites.fold import is_one_iteration_form
 from torchjanus.graph.loops.rewrites.lists import listed
 from torchjanus.graph.loops.rewrites.sums import begun
-from torchjanus.graph.switches.analysis.arms import Choices
+from torchjanus.graph.switches.analysis.arms import SwitchSites
 from torchjanus.graph.switches.analysis.before_loop import Before
 from torchjanus.graph.switches.analysis.iterations import is_decided
-from torchjanus.graph.switches.rewrites.emit import with_choices
+from torchjanus.graph.switches.rewrites.emit import with_switches
 from torchjanus.graph.switches.rewrites.host_decisions import hosted
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 
-__all__ = ["Teller"]
+__all__ = ["Merger"]
 
 MOST = 32  # loops
-# ``if`` statements that tensors decide one way and the other, of which each way through all of them has a graph of its
+# ``if`` statements that tensors decide one arm and the other, of which each arm through all of them has a graph of its
 # own: as many as two to the power of these, but without a choice among what is computed, and so faster.
 APART = 3
 
 
-class Teller:
+class Merger:
     """What is known of the loops of one function."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[Any, list[Choices]] = OrderedDict()
+        self._known: OrderedDict[Any, list[SwitchSites]] = OrderedDict()
         self._begun: set[Place] = set()  # where sums were seen to begin with a number
         self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
-        self._counts: dict[Place, set[int]] = {}  # how many rounds each loop had
+        self._counts: dict[Place, set[int]] = {}  # how many iterations each loop had
         self._leaving: set[Place] = set()  # questions to tensors by which loops were left
 
     def learn(self, trace: Trace) -> None:
         """See how tensors have decided in the regions of a run, by which questions they have ended loops, and how long
         its loops are."""
-        for rounds in untils(trace):
-            last = trace.events[rounds.end - 1]
-            if isinstance(last, Asserted | Held) and last.outcome != rounds.count.go:  # type: ignore[union-attr]
+        for iterations in untils(trace):
+            last = trace.events[iterations.end - 1]
+            if isinstance(last, Asserted | Held) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
                 self._leaving.add(last.place)
         for frames in trace.frames:
             known = self._counts.setdefault(frames.place, set())
@@ -59,17 +60,18 @@ class Teller:
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
             first = next(asked, None)
             if isinstance(first, Asserted | Held):
-                key = (frames.place, met[frames.place])  # the same statement, in another round, decides by itself
+                key = (frames.place, met[frames.place])  # the same statement, in another iteration, decides by itself
                 met[frames.place] += 1
                 self._outcomes.setdefault(key, set()).add(bool(first.outcome))
 
     @property
     def _joins(self) -> bool:
-        """Whether so many regions go both ways that graphs for all ways would be too many."""
+        """Whether so many regions go both arms that graphs for all arms would be too many."""
         return sum(len(outcomes) > 1 for outcomes in self._outcomes.values()) > APART
 
     def decides(self, trace: Trace) -> bool:
-        """Whether tensors decide in rounds of a loop of the run, or in so many regions that they are told as such."""
+        """Whether tensors decide in iterations of a loop of the run, or in so many regions that they are told as
+        such."""
         return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
 
     def _is_decided(self, frames: Frames, trace: Trace) -> bool:
@@ -77,39 +79,39 @@ class Teller:
         return is_decided(frames, trace, changing) and not self._is_left(frames, trace)
 
     def _is_left(self, frames: Frames, trace: Trace) -> bool:
-        """Whether nothing is asked in the rounds but whether to leave the loop, as some run has done, and the run can
-        be told like that one: one graph is for both, then."""
+        """Whether nothing is asked in the iterations but whether to leave the loop, as some run has done, and the run
+        can be told like that one: one graph is for both, then."""
         asked = [position for position in trace.changed if frames.starts[0] <= position < frames.end]
         places = {trace.events[position].place for position in asked}
         if len(asked) != len(frames.starts) or len(places) != 1 or not places <= self._leaving:
             return False
-        return is_told_in_brief(trace, max(asked) + 1)
+        return is_one_iteration_form(trace, max(asked) + 1)
 
     def _frames(self, trace: Trace) -> list[Frames]:
         joins = self._joins
         return [frames for frames in trace.frames if joins or not frames.region]
 
-    def tell(self, trace: Trace) -> Trace:
+    def merge(self, trace: Trace) -> Trace:
         """The run with such loops told alike; itself where none can be."""
         if not self.decides(trace):
             return trace
-        told, passed = listed(trace), 0
-        ranges = [(one.starts[0], one.end) for one in told.rounds if one.starts]
-        told = apart(told, [*ranges, *((one.starts[0], one.end) for one in told.frames if one.starts)])
+        merged, passed = listed(trace), 0
+        ranges = [(one.starts[0], one.end) for one in merged.iterations if one.starts]
+        merged = apart(merged, [*ranges, *((one.starts[0], one.end) for one in merged.frames if one.starts)])
         done = False
-        while (loop := self._next(told, passed)) is not None:
-            summed, loop = begun(told, loop, self._begun)
+        while (loop := self._next(merged, passed)) is not None:
+            summed, loop = begun(merged, loop, self._begun)
             try:
                 summed, loop = hosted(*filled(summed, loop))
-                told = with_choices(summed, loop, self._choices(summed, loop))
-            except (UnlikeRounds, Refused):
+                merged = with_switches(summed, loop, self._switches(summed, loop))
+            except (NotMergeable, Refused):
                 passed += 1
             else:
                 passed, done = 0, True
-        return told if done else trace
+        return merged if done else trace
 
     def _next(self, trace: Trace, passed: int) -> Frames | None:
-        """The first loop in which tensors decide, and no other goes round, after those that were passed by; behind the
+        """The first loop in which tensors decide, and no other iterates, after those that were passed by; behind the
         loops come regions, the outermost first."""
         deciding = [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
         loops = [frames for frames in deciding if not frames.region]
@@ -120,11 +122,11 @@ class Teller:
         order = [*inner, *regions]
         return order[passed] if passed < len(order) else None
 
-    def _choices(self, trace: Trace, loop: Frames) -> list[Choices]:
+    def _switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
         """What is known of the loop, where what led to it was the same."""
-        way = (loop.place, Before(trace, loop).token)
-        found = self._known.setdefault(way, [])
-        self._known.move_to_end(way)
+        arm = (loop.place, Before(trace, loop).token)
+        found = self._known.setdefault(arm, [])
+        self._known.move_to_end(arm)
         while len(self._known) > MOST:
             self._known.popitem(last=False)
         return found

@@ -1,7 +1,7 @@
 """Writes a run anew in which the host decides by chance: the draws come before the loop, the decisions are tensors'.
 
-How many rounds there are may change where one call gives all that is drawn (``Several``). Knows what is drawn and asked
-(see ``choice_hosted``), not how that was found.
+How many iterations there are may change where one call gives all that is drawn (``Several``). Knows what is drawn and
+asked (see ``switch_hosted``), not how that was found.
 """
 
 from __future__ import annotations
@@ -12,43 +12,43 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Found, Held
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
 
 __all__ = ["Drawn", "Draws", "hosting"]
 
-MOST = 64  # by which number the first round may go
+MOST = 64  # by which number the first iteration may go
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Stands for the number that the round's call of this order gave."""
+    """Stands for the number that the iteration's call of this order gave."""
 
     order: int
 
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the host draws in a loop. ``externs``: of each round the positions of its calls, ``given``: of each call
+    """What the host draws in a loop. ``externs``: of each iteration the positions of its calls, ``given``: of each call
     where its number is found; ``asked``: what is asked of numbers, by place, in terms of ``Drawn``; ``held``: of each
-    event that asks, which of these it is, and in which round; ``first``: reads of what was there before that are told
-    before the loop."""
+    event that asks, which of these it is, and in which iteration; ``first``: reads of what was there before that are
+    told before the loop."""
 
     externs: tuple[tuple[int, ...], ...]
-    given: dict[tuple[int, int], Origin]
+    given: dict[tuple[int, int], AccessPath]
     asked: dict[Any, tuple[Any, Place]]
     held: dict[int, tuple[Any, int]]
     first: tuple[int, ...]
 
     @property
-    def origins(self) -> frozenset[Origin]:
+    def access_paths(self) -> frozenset[AccessPath]:
         """Where what is drawn is found."""
         return frozenset(self.given.values())
 
@@ -85,7 +85,11 @@ def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
     given = [tuple(r.token for r in old.recipes.get(id(old.events[at]), ())) for some in draws.externs for at in some]
     if not several or later or len(set(given)) > 1 or not 0 <= frames.begins <= MOST:
         return Hosting(old, frames, draws)
-    kinds = {type(event.value) for event in old.events if isinstance(event, Found) and event.origin in draws.origins}
+    kinds = {
+        type(event.value)
+        for event in old.events
+        if isinstance(event, Found) and event.access_path in draws.access_paths
+    }
     (kind, *others) = kinds
     if others or kind not in (float, int) or not all(_is_compared(form, kind) for form, _ in draws.asked.values()):
         return Hosting(old, frames, draws)
@@ -93,7 +97,7 @@ def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
 
 
 def _is_compared(form: Any, kind: type) -> bool:
-    """Whether a drawn number is compared with one that no rounds make, and tensors would give Python's answer."""
+    """Whether a drawn number is compared with one that no iterations make, and tensors would give Python's answer."""
     if not isinstance(form, Apply) or form.func not in _COMPARING:
         return False
     other = [arg for arg in form.args if not isinstance(arg, Drawn)]
@@ -110,7 +114,7 @@ class Hosting(Adding):
     """Writes the run anew with the draws before the loop, each as the call that it is."""
 
     dtype = torch.int64  # of answers
-    skipped = 0  # answers that no round takes, before those that they do
+    skipped = 0  # answers that no iteration takes, before those that they do
 
     def __init__(self, old: Trace, frames: Frames, draws: Draws) -> None:
         super().__init__(old)
@@ -118,9 +122,9 @@ class Hosting(Adding):
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         self.within = False
         self.count = len(frames.starts)
-        self.origins = dict(old.origins)
+        self.access_paths = dict(old.access_paths)
         self.modes = replace(next(event.modes for event in old.events if isinstance(event, Op)), grad=False)
-        self._words = {origin.token: ("drawn", order) for (_, order), origin in draws.given.items()}
+        self._words = {access_path.token: ("drawn", order) for (_, order), access_path in draws.given.items()}
 
     @property
     def inserted(self) -> int:
@@ -134,7 +138,11 @@ class Hosting(Adding):
     def trace(self) -> Trace:
         old, draws, frames = self.old, self.draws, self.frames
         gone = {at for some in draws.externs for at in some} | set(draws.first)
-        gone |= {at for at in range(self.at, frames.end) if getattr(old.events[at], "origin", None) in draws.origins}
+        gone |= {
+            at
+            for at in range(self.at, frames.end)
+            if getattr(old.events[at], "access_path", None) in draws.access_paths
+        }
         ahead = self.drawn(gone)
         rows: dict[Any, int] = {}
         for key, (form, place) in draws.asked.items():
@@ -160,25 +168,25 @@ class Hosting(Adding):
             if position in gone:
                 continue
             if position in draws.held:
-                key, turn = draws.held[position]
-                ref = TensorRef(rows[key] + turn)
+                key, iteration = draws.held[position]
+                ref = TensorRef(rows[key] + iteration)
                 event = Asserted(ref, event.outcome, operations + self.inserted, event.place)  # type: ignore[union-attr]
             else:
                 operations += isinstance(event, Op)
                 event = self.event(event, operations)
             events.append(event)
         places.append(len(events))
-        # A loop around this one goes round before the draws.
+        # A loop around this one iterates before the draws.
         changes = self.moved(
             lambda at, end: at if at == self.at and end > frames.end else places[at], places.__getitem__
         )
         starts = tuple(places[at] for at in frames.starts)
-        changes["rounds"] = [one for one in changes["rounds"] if one.starts != starts]
-        changes["plain"] = [replace(one, told=self._said(one.told)) for one in changes["plain"]]
+        changes["iterations"] = [one for one in changes["iterations"] if one.starts != starts]
+        changes["plain"] = [replace(one, structure=self._said(one.structure)) for one in changes["plain"]]
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])
-        made = self.made(events, origins=self.origins, **changes)
-        # What was asked right before the loop comes before what is added, and may be asked by the rounds as well.
+        made = self.made(events, access_paths=self.access_paths, **changes)
+        # What was asked right before the loop comes before what is added, and may be asked by the iterations as well.
         self.within = False
         fetched = {self.token(token): value for token, value in old.fetched.items()}
         pins = {self._pinned(token): times for token, times in old.pins.items()}
@@ -194,35 +202,37 @@ class Hosting(Adding):
         return [self.old.events[at] for at in sorted(gone)]
 
     def asking(self, form: Any, place: Place) -> Op:
-        """What is asked of the numbers of all rounds."""
-        asked = tuple(Apply(int, (self._of(form, turn),)) for turn in range(self.count))
+        """What is asked of the numbers of all iterations."""
+        asked = tuple(Apply(int, (self._of(form, iteration),)) for iteration in range(self.count))
         return Op(_answers, "answers", asked, {}, (), self.modes, place)
 
     def framed(self, frames: Frames) -> Frames:
-        """The loop: as many rounds have to be drawn for as there are."""
+        """The loop: as many iterations have to be drawn for as there are."""
         return replace(frames, count=None)
 
-    def _of(self, form: Any, turn: int) -> Any:
+    def _of(self, form: Any, iteration: int) -> Any:
         if isinstance(form, Drawn):
-            return Read(self.draws.given[turn, form.order])
-        return Apply(form.func, tuple(self._of(one, turn) for one in form.args)) if isinstance(form, Apply) else form
+            return Read(self.draws.given[iteration, form.order])
+        return (
+            Apply(form.func, tuple(self._of(one, iteration) for one in form.args)) if isinstance(form, Apply) else form
+        )
 
-    def _said(self, told: Any) -> Any:
-        """What was computed with plain numbers, in words that are the same in all rounds."""
-        if not isinstance(told, tuple):
-            return told
-        return self._words[told] if told in self._words else tuple(map(self._said, told))
+    def _said(self, merged: Any) -> Any:
+        """What was computed with plain numbers, in words that are the same in all iterations."""
+        if not isinstance(merged, tuple):
+            return merged
+        return self._words[merged] if merged in self._words else tuple(map(self._said, merged))
 
 
 class _AnyNumber(Hosting):
-    """The same with one call for all draws, which may be as many as there are rounds."""
+    """The same with one call for all draws, which may be as many as there are iterations."""
 
     dtype = torch.bool
 
     def __init__(self, old: Trace, frames: Frames, draws: Draws, kind: type) -> None:
         super().__init__(old, frames, draws)
         self.kind = kind
-        self.skipped = frames.begins  # each round takes the element of its number
+        self.skipped = frames.begins  # each iteration takes the element of its number
         self.together = _reals if kind is float else _integers
         self.given = draws.given[0, 0].then(Step.OF, self.together)
 
@@ -235,10 +245,10 @@ class _AnyNumber(Hosting):
             call.func, call.args, call.kwargs, call.place, call.number, call.after, call.effects, count=frames.count
         )
         self.recipes[id(several)] = old.recipes.get(id(call), ())
-        values = {event.origin: event.value for event in old.events if isinstance(event, Found)}
-        value = self.together([self.kind(values[self.draws.given[turn, 0]]) for turn in range(self.count)])
+        values = {event.access_path: event.value for event in old.events if isinstance(event, Found)}
+        value = self.together([self.kind(values[self.draws.given[iteration, 0]]) for iteration in range(self.count)])
         self.number = self.new((self.count,), value.dtype)
-        self.tensors[self.number], self.origins[self.number] = value, self.given
+        self.tensors[self.number], self.access_paths[self.number] = value, self.given
         detail = ("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape), (1,), "cpu", False, True)
         size = self.given.then(Step.SIZE, 0)
         return [

@@ -1,8 +1,8 @@
-"""What the host decides by chance in each round (``if random.random() < ratio``), told as if tensors did.
+"""What the host decides by chance in each iteration (``if random.random() < ratio``), told as if tensors did.
 
 The numbers are drawn before the loop, in the program's order, and what is asked of them makes one tensor, of which each
-round has its own element. So runs that went other ways do the same (scheduled sampling, teacher forcing). A rewriting
-of traces.
+iteration has its own element. So runs that went other arms do the same (scheduled sampling, teacher forcing). A
+rewriting of traces.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.numbers import expressions_in
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.rewrites.hoist_draws import Drawn, Draws, hosting
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.loop_records import Frames
 from torchjanus.trace.recipes import Constant, FoundAt, Number
-from torchjanus.trace.rounds import Frames
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["hosted", "is_chance"]
 
-# Asked of numbers that other rounds have drawn, these raise no more than of those of the round that was seen.
+# Asked of numbers that other iterations have drawn, these raise no more than of those of the iteration that was seen.
 _ASKING = (
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, bool,
     operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, int, float, min, max,
@@ -35,123 +35,136 @@ _ASKING = (
 def is_chance(event: Any) -> bool:
     """Whether what the host was given by the world decided."""
     return isinstance(event, Held) and any(
-        isinstance(leaf, Read) and leaf.origin.waits_for for leaf in leaves(event.expr)
+        isinstance(leaf, Read) and leaf.access_path.waits_for for leaf in leaves(event.expr)
     )
 
 
 def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
-    """The run in which tensors decide what the host decides by chance in rounds of this loop, and the loop in it; the
-    same where there is no such thing. Raises UnlikeRounds where it cannot be told so."""
+    """The run in which tensors decide what the host decides by chance in iterations of this loop, and the loop in it;
+    the same where there is no such thing. Raises NotMergeable where it cannot be told so."""
     if not any(isinstance(event, Extern) for event in trace.events[frames.starts[0] : frames.end]):
         return trace, frames
     draws = _Looking(trace, frames).draws()
     if draws is None:
         return trace, frames
     if not any(isinstance(event, Op) for event in trace.events):
-        raise UnlikeRounds  # nothing is computed at all
+        raise NotMergeable  # nothing is computed at all
     number = trace.frames.index(frames)
     made = hosting(trace, frames, draws).trace()
     return made, made.frames[number]
 
 
 class _Looking:
-    """Looks what is drawn in the rounds of a loop."""
+    """Looks what is drawn in the iterations of a loop."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace, self.frames = trace, frames
         self.limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
-        self.own: dict[Origin, tuple[int, int]] = {}  # whose number is found there: the round, the order of the call
-        self.reads: dict[Origin, int] = {}
+        self.own: dict[
+            AccessPath, tuple[int, int]
+        ] = {}  # whose number is found there: the iteration, the order of the call
+        self.reads: dict[AccessPath, int] = {}
 
     def draws(self) -> Draws | None:
         trace = self.trace
         externs = tuple(
             tuple(at for at in range(start, end) if isinstance(trace.events[at], Extern)) for start, end in self.limits
         )
-        called = {trace.events[at].number: (turn, n) for turn, some in enumerate(externs) for n, at in enumerate(some)}  # type: ignore[union-attr]
+        called = {
+            trace.events[at].number: (iteration, n)  # type: ignore[union-attr]
+            for iteration, some in enumerate(externs)
+            for n, at in enumerate(some)
+        }
         for at in range(self.frames.starts[0], self.frames.end):
             event = trace.events[at]
             if isinstance(event, Found):
-                known = called.get(event.origin.waits_for - 1) if event.origin.waits_for else None
+                known = called.get(event.access_path.waits_for - 1) if event.access_path.waits_for else None
                 if known is not None:
                     if event.kind != "number" or known in self.own.values():
-                        raise UnlikeRounds
-                    self.own[event.origin] = known
-                self.reads.setdefault(event.origin, at)
+                        raise NotMergeable
+                    self.own[event.access_path] = known
+                self.reads.setdefault(event.access_path, at)
         held: dict[int, tuple[Any, int]] = {}
         asked: dict[Any, tuple[Any, Place]] = {}
         needed: dict[int, None] = {}
-        for turn, (start, end) in enumerate(self.limits):
+        for iteration, (start, end) in enumerate(self.limits):
             for at in range(start, end):
                 event = trace.events[at]
-                if isinstance(event, Held) and (form := self._form(event.expr, turn)) is not None:
+                if isinstance(event, Held) and (form := self._form(event.expr, iteration)) is not None:
                     key = (event.place, _token(form))
                     asked.setdefault(key, (form, event.place))
-                    held[at] = (key, turn)
-                    read = [leaf.origin for leaf in leaves(form) if isinstance(leaf, Read)]
-                    needed.update((self.reads[origin], None) for origin in read if origin in self.reads)
+                    held[at] = (key, iteration)
+                    read = [leaf.access_path for leaf in leaves(form) if isinstance(leaf, Read)]
+                    needed.update((self.reads[access_path], None) for access_path in read if access_path in self.reads)
         if not held:
             return None
         self._check(externs, held)
-        given = {known: origin for origin, known in self.own.items()}
+        given = {known: access_path for access_path, known in self.own.items()}
         return Draws(externs, given, asked, held, tuple(needed))
 
-    def _form(self, expr: Any, turn: int) -> Any:
-        """What is asked, in terms of what the round has drawn; None where it is asked of nothing drawn in the loop."""
-        found = [self.own[leaf.origin] for leaf in leaves(expr) if isinstance(leaf, Read) and leaf.origin in self.own]
+    def _form(self, expr: Any, iteration: int) -> Any:
+        """What is asked, in terms of what the iteration has drawn; None where it is asked of nothing drawn in the
+        loop."""
+        found = [
+            self.own[leaf.access_path]
+            for leaf in leaves(expr)
+            if isinstance(leaf, Read) and leaf.access_path in self.own
+        ]
         if not found:
             return None
-        if any(known[0] != turn for known in found):
-            raise UnlikeRounds
-        return self._told(expr)
+        if any(known[0] != iteration for known in found):
+            raise NotMergeable
+        return self._merged(expr)
 
-    def _told(self, expr: Any) -> Any:
+    def _merged(self, expr: Any) -> Any:
         if isinstance(expr, Apply):
-            drawn = any(isinstance(leaf, Read) and leaf.origin in self.own for leaf in leaves(expr))
+            drawn = any(isinstance(leaf, Read) and leaf.access_path in self.own for leaf in leaves(expr))
             if drawn and not any(expr.func is func for func in _ASKING):
-                raise UnlikeRounds
-            return Apply(expr.func, tuple(map(self._told, expr.args)))
+                raise NotMergeable
+            return Apply(expr.func, tuple(map(self._merged, expr.args)))
         if isinstance(expr, Fetch | Size):
-            raise UnlikeRounds
+            raise NotMergeable
         if isinstance(expr, Read):
-            if expr.origin in self.own:
-                return Drawn(self.own[expr.origin][1])
-            if expr.origin.waits_for:
-                raise UnlikeRounds
+            if expr.access_path in self.own:
+                return Drawn(self.own[expr.access_path][1])
+            if expr.access_path.waits_for:
+                raise NotMergeable
         return expr
 
     def _check(self, externs: Sequence[Sequence[int]], held: dict[int, Any]) -> None:
-        """Each round draws the same, nothing else calls the host, and what is drawn is only asked for."""
+        """Each iteration draws the same, nothing else calls the host, and what is drawn is only asked for."""
         trace = self.trace
         calls: list[list[Any]] = [[trace.events[at] for at in some] for some in externs]
         if len({tuple(call.token for call in some) for some in calls}) > 1:
-            raise UnlikeRounds
+            raise NotMergeable
         for call in (call for some in calls for call in some):
             recipes = trace.recipes.get(id(call), ())
             plain = all(
                 isinstance(r, Constant | FoundAt) or (isinstance(r, Number) and not _is_late(r.expr)) for r in recipes
             )
             if not call.effects.harmless or call.draws or call.chosen or call.stale or call.changes or not plain:
-                raise UnlikeRounds
+                raise NotMergeable
         if len(self.own) != sum(map(len, externs)):
-            raise UnlikeRounds  # what is made of one is not known
+            raise NotMergeable  # what is made of one is not known
         for at in range(self.frames.starts[0], self.frames.end):
-            if at not in held and any(isinstance(one, Read) and one.origin in self.own for one in self._leaves(at)):
-                raise UnlikeRounds
+            if at not in held and any(
+                isinstance(one, Read) and one.access_path in self.own for one in self._leaves(at)
+            ):
+                raise NotMergeable
 
     def _leaves(self, at: int) -> Iterator[Any]:
         """What the expressions of which an event speaks depend on."""
         event: Any = self.trace.events[at]
-        told = [getattr(event, "expr", None), getattr(getattr(event, "key", None), "expr", None)]
+        merged = [getattr(event, "expr", None), getattr(getattr(event, "key", None), "expr", None)]
         if isinstance(event, Op):
-            told += [event.args, event.kwargs]
-        for expr in expressions_in([*told, *self.trace.recipes.get(id(event), ())]):
+            merged += [event.args, event.kwargs]
+        for expr in expressions_in([*merged, *self.trace.recipes.get(id(event), ())]):
             yield from leaves(expr)
 
 
 def _is_late(expr: Any) -> bool:
     return any(
-        isinstance(one, Fetch | Size) or (isinstance(one, Read) and one.origin.waits_for) for one in leaves(expr)
+        isinstance(one, Fetch | Size) or (isinstance(one, Read) and one.access_path.waits_for) for one in leaves(expr)
     )
 
 

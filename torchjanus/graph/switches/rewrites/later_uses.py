@@ -1,7 +1,8 @@
-"""What a run says after a loop in which tensors decide, in the words of the new run: its rounds are operations there.
+"""What a run says after a loop in which tensors decide, in the words of the new run: its iterations are operations
+there.
 
-It is said twice: first to learn which of the loop's variables are asked for, then with what the rounds give. Knows one
-loop of a run, not how its rounds are written.
+It is said twice: first to learn which of the loop's variables are asked for, then with what the iterations give. Knows
+one loop of a run, not how its iterations are written.
 """
 
 from __future__ import annotations
@@ -12,18 +13,18 @@ from typing import Any
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.rewriting import Rewriting
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.regions.switch_gradients import Flow
 from torchjanus.graph.switches.analysis.after_loop import After
 from torchjanus.graph.switches.analysis.arm_effects import Acting
-from torchjanus.graph.switches.analysis.arms import Choices, Way
+from torchjanus.graph.switches.analysis.arms import Arm, SwitchSites
 from torchjanus.graph.switches.analysis.before_loop import Before, map_values
 from torchjanus.graph.switches.analysis.iterations import subject_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
 from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
-from torchjanus.trace.rounds import Frames, Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
@@ -41,27 +42,27 @@ def apart(place: Place, number: int) -> Place:
 
 
 class Speaking(Rewriting):
-    """Says anew what the run says after the loop. Raises UnlikeRounds where it is not known what is meant."""
+    """Says anew what the run says after the loop. Raises NotMergeable where it is not known what is meant."""
 
     def __init__(
-        self, old: Trace, frames: Frames, choices: Choices, after: After, taken: list[Way], acting: Acting
+        self, old: Trace, frames: Frames, switches: SwitchSites, after: After, taken: list[Arm], acting: Acting
     ) -> None:
         super().__init__(old)
         self.acting = acting
-        self.frames, self.choices, self.after, self.taken = frames, choices, after, taken
+        self.frames, self.switches, self.after, self.taken = frames, switches, after, taken
         self.start, self.end = frames.starts[0], frames.end
         self.known = Before(old, frames)
         self.wanted: dict[Any, None] = {}
-        self.columns: dict[Any, None] = {}  # variables that are asked for after all rounds
+        self.columns: dict[Any, None] = {}  # variables that are asked for after all iterations
         self.lasts: dict[Any, None] = {}  # those that are asked for after the last
-        self.results: list[dict[Any, int]] | None = None  # of each round, what carried variables are then
+        self.results: list[dict[Any, int]] | None = None  # of each iteration, what carried variables are then
         self.graded: set[Any] = set()  # those that gradients may come to
         self.grading = False  # whether they may come to what is spoken of now
         self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
         self.flow: Flow | None = None
         self._marks = 0
         self.fetched = dict[Any, Any]()
-        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what rounds call, append and write, by id
+        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what iterations call, append and write, by id
         self.counted: dict[Any, None] = {}  # numbers that are asked for after the loop
         self.spoken = dict[int, int]()
         self.stacked: list[Any] = []  # the columns that an operation takes
@@ -69,9 +70,11 @@ class Speaking(Rewriting):
         self.shift = 0  # operations more than there were in the loop
         self.marks_behind: list[tuple[int, int]] = []  # what comes behind this operation and this event is one later
         found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
-        self._found = {event.origin.token: -1 for event in found}  # tensors from before the call, by where they are
-        self._found |= {origin.token: number for number, origin in old.origins.items()}
-        self.origins = dict(old.origins)
+        self._found = {
+            event.access_path.token: -1 for event in found
+        }  # tensors from before the call, by where they are
+        self._found |= {access_path.token: number for number, access_path in old.access_paths.items()}
+        self.access_paths = dict(old.access_paths)
         self.tensors = list(old.tensors)
         self.memory = list(old.memory)
         self.kinds = dict(old.kinds)
@@ -104,7 +107,7 @@ class Speaking(Rewriting):
         map_values((op.args, op.kwargs), self._constant)
         made = super().operation(op, after)
         if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
-            raise UnlikeRounds
+            raise NotMergeable
         return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
 
     def final(self, number: int) -> int:
@@ -126,11 +129,11 @@ class Speaking(Rewriting):
         if after <= self.before:
             return after
         if after < self.before + self.inside:
-            raise UnlikeRounds  # what a round was asked
+            raise NotMergeable  # what an iteration was asked
         return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
 
     def number(self, value: Any) -> Any:
-        """A number that is spoken of after the loop: one that its rounds have handed on, or another one."""
+        """A number that is spoken of after the loop: one that its iterations have handed on, or another one."""
         name = self.after.number(value)
         if name is None:
             return value
@@ -155,10 +158,10 @@ class Speaking(Rewriting):
 
     def recipe(self, recipe: Any) -> Any:
         if isinstance(recipe, Repeat | RowOf):
-            raise UnlikeRounds
-        if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.origin.token)) is not None:
+            raise NotMergeable
+        if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.access_path.token)) is not None:
             if self.after.variable(number) is not None:
-                raise UnlikeRounds  # the variable is another tensor behind another way, and here it is this very one
+                raise NotMergeable  # the variable is another tensor behind another way, and here it is this very one
             return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
@@ -174,7 +177,7 @@ class Speaking(Rewriting):
 
     def rest(self) -> tuple[list[Any], Any]:
         """What comes after the loop, and the result."""
-        self.anew()  # when it was told first, it was not known yet how many operations the rounds are
+        self.anew()  # when it was told first, it was not known yet how many operations the iterations are
         self.marks_behind = []
         old, operations, found = self.old, self.before + self.inside, []
         for number, event in enumerate(old.events[: self.start]):
@@ -209,14 +212,14 @@ class Speaking(Rewriting):
         self.after.begin("result")
         result = None if old.result is None else self.recipe(old.result)
         if self.after.unclear:
-            raise UnlikeRounds
+            raise NotMergeable
         return found, result
 
     def _constant(self, value: Any) -> None:
-        """A number that an operation is given, or that decides, may not be what rounds have handed on."""
+        """A number that an operation is given, or that decides, may not be what iterations have handed on."""
         if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_counted(value)):
             if self.after.number(value) is not None:
-                raise UnlikeRounds
+                raise NotMergeable
         elif isinstance(value, Apply):
             for arg in value.args:
                 self._constant(arg)
@@ -227,10 +230,10 @@ class Speaking(Rewriting):
         return super().event(event, after)
 
     def _compute(self, plain: Plain) -> None:
-        """What Python computes with may not be what rounds have handed on: it might decide anything."""
+        """What Python computes with may not be what iterations have handed on: it might decide anything."""
         self.after.begin("plain")
         if any(self.after.number(value) is not None for value in (*plain.operands, *plain.reals)):
-            raise UnlikeRounds
+            raise NotMergeable
 
     def check_leaving(self) -> None:
         """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
@@ -238,12 +241,12 @@ class Speaking(Rewriting):
         recipes = (old.result, *(r for some in old.recipes.values() for r in some))
         parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
         leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
-        earlier = self.after.made | set(self.known.made) | set(old.origins) | set(self.known.rows)
+        earlier = self.after.made | set(self.known.made) | set(old.access_paths) | set(self.known.rows)
         for event in old.events[end:]:
             if isinstance(event, Op):
                 leaving.update(ref.number for ref in event.outs if ref.number in earlier)
         memory = {old.memory[number] for number in leaving}
-        given = {old.memory[number] for number in old.origins}
+        given = {old.memory[number] for number in old.access_paths}
         taken: set[Any] = set()
         for name in self.lasts:
             held = self.frames.states[-1][name][1]
@@ -256,14 +259,14 @@ class Speaking(Rewriting):
                     place = old.memory[root[1][1]]
                     roots.add("given" if not place or place in given or root[1][1] in leaving else place)
             if "given" in roots or roots & taken:
-                raise UnlikeRounds
+                raise NotMergeable
             taken |= roots
 
     def modes(self) -> Any:
         operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
         operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
         if not operations:
-            raise UnlikeRounds  # there is nothing yet that could be decided about
+            raise NotMergeable  # there is nothing yet that could be decided about
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def mark(self, tensor: int) -> Op:

@@ -20,13 +20,13 @@ class Numbering(Rewriting):
     def __init__(self, old: Trace) -> None:
         super().__init__(old)
         self.numbers: dict[int, int] = {}
-        by_origin: dict[Any, list[int]] = {}
-        for number, origin in old.origins.items():
-            by_origin.setdefault(origin, []).append(number)
+        by_access_path: dict[Any, list[int]] = {}
+        for number, access_path in old.access_paths.items():
+            by_access_path.setdefault(access_path, []).append(number)
         for event in old.events:
             found: list[int] = []
             if isinstance(event, Found):
-                found = by_origin.get(event.origin, [])
+                found = by_access_path.get(event.access_path, [])
             elif isinstance(event, Op):
                 found = [ref.number for ref in event.outs]
             for number in found:
@@ -64,7 +64,7 @@ class Numbering(Rewriting):
             events,
             tensors=[old.tensors[number] for number in order],
             memory=[old.memory[number] for number in order],
-            origins={self.numbers[number]: origin for number, origin in old.origins.items()},
+            access_paths={self.numbers[number]: access_path for number, access_path in old.access_paths.items()},
             kinds={self.numbers[number]: kind for number, kind in old.kinds.items()},
             frames=frames,
         )

@@ -1,6 +1,6 @@
 """Where in a run written anew is what the old one told of: events, loops, and what variables hold in later ones.
 
-Knows nothing of what stands in the place of the rounds, but how many events that are.
+Knows nothing of what stands in the place of the iterations, but how many events that are.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import Picking
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 
 __all__ = ["Placing"]
 
@@ -20,7 +20,7 @@ __all__ = ["Placing"]
 class Placing(Picking):
     """Writing runs, as far as places in them are concerned."""
 
-    def places_anew(self, found: int, rounds: int, check: int, leading: int) -> Any:
+    def places_anew(self, found: int, iterations: int, check: int, leading: int) -> Any:
         """Where an event of the old run is in the new one, before facts are dropped."""
 
         def place(position: int) -> int:
@@ -29,21 +29,21 @@ class Placing(Picking):
             if position < self.end:
                 return self.start + found
             marks = sum(event <= position for _, event in self.marks_behind)
-            moved = self.start + found + rounds + position - self.end + marks
+            moved = self.start + found + iterations + position - self.end + marks
             return moved + (check if position - self.end >= leading else 0)
 
         return place
 
-    def turns_anew(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
-        """Of all loops, this one among them: its rounds begin at ``starts``."""
-        for turns in self.old.turns:
-            if tuple(turns.starts) == self.frames.starts:
-                yield replace(turns, starts=list(starts), end=place(self.end))
-            elif turns.end is not None and turns.end < self.start:
-                yield turns
-            elif not any(self.start <= position < self.end for position in turns.starts):
-                ended = None if turns.end is None else place(turns.end)
-                yield turns.elsewhere([place(position) for position in turns.starts], ended)
+    def renumbered_iterations(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
+        """Of all loops, this one among them: its iterations begin at ``starts``."""
+        for indices in self.old.loop_records:
+            if tuple(indices.starts) == self.frames.starts:
+                yield replace(indices, starts=list(starts), end=place(self.end))
+            elif indices.end is not None and indices.end < self.start:
+                yield indices
+            elif not any(self.start <= position < self.end for position in indices.starts):
+                ended = None if indices.end is None else place(indices.end)
+                yield indices.elsewhere([place(position) for position in indices.starts], ended)
 
     def _known_as(self, name: Any, tensor: int) -> int:
         """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
@@ -55,7 +55,7 @@ class Placing(Picking):
             return self.marked.get(tensor, tensor)
         try:
             source = after.resolving.choose({("name", one) for one in names}, True)
-        except UnlikeRounds:
+        except NotMergeable:
             return -1
         return self.last.get(source[1], -1) if tensor in after.made else -1
 
@@ -66,7 +66,7 @@ class Placing(Picking):
             return value
         try:
             return (value[0], self.expr(value[1]))
-        except UnlikeRounds:
+        except NotMergeable:
             return ("object", "unknown", name)
 
     def frames_anew(self, place: Any) -> Iterator[Frames]:
@@ -80,7 +80,7 @@ class Placing(Picking):
             yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
 
     def plain_anew(self, place: Any) -> Iterator[Any]:
-        """What was computed with plain numbers; what the rounds have made of theirs is settled."""
+        """What was computed with plain numbers; what the iterations have made of theirs is settled."""
         inside = range(self.frames.plains[0], self.frames.plains[-1])
         for number, plain in enumerate(self.old.plain):
             operands = () if number in inside else plain.operands

@@ -1,8 +1,10 @@
-"""What rounds in which tensors decide pick of tensors from before the loop by their number: ``x[:, t]``, ``y[t + 1]``.
+"""What iterations in which tensors decide pick of tensors from before the loop by their number: ``x[:, t]``,
+``y[t + 1]``.
 
-Each round is given its row, whether its way takes it or not; where only some ways do, there may be none for the others
-(``if t + 1 < n: ... x[t + 1]``). These are picked from rows that were put in the order of the rounds before the loop,
-with any row where there is none, and a graph asserts that those which are taken are there. Knows operations, not ways.
+Each iteration is given its row, whether its way takes it or not; where only some arms do, there may be none for the
+others (``if t + 1 < n: ... x[t + 1]``). These are picked from rows that were put in the order of the iterations before
+the loop, with any row where there is none, and a graph asserts that those which are taken are there. Knows operations,
+not ways.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import Step
-from torchjanus.graph.loops.analysis.host_recurrences import UnlikeRounds
+from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.arms import Resolved
 from torchjanus.graph.switches.analysis.before_loop import map_values
 from torchjanus.graph.switches.analysis.iterations import Indexed, Source
@@ -31,94 +33,96 @@ _ROWS = 100  # more than there are other questions of a loop
 
 
 def _dimension_of(one: Indexed) -> int:
-    """Which dimension of the tensor the number of the round is for. Raises UnlikeRounds where that is not known."""
+    """Which dimension of the tensor the number of the iteration is for. Raises NotMergeable where that is not known."""
     if one.op.name != "Tensor.__getitem__":
         return int(one.op.args[1])
     key = one.op.args[1]
     integers = 0
     for place, part in enumerate(key if isinstance(key, tuple) else (key,)):
         if type(part) is not int and not (isinstance(part, slice) and part == slice(None)):
-            raise UnlikeRounds
+            raise NotMergeable
         if type(part) is int and integers == one.position:
             return place
         integers += type(part) is int
-    raise UnlikeRounds
+    raise NotMergeable
 
 
-def in_order(base: torch.Tensor, turns: torch.Tensor, dim: int, first: int) -> torch.Tensor:
-    """For each of these rounds its row; any for one that has none. ``first``: which one that of the first round is."""
-    return base.index_select(dim, (turns + first).remainder(base.size(dim)))
+def in_order(base: torch.Tensor, indices: torch.Tensor, dim: int, first: int) -> torch.Tensor:
+    """For each of these iterations its row; any for one that has none. ``first``: which one that of the first iteration
+    is."""
+    return base.index_select(dim, (indices + first).remainder(base.size(dim)))
 
 
-def are_there(ways: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim: int, first: int) -> torch.Tensor:
-    """Whether each round that went one of the ways that take a row has one. ``ways``: which way each round went."""
-    rows = torch.ones_like(ways).cumsum(0) + (first - 1)
+def are_there(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim: int, first: int) -> torch.Tensor:
+    """Whether each iteration that went one of the arms that take a row has one. ``arms``: which arm each iteration
+    went."""
+    rows = torch.ones_like(arms).cumsum(0) + (first - 1)
     there = rows.lt(base.size(dim)) & rows.ge(-base.size(dim))
     takes = torch.zeros_like(there)
-    for way in taking:
-        takes = takes | ways.eq(way)
+    for arm in taking:
+        takes = takes | arms.eq(arm)
     return (there | takes.logical_not()).all()
 
 
 class Picking(Speaking):
-    """Picks the rows of rounds."""
+    """Picks the rows of iterations."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._ordered: list[Source] = []  # what is picked from rows that were put in order
 
-    def row(self, source: Source, turn: int, rows: int | None) -> Op:
-        """``rows``: those of all rounds, if they were put in order."""
+    def row(self, source: Source, iteration: int, rows: int | None) -> Op:
+        """``rows``: those of all iterations, if they were put in order."""
         one, base = self.picking(source)
         number = self.new(one.op.outs[0].number)
         if rows is not None:
-            return _picked(one, rows, turn, number)
-        return _picked(one, base, self.frames.number(turn) + one.more, number)
+            return _picked(one, rows, iteration, number)
+        return _picked(one, base, self.frames.number(iteration) + one.more, number)
 
     def picking(self, source: Source) -> tuple[Indexed, int]:
         """How rows are picked in this run, and of which tensor."""
-        found = next((one.indexed[source[1]] for one in self.acting.rounds if source[1] in one.indexed), None)
+        found = next((one.indexed[source[1]] for one in self.acting.iterations if source[1] in one.indexed), None)
         if found is None:
-            raise UnlikeRounds
-        numbers = {origin.token: number for number, origin in self.origins.items()}
+            raise NotMergeable
+        numbers = {access_path.token: number for number, access_path in self.access_paths.items()}
         return found, self.known.tensor(source[1][3], numbers)
 
     def order(self, source: Source, events: list[Any]) -> int:
-        """Put the rows in the order of the rounds. Raises UnlikeRounds where these go backwards."""
+        """Put the rows in the order of the iterations. Raises NotMergeable where these go backwards."""
         if self.frames.back:
-            raise UnlikeRounds
+            raise NotMergeable
         (one, base), count = self.picking(source), self.frames.count
         dim, first = _dimension_of(one), self.frames.begins + one.more
-        turns, rows = self.new(), self.new()
+        indices, rows = self.new(), self.new()
         quiet = replace(self.modes(), grad=False)
-        events.append(Op(torch.arange, "torch.arange", (count,), {}, (TensorRef(turns),), quiet, self.frames.place))
-        args = (TensorRef(base), TensorRef(turns), dim, first)
+        events.append(Op(torch.arange, "torch.arange", (count,), {}, (TensorRef(indices),), quiet, self.frames.place))
+        args = (TensorRef(base), TensorRef(indices), dim, first)
         events.append(Op(in_order, "in order", args, {}, (TensorRef(rows),), one.op.modes, self.frames.place))
         self._ordered.append(source)
         self.kinds[rows] = self.kinds[base]  # but for its size
         return rows
 
     def is_for_all(self, source: Source, resolved: Resolved) -> bool:
-        """Whether all rounds have such a row: all take it, or it is theirs by the length of the loop."""
+        """Whether all iterations have such a row: all take it, or it is theirs by the length of the loop."""
         if self.frames.count is None or all(source in some for some in resolved.takes):
             return True
         one, base = self.picking(source)
         if one.more or self.frames.begins:
             return False
-        origin, count, dim = self.origins.get(base), self.frames.count, _dimension_of(one)
-        if origin is not None:
-            return isinstance(count, Read) and count.origin == origin.then(Step.SIZE, dim)
+        access_path, count, dim = self.access_paths.get(base), self.frames.count, _dimension_of(one)
+        if access_path is not None:
+            return isinstance(count, Read) and count.access_path == access_path.then(Step.SIZE, dim)
         return isinstance(count, Size) and (count.ref, count.dim) == (base, dim)
 
-    def check_rows(self, resolved: Resolved, ways: TensorRef, modes: Any, after: int) -> Iterator[Any]:
-        """The rows that were taken were there. ``ways``: which way each round went; ``after``: so many operations come
-        before."""
+    def check_rows(self, resolved: Resolved, arms: TensorRef, modes: Any, after: int) -> Iterator[Any]:
+        """The rows that were taken were there. ``arms``: which arm each iteration went; ``after``: so many operations
+        come before."""
         place = self.frames.place
         for number, source in enumerate(self._ordered):
             one, base = self.picking(source)
-            taking = tuple(way for way, some in enumerate(resolved.takes) if source in some)
+            taking = tuple(arm for arm, some in enumerate(resolved.takes) if source in some)
             there = TensorRef(self.new())
-            args = (ways, TensorRef(base), taking, _dimension_of(one), self.frames.begins + one.more)
+            args = (arms, TensorRef(base), taking, _dimension_of(one), self.frames.begins + one.more)
             yield Op(are_there, "are there", args, {}, (there,), modes, place)
             yield Asserted(there, True, after + 1 + number, apart(place, _ROWS + number))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.rewrite import code_of
@@ -49,14 +49,14 @@ class RecursiveCall:
 
     fn: types.FunctionType
     bound: dict[str, Any]
-    fixed: dict[str, Origin]
+    fixed: dict[str, AccessPath]
     given: tuple[tuple[str, Recipe], ...]
     tensors: list[torch.Tensor]
     callee: Any
     names: dict[str, str]
-    shared: list[tuple[Origin, Any]]
+    shared: list[tuple[AccessPath, Any]]
     passed: dict[str, types.CellType]
-    own: dict[Origin, TensorRef]
+    own: dict[AccessPath, TensorRef]
     made: dict[str, Any]
     method: str | None = None
 
@@ -82,7 +82,7 @@ class GivenWatch(WatchBase):
         top = torch._C._get_function_stack_at(torch._C._len_torch_function_stack() - 1)
         if top is not self.framework:
             return None
-        fixed: dict[str, Origin] = {}
+        fixed: dict[str, AccessPath] = {}
         given: list[tuple[str, Recipe]] = []
         tensors: list[torch.Tensor] = []
         step: Any = self.step
@@ -99,7 +99,7 @@ class GivenWatch(WatchBase):
                 what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
                 self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
-        own: dict[Origin, TensorRef] = {}
+        own: dict[AccessPath, TensorRef] = {}
         made: dict[str, Any] = {}
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
@@ -108,34 +108,36 @@ class GivenWatch(WatchBase):
         passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
         bound |= passed
         names |= {name: name for name in passed}
-        origins = [(self.recording.owner(value) or step.recording.lists.origin(value), value) for value in values]
-        known = [(origin, value) for origin, value in origins if origin is not None]
+        access_paths = [
+            (self.recording.owner(value) or step.recording.lists.access_path(value), value) for value in values
+        ]
+        known = [(access_path, value) for access_path, value in access_paths if access_path is not None]
         for place, (name, value) in enumerate(bound.items()):
-            origin = self.recording.owner(value)
-            if origin is None and step is self and name in passed and isinstance(value, torch.Tensor):
+            access_path = self.recording.owner(value)
+            if access_path is None and step is self and name in passed and isinstance(value, torch.Tensor):
                 if (ref := self.framework.ref(value, "a recursive call")) is None:
                     return None
-                origin = next((known for known, other in own.items() if other == ref), Origin.own(name))
-                own[origin] = ref
-                fixed[name] = origin
+                access_path = next((known for known, other in own.items() if other == ref), AccessPath.own(name))
+                own[access_path] = ref
+                fixed[name] = access_path
                 continue
             if name in passed and isinstance(value, torch.Tensor):
-                if origin is not None and (is_own(origin) or is_named(origin)):
-                    fixed[name] = origin
+                if access_path is not None and (is_own(access_path) or is_named(access_path)):
+                    fixed[name] = access_path
                     continue
-            grown_list = step.recording.lists.origin(value) if origin is None else None
+            grown_list = step.recording.lists.access_path(value) if access_path is None else None
             if grown_list is not None:
                 fixed[name] = grown_list
                 continue
             if place in always and (held := self.made_here(value, known)) is not None:
                 made[name] = held
                 continue
-            alike = place in always and (not isinstance(value, torch.Tensor) or is_named(origin))
-            if alike or (origin is not None and origin.is_grown):
-                if origin is None or is_local(origin):
+            alike = place in always and (not isinstance(value, torch.Tensor) or is_named(access_path))
+            if alike or (access_path is not None and access_path.is_grown):
+                if access_path is None or is_local(access_path):
                     self._cannot_pass(code, name, value)
                     return None
-                fixed[name] = origin
+                fixed[name] = access_path
                 continue
             recipe = self._recipe(value, tensors)
             if recipe is None:
@@ -149,9 +151,13 @@ class GivenWatch(WatchBase):
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
             *([(WITHIN, *variables.token)] if variables.token else ()),
-            *((origin.token, _kind_of(passed[name])) for name, origin in fixed.items() if is_own(origin)),
+            *(
+                (access_path.token, _kind_of(passed[name]))
+                for name, access_path in fixed.items()
+                if is_own(access_path)
+            ),
             *(name for name in bound if name.startswith("*")),
-            *((names[name], origin.token) for name, origin in fixed.items()),
+            *((names[name], access_path.token) for name, access_path in fixed.items()),
             *((names[name], *held) for name, held in made.items()),
             *step.recording.lists.places,
             step.recording.flags.token,
@@ -161,7 +167,7 @@ class GivenWatch(WatchBase):
             fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, made, method
         )
 
-    def made_here(self, value: Any, shared: list[tuple[Origin, Any]]) -> tuple[Any, ...] | None:
+    def made_here(self, value: Any, shared: list[tuple[AccessPath, Any]]) -> tuple[Any, ...] | None:
         """The class of an object that the step has made, and what it holds, if that is nothing but constants and what
         was there before: such an object tells recursions apart, as variables of the step do. What is found goes into
         ``shared``. None for others."""
@@ -171,10 +177,14 @@ class GivenWatch(WatchBase):
         self.recording.keep(cls)
         held: list[Any] = [id(cls)]
         for name, part in (attributes_of(value) or {}).items():
-            origin = self.recording.owner(part)
-            if origin is not None and not is_local(origin) and (is_named(origin) or not isinstance(part, torch.Tensor)):
-                shared.append((origin, part))
-                held.append((name, origin.token))
+            access_path = self.recording.owner(part)
+            if (
+                access_path is not None
+                and not is_local(access_path)
+                and (is_named(access_path) or not isinstance(part, torch.Tensor))
+            ):
+                shared.append((access_path, part))
+                held.append((name, access_path.token))
             elif is_constant(part):
                 held.append((name, token_of(part)))
             else:
@@ -194,7 +204,7 @@ class GivenWatch(WatchBase):
     def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
         """How another call is given this. ``within``: so many containers."""
         if isinstance(value, Traced):
-            known = all(isinstance(leaf, Read) and not leaf.origin.waits_for for leaf in leaves(value.expr))
+            known = all(isinstance(leaf, Read) and not leaf.access_path.waits_for for leaf in leaves(value.expr))
             return Number(value.expr) if known else None
         if isinstance(value, torch.Tensor):
             ref = self.framework.ref(value, "a recursive call")
@@ -204,11 +214,11 @@ class GivenWatch(WatchBase):
             return TensorOf(ref)
         if is_one_of(type(value), (int, float)) or is_one_of(type(value), CONSTANT_TYPES):
             return Constant(value)
-        origin = self.recording.owner(value)
-        if origin is not None:
+        access_path = self.recording.owner(value)
+        if access_path is not None:
             changed = self.recording.is_changed if self.step is self else self.recording.is_written
-            unknown = origin.waits_for or origin.is_grown or changed(value)
-            return None if unknown else FoundAt(origin)
+            unknown = access_path.waits_for or access_path.is_grown or changed(value)
+            return None if unknown else FoundAt(access_path)
         if is_one_of(type(value), (tuple, list)):
             parts = [self._recipe(part, tensors, within + 1) for part in value]
             # Which of several it is nobody asks: each is made anew where it is passed.
@@ -229,6 +239,6 @@ def _kind_of(tensor: torch.Tensor) -> Any:
         return str(tensor.dtype), tensor.requires_grad
 
 
-def is_own(origin: Origin | None) -> bool:
+def is_own(access_path: AccessPath | None) -> bool:
     """Whether the step has made the tensor that is found there."""
-    return origin is not None and origin.step is Step.OWN
+    return access_path is not None and access_path.step is Step.OWN

@@ -11,12 +11,12 @@ from typing import Any
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch.objects.base import WatchBase
 
-__all__ = ["HandedOnWatch"]
+__all__ = ["PassedOnWatch"]
 
 _OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
 
 
-class HandedOnWatch(WatchBase):
+class PassedOnWatch(WatchBase):
     """The leaves at which it shows."""
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch.overrides import _pop_mode_temporarily
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.graph.recursion.entry_loops.output_lists import grown
 from torchjanus.graph.recursion.traversal.text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.rewrite import Site
-from torchjanus.semantics.calls.call_results import look_of, number_origin, tensors_in, with_numbers, with_tensors
+from torchjanus.semantics.calls.call_results import look_of, number_access_path, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.calls.inner_recording import InnerRecording
 from torchjanus.semantics.calls.recursions import arguments
 from torchjanus.semantics.containers.enclosing import holding, places_within
@@ -57,9 +57,9 @@ class RecursionWatch(GivenWatch):
         step: Any = self.step
         place = self.recording.place
         step.read_ahead()
-        for name, origin in call.fixed.items():
+        for name, access_path in call.fixed.items():
             if isinstance(call.bound[name], torch.Tensor):
-                self._tell_step(call.bound[name], origin)
+                self._tell_step(call.bound[name], access_path)
         before = len(step.recording.trace.events)
         lists = step.recording.lists
         lengths = lists.lengths()
@@ -76,9 +76,9 @@ class RecursionWatch(GivenWatch):
                     trace = grown(child.recording.trace, self.recursions.made, inner=True)
                     made = look_of(trace.result, result)
                 else:
-                    ways, way, made = known
+                    variants, variant, made = known
                     result = self._unwatched(call, made)
-                    trace = Trace(ways=ways, way=way)
+                    trace = Trace(variants=variants, variant=variant)
                 results = list(tensors_in(result, made))
         except BaseException:
             self._refuse("a recursive call raises", "whose work was done by then depends on the order of calls.")
@@ -111,10 +111,10 @@ class RecursionWatch(GivenWatch):
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
-        origin = number_origin(self._made_calls, step is self)
+        access_path = number_access_path(self._made_calls, step is self)
         self._made_calls += 1
         if made is not None:
-            result = with_numbers(result, made, origin, self.recording.note, place)
+            result = with_numbers(result, made, access_path, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
             # It will be told when the run is over, and tensors are looked at: the program has no part in either.
             with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
@@ -122,7 +122,7 @@ class RecursionWatch(GivenWatch):
         return result
 
     def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
-        """The known ways that the call and those within take, its own, and what it returns; None if it has to be
+        """The known variants that the call and those within take, its own, and what it returns; None if it has to be
         watched."""
         recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
@@ -183,14 +183,14 @@ class RecursionWatch(GivenWatch):
         recording.place = Place(code.co_filename, code.co_firstlineno, 0, call.fn.__qualname__)
         for tensor in call.tensors:
             recording.give_tensor(tensor)
-        for name, origin in call.fixed.items():
-            recording.fix(origin, call.bound[name])
+        for name, access_path in call.fixed.items():
+            recording.fix(access_path, call.bound[name])
             if isinstance(call.bound[name], torch.Tensor):
-                recording.found(origin, call.bound[name])
-        for origin, value in call.shared:
-            recording.fix(origin, value)
+                recording.found(access_path, call.bound[name])
+        for access_path, value in call.shared:
+            recording.fix(access_path, value)
         given = {
-            name: value if name in call.alike else recording.found(Origin.parameter(call.names[name]), plain(value))
+            name: value if name in call.alike else recording.found(AccessPath.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()
         }
         watch: Any = self
@@ -219,11 +219,11 @@ class RecursionWatch(GivenWatch):
 
     def looked_at(self, value: Any) -> None:
         """What the run does depends on the value's class."""
-        if isinstance(value, Traced) and isinstance(value.expr, Read) and value.expr.origin.is_grown:
+        if isinstance(value, Traced) and isinstance(value.expr, Read) and value.expr.access_path.is_grown:
             self.recording.pin(value, "its class decides")
-        origin = self.recording.owner(value)
-        if origin is not None:
-            self.recording.trace.looked_at.add(origin.token)
+        access_path = self.recording.owner(value)
+        if access_path is not None:
+            self.recording.trace.looked_at.add(access_path.token)
 
     def asks_for_class(self, args: tuple[Any, ...]) -> bool:
         """Whether ``isinstance()`` is asked of something that a recursive call has found, and it is noted what comes
@@ -240,13 +240,15 @@ class RecursionWatch(GivenWatch):
         if isinstance(value, torch.Tensor) or any(issubclass(torch.Tensor, cls) for cls in asked):
             return False
         if isinstance(value, Traced):
-            origin = value.expr.origin if isinstance(value.expr, Read) else None
+            access_path = value.expr.access_path if isinstance(value.expr, Read) else None
         else:
-            origin = self.recording.owner(value)
-        if origin is None or not is_local(origin) or origin.waits_for:
+            access_path = self.recording.owner(value)
+        if access_path is None or not is_local(access_path) or access_path.waits_for:
             return False
         self.recording.keep(classes)
-        self.recording.note_once(Instance(origin, classes, isinstance(plain(value), classes), self.recording.place))
+        self.recording.note_once(
+            Instance(access_path, classes, isinstance(plain(value), classes), self.recording.place)
+        )
         return True
 
     def _own(self, result: Any) -> Any:
@@ -265,7 +267,7 @@ class RecursionWatch(GivenWatch):
 
     def _own_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         recording = self.recording
-        made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.origins
+        made = recording.owner(tensor) is None and recording.number(tensor) not in recording.trace.access_paths
         if made and not self._is_argument(tensor):
             return tensor
         view = tensor.view_as(tensor)
@@ -276,9 +278,9 @@ class RecursionWatch(GivenWatch):
         """Whether the step, which watches no further, has met the tensor before."""
         return self.step is self and self.recording.number(tensor) is not None
 
-    def _tell_step(self, tensor: torch.Tensor, origin: Origin) -> None:
+    def _tell_step(self, tensor: torch.Tensor, access_path: AccessPath) -> None:
         step: Any = self.step
-        if not is_local(origin) and not is_own(origin):
+        if not is_local(access_path) and not is_own(access_path):
             ref = step.framework.ref(tensor)
             if ref is not None:
                 step.shared.setdefault(ref.number)
@@ -307,7 +309,7 @@ class RecursionWatch(GivenWatch):
                 elif not isinstance(recipe, Number | Constant):
                     self._refuse("a recursive call stores something else than tensors and numbers", "", event.place)
         inner = {out.number for event in trace.events if isinstance(event, Invoked) for out in event.outs}
-        others = [t for n in (*trace.origins, *inner) if (t := trace.tensors[n]) is not None]
+        others = [t for n in (*trace.access_paths, *inner) if (t := trace.tensors[n]) is not None]
         single = all(not share_memory([t], (o for o in stored.values() if o is not t)) for t in stored.values())
         if not single or share_memory(stored.values(), [*others, *given]):
             self._refuse("a recursive call stores a tensor that shares its memory with others", "")
@@ -324,7 +326,7 @@ class RecursionWatch(GivenWatch):
                     self._refuse(f"{event.name} draws random numbers in a recursive call", why, event.place)
                 case Op() if event.name.rpartition(".")[2] in BACKWARD or ".grad." in event.name:
                     self._refuse(f"{event.name} in a recursive call", "", event.place)
-                case Op() if any(out.number in trace.origins for out in event.outs):
+                case Op() if any(out.number in trace.access_paths for out in event.outs):
                     for tensor in (trace.tensors[out.number] for out in event.outs):
                         if tensor is not None:
                             self.step.recording.tallies.changed_in_call(tensor)
@@ -348,23 +350,25 @@ class RecursionWatch(GivenWatch):
         for fact in list(self.recursions.facts.values()):
             with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):
                 self._read_again(fact)
-        for number, origin in list(recording.trace.origins.items()):
-            if any(isinstance(f, Found) and f.origin == origin for f in self.recursions.facts.values()):
+        for number, access_path in list(recording.trace.access_paths.items()):
+            if any(isinstance(f, Found) and f.access_path == access_path for f in self.recursions.facts.values()):
                 self.shared.setdefault(number)
 
     def _read_again(self, fact: Any) -> None:
         recording, (args, kwargs) = self.recording, self.given
         match fact:
-            case Found(origin=origin, kind=kind, kept=kept):
-                value = origin.read(args, kwargs)
-                if origin.token in recording.counts:
+            case Found(access_path=access_path, kind=kind, kept=kept):
+                value = access_path.read(args, kwargs)
+                if access_path.token in recording.counts:
                     return
-                if origin.base is not None and recording.knows_write(origin.base.read(args, kwargs), origin.key):
+                if access_path.base is not None and recording.knows_write(
+                    access_path.base.read(args, kwargs), access_path.key
+                ):
                     return  # that is not what was there before the step
                 if kind == "pinned":
-                    recording.held(origin, value)
+                    recording.held(access_path, value)
                 else:
-                    found = recording.found(origin, value, kept=kept)
+                    found = recording.found(access_path, value, kept=kept)
                     if kind == "number":
                         recording.pin(found, "is used in recursive calls")
                     elif kind == "tensor" and isinstance(value, torch.Tensor):
@@ -373,10 +377,10 @@ class RecursionWatch(GivenWatch):
                             self.shared.setdefault(ref.number)
             case Absent(base=base, key=key):
                 recording.absent(base, key, key in base.read(args, kwargs))
-            case Filled(origin=origin):
-                recording.filled(origin, bool(len(origin.read(args, kwargs))))
-            case Keys(origin=origin):
-                recording.keys(origin, tuple(origin.read(args, kwargs)))
+            case Filled(access_path=access_path):
+                recording.filled(access_path, bool(len(access_path.read(args, kwargs))))
+            case Keys(access_path=access_path):
+                recording.keys(access_path, tuple(access_path.read(args, kwargs)))
             case Same(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
                 recording.note_once(Same(first, second, same, recording.place))
@@ -394,11 +398,11 @@ def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
     """What the step had found by itself of what a call finds around itself."""
     relied = set()
     for event in call.events:
-        at = event.origin if isinstance(event, Found) and not is_local(event.origin) else None
+        at = event.access_path if isinstance(event, Found) and not is_local(event.access_path) else None
         while at is not None:
             relied.add(at.token)
             at = at.base
-    return (event for event in events if isinstance(event, Found) and event.origin.token in relied)
+    return (event for event in events if isinstance(event, Found) and event.access_path.token in relied)
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

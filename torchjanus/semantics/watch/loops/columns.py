@@ -1,7 +1,7 @@
 """Watching loops that take numbers from lists element by element: as rows of a tensor, where ``columns`` says so.
 
 To the trace it looks as if the program had a tensor there, and fetched its elements. Knows hooks, not what is made of
-rounds.
+iterations.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.containers.number_rows import MAKING, column_of, made_as
@@ -32,14 +32,18 @@ class ColumnWatch(DescentWatch):
             type(key) is int
             and is_one_of(type(obj), (list, tuple))
             and 0 <= key < len(obj)
-            and self._is_going_round(at)
+            and self._is_active_loop(at)
         ):
             self.at(at)
-            origin = self._kept(obj)
+            access_path = self._kept(obj)
             if self.recording.is_written(obj):
                 self.columns.hold(self.recording.place)
-            elif origin is not None and not origin.waits_for and self.columns.at(self.recording.place, obj, key):
-                column = self._column(origin, obj)
+            elif (
+                access_path is not None
+                and not access_path.waits_for
+                and self.columns.at(self.recording.place, obj, key)
+            ):
+                column = self._column(access_path, obj)
                 if column is not None:
                     return self._element(at, column, key)
         return super().load_item(at, obj, key)
@@ -50,21 +54,21 @@ class ColumnWatch(DescentWatch):
             self.at(at)
             if (rows := self._rows(obj, 0)) is not None:
                 self._over = None
-                rounds = self._rounds(self.recording.place, iter(rows), self.framework.sizes.count(rows))
-                return self._taken(at, ((row,) for row in rounds), {0: obj}, alone=True)
+                iterations = self._iterations(self.recording.place, iter(rows), self.framework.sizes.count(rows))
+                return self._taken(at, ((row,) for row in iterations), {0: obj}, alone=True)
         if type(obj) is zip and id(obj) in (zipped := self._known("_zipped")):
             _, lists, whole = zipped[id(obj)]
             return self._taken(at, super().native_iter(at, obj), lists, whole=whole)
         return super().native_iter(at, obj)
 
     def _taken(
-        self, at: Site, rounds: Iterator[Any], lists: dict[int, Any], alone: bool = False, whole: bool = False
+        self, at: Site, iterations: Iterator[Any], lists: dict[int, Any], alone: bool = False, whole: bool = False
     ) -> Iterator[Any]:
-        """What rounds are given: in the place of a row its value. What a round takes is a tensor of its own, as it is
-        where it takes a row by its number. Lists that the rounds write are gone through as they are then. ``alone``:
-        one list, and no ``zip``; ``whole``: nothing but lists."""
+        """What iterations are given: in the place of a row its value. What an iteration takes is a tensor of its own,
+        as it is where it takes a row by its number. Lists that the iterations write are gone through as they are then.
+        ``alone``: one list, and no ``zip``; ``whole``: nothing but lists."""
         count = 0
-        for count, item in enumerate(rounds, 1):
+        for count, item in enumerate(iterations, 1):
             if any(count > len(one) for one in lists.values()):
                 return
             item = tuple(
@@ -77,7 +81,7 @@ class ColumnWatch(DescentWatch):
             yield item[0] if alone else item
 
     def _present(self, at: Site, container: Any, key: int, row: torch.Tensor) -> Any:
-        """The element of a list, whatever the rounds have done to it."""
+        """The element of a list, whatever the iterations have done to it."""
         if self.recording.is_written(container):
             return super().load_item(at, container, key)
         return self._value(at, row.clone())
@@ -105,29 +109,29 @@ class ColumnWatch(DescentWatch):
             self.at(at)
             kind = type(args[0][0]) if args[0] else None
             dtype = made_as(kind, **kwargs)
-            origin = None if dtype is None else self._changing(args[0], fn)
-            column = None if origin is None else self._column(origin, args[0])
+            access_path = None if dtype is None else self._changing(args[0], fn)
+            column = None if access_path is None else self._column(access_path, args[0])
             if column is not None:
                 # A whole number becomes a fraction by way of a double, as torch.tensor() makes it.
                 wide = column.double() if kind is int and dtype.is_floating_point else column
                 return wide.to(dtype, copy=True)
         return super().call_builtin(at, fn, args, kwargs)
 
-    def _changing(self, container: Any, number: Any) -> Origin | None:
+    def _changing(self, container: Any, number: Any) -> AccessPath | None:
         """Where a list is, if one of another length or with other flags was seen in its place."""
         place = (self.recording.place, number)
         if self.recording.is_written(container):
             self.columns.hold(place)
             return None
-        origin = self._kept(container)
+        access_path = self._kept(container)
         changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are looked at
-        return origin if origin is not None and not origin.waits_for and all(changing) else None
+        return access_path if access_path is not None and not access_path.waits_for and all(changing) else None
 
     def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
         """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
-        how-manieth list it is of those that a loop goes through."""
-        origin = self._changing(container, number)
-        column = None if origin is None else self._column(origin, container)
+        index list it is of those that a loop goes through."""
+        access_path = self._changing(container, number)
+        column = None if access_path is None else self._column(access_path, container)
         if column is None:
             return None
         self.columns.used.add((self.recording.place, number))
@@ -139,21 +143,21 @@ class ColumnWatch(DescentWatch):
         self.at(at)
         return bool(row) if row.dtype == torch.bool else row.item()
 
-    def _is_going_round(self, at: Site) -> bool:
-        """Whether a loop whose rounds have numbers is going on."""
+    def _is_active_loop(self, at: Site) -> bool:
+        """Whether a loop whose iterations have numbers is going on."""
         return bool(self._known("_counters")) and self._may_take(at)
 
     def _may_take(self, at: Site) -> bool:
-        """Whether lists are looked at here. Rounds that make recursive calls are calls themselves: what they take from
-        lists is theirs (see graph.root_finding)."""
+        """Whether lists are looked at here. Iterations that make recursive calls are calls themselves: what they take
+        from lists is theirs (see graph.root_finding)."""
         return self.outer is None and not self.recursions.known and not self._in_library(at)
 
-    def _column(self, origin: Origin, container: Any) -> torch.Tensor | None:
+    def _column(self, access_path: AccessPath, container: Any) -> torch.Tensor | None:
         """The tensor of a list; None where that cannot be one."""
         known = self._known("_columns")
         if id(container) not in known:
             try:
-                made = self.recording.found(origin.then(Step.OF, column_of), column_of(container))
+                made = self.recording.found(access_path.then(Step.OF, column_of), column_of(container))
             except TypeError:
                 made = None
             known[id(container)] = (container, made)

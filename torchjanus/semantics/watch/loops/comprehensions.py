@@ -1,4 +1,4 @@
-"""Watching comprehensions: what is in a list in the making, which no variable holds, while the loops in it go round.
+"""Watching comprehensions: what is in a list in the making, which no variable holds, while the loops in it iterate.
 
 Knows hooks, not what becomes of loops.
 """
@@ -43,7 +43,8 @@ class MakingWatch(WatchBase):
         del making[level:]
         trace = self.recording.trace
         if type(container) is list and len(held) != len(container):
-            # One that an exception has ended at the same place has taken the elements: nothing is known of the rounds.
+            # One that an exception has ended at the same place has taken the elements: nothing is known of the
+            # iterations.
             trace.frames[:] = [frames for frames in trace.frames if frames.end <= start]
         elif type(container) is list and any(position >= start for position in reversed(trace.changed)):
             if all(isinstance(value, _NUMBERS) for value in held):

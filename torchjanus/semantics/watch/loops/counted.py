@@ -1,8 +1,8 @@
-"""Watching loops whose trip count is a number or a size: where each round begins, and whether rounds could tell which
-of them they are.
+"""Watching loops whose trip count is a number or a size: where each iteration begins, and whether iterations could tell
+which of them they are.
 
-A loop can be run for another number of rounds only if no round computes with plain Python numbers: those would be
-others in rounds that have not been seen. Knows nothing of what is made of a loop.
+A loop can be run for another number of iterations only if no iteration computes with plain Python numbers: those would
+be others in iterations that have not been seen. Knows nothing of what is made of a loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
@@ -35,24 +35,24 @@ from torchjanus.semantics.watch.loops.iteration_values import (
     is_from,
     is_statement,
 )
-from torchjanus.semantics.watch.loops.loop_record import GoingRound
+from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
 from torchjanus.semantics.watch.loops.untraced import PlainWatch, are_alike
-from torchjanus.semantics.watch.loops.untraced_values import told_of_call, told_of_look
+from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_look
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
+from torchjanus.trace.loop_records import LoopInstance, LoopRecord
 from torchjanus.trace.plains import counted, sums
-from torchjanus.trace.reckoning import reckoning
-from torchjanus.trace.rounds import Rounds, Turns
+from torchjanus.trace.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
-__all__ = ["RoundWatch"]
+__all__ = ["LoopWatch"]
 
 _OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
-_KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what a round shows
+_KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what an iteration shows
 _CLASSES = (builtins.isinstance, callable, id, type)  # they say nothing of what a container holds
-_PASSING = frozenset({"_combined_rounds", "_taken", "<genexpr>"})  # what goes through loops, and keeps nothing
+_PASSING = frozenset({"_combined_iterations", "_taken", "<genexpr>"})  # what goes through loops, and keeps nothing
 _BACKWARDS = slice(None, None, -1)
 
 
@@ -63,33 +63,33 @@ def _held(over: Sequence[Any]) -> Iterator[Any]:
 
 
 def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
-    """The counters but for what goes down with the rounds' own numbers: that comes to the same, however many rounds
-    there are."""
+    """The counters but for what goes down with the iterations' own numbers: that comes to the same, however many
+    iterations there are."""
     if span is None or not is_back(span):
         return list(counters)
     return [(first, step) for first, step in counters if step != -1 or abs(first - span.start) > 1]
 
 
 def _is_stated() -> bool:
-    """Whether it is the program that goes round, and no native code, which may keep what no variable holds."""
-    frame: Any = sys._getframe(1)  # of ``_rounds``, which is asked for its first round
+    """Whether it is the program that iterates, and no native code, which may keep what no variable holds."""
+    frame: Any = sys._getframe(1)  # of ``_iterations``, which is asked for its first iteration
     names = []
     while (frame := frame.f_back) is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
         names.append(frame.f_code.co_name)
     others = [name for name in names if name not in _PASSING]
-    # Rounds that are counted on behalf of those that combine several.
-    return not others or (others == ["_rounds"] and "_combined_rounds" in names[names.index("_rounds") :])
+    # Iterations that are counted on behalf of those that combine several.
+    return not others or (others == ["_iterations"] and "_combined_iterations" in names[names.index("_iterations") :])
 
 
-class RoundWatch(PlainWatch):
-    """The leaves, as far as rounds are concerned."""
+class LoopWatch(PlainWatch):
+    """The leaves, as far as iterations are concerned."""
 
     _over: Any = None  # what the loop that begins next iterates over
-    # Ranges, and what goes backwards: these, how many rounds they make, and by which numbers.
+    # Ranges, and what goes backwards: these, how many iterations they make, and by which numbers.
     _ranges: dict[int, tuple[Any, Expr, range | None]]
-    _passing: dict[int, int]  # what goes through a list of the run's own: how many rounds it makes
+    _passing: dict[int, int]  # what goes through a list of the run's own: how many iterations it makes
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
-    _counts: dict[int, tuple[Turns, Expr | None]]  # how many rounds loops have
+    _counts: dict[int, tuple[LoopRecord, Expr | None]]  # how many iterations loops have
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -102,10 +102,10 @@ class RoundWatch(PlainWatch):
         iterator = iter(self.natives.iterable(obj))
         inner = is_one_of(type(over), (*_HOLDERS, tuple)) and self._in_library(at)
         if is_one_of(type(over), (enumerate, zip)) and id(over) in self._known("_combined"):
-            return self._combined_rounds(at, self.recording.place, iterator, over)
-        turned = self._known("_ranges").get(id(over))
-        span = over if type(over) is range else None if turned is None else turned[2]
-        return self._rounds(
+            return self._combined_iterations(at, self.recording.place, iterator, over)
+        reversed_loops = self._known("_ranges").get(id(over))
+        span = over if type(over) is range else None if reversed_loops is None else reversed_loops[2]
+        return self._iterations(
             self.recording.place,
             iterator,
             self._pinned(over, self._count(at, over)),
@@ -117,7 +117,7 @@ class RoundWatch(PlainWatch):
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
-        """How many rounds there will be, if that is a number from before the call, or computed of one."""
+        """How many iterations there will be, if that is a number from before the call, or computed of one."""
         known: tuple[Any, Expr, range | None] | None = self._known("_ranges").get(id(over))
         if type(over) is range or (known is not None and known[2] is not None):
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
@@ -135,31 +135,31 @@ class RoundWatch(PlainWatch):
         return None
 
     def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
-        """The number of rounds of a loop through a list of the run's own; like every loop it says that it has as many,
-        as long as it is not told."""
+        """The number of iterations of a loop through a list of the run's own; like every loop it says that it has as
+        many, as long as it is not told."""
         own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
-        rounds = len(over) if own else self._known("_passing").get(id(over))
-        if count is not None and rounds is not None:
-            self.recording.pin(trace_value(rounds, count), "the length decides how often a loop goes round")
+        iterations = len(over) if own else self._known("_passing").get(id(over))
+        if count is not None and iterations is not None:
+            self.recording.pin(trace_value(iterations, count), "the length decides how often a loop iterates")
         return count
 
-    def _rounds(
+    def _iterations(
         self,
         place: Place,
         iterator: Iterator[Any],
         count: Expr | None = None,
         span: range | None = None,
         free: bool = False,
-        origin: Origin | None = None,
+        access_path: AccessPath | None = None,
         alone: bool = True,
         inner: bool = False,
         unpinned: bool = False,
     ) -> Iterator[Any]:
-        """``alone``: nobody else watches the same rounds."""
-        going = self._noted(self._begun, place, count, span, free, origin, inner, unpinned, _is_stated())
+        """``alone``: nobody else watches the same iterations."""
+        going = self._noted(self._begun, place, count, span, free, access_path, inner, unpinned, _is_stated())
         for item in iterator:
             if going is not None:
-                self._noted(self._begin_round, going, item, span)
+                self._noted(self._begin_iteration, going, item, span)
             yield item
         if going is not None:
             self._noted(self.ended, going, count, alone)
@@ -168,40 +168,47 @@ class RoundWatch(PlainWatch):
         """What a note of a loop gives; None where it fails: the loop goes on."""
         return attempt(self.recording, "in a loop", note, *args)
 
-    def _begin_round(self, going: GoingRound, item: Any, span: range | None) -> None:
+    def _begin_iteration(self, going: ActiveLoop, item: Any, span: range | None) -> None:
         going.begin(item if span is not None else None, tuple(self._not_found(item)))
 
     def _begun(
-        self, place: Place, count: Expr | None, span: range | None, free: bool, origin: Origin | None, inner: bool,
+        self,
+        place: Place,
+        count: Expr | None,
+        span: range | None,
+        free: bool,
+        access_path: AccessPath | None,
+        inner: bool,
         unpinned: bool, stated: bool,
-    ) -> GoingRound:  # fmt: skip
-        turns = Turns(
+    ) -> ActiveLoop:  # fmt: skip
+        loop_record = LoopRecord(
             [],
             span,
             len(self.recording.trace.plain),
             own=free,
-            origin=origin,
+            access_path=access_path,
             count=count,
             inner=inner,
             unpinned=unpinned,
         )
-        self.recording.trace.turns.append(turns)
-        self._known("_counts")[id(turns)] = (turns, count)
-        return GoingRound(self.recording, self._known("_counters"), place, turns, count is not None, span, stated)
+        self.recording.trace.loop_records.append(loop_record)
+        self._known("_counts")[id(loop_record)] = (loop_record, count)
+        return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, count is not None, span, stated)
 
-    def ended(self, going: GoingRound, count: Expr | None, alone: bool = True) -> None:
-        """A loop has come to its end. ``alone``: see ``_rounds``."""
-        trace, span = self.recording.trace, going.turns.over
+    def ended(self, going: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
+        """A loop has come to its end. ``alone``: see ``_iterations``."""
+        trace, span = self.recording.trace, going.loop_record.over
         going.end(count)
         if count is not None and going.starts and is_settled(going.changes[1:]):
-            trace.rounds += self._counted(going, count)
+            trace.iterations += self._counted(going, count)
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
             self._note_lengths(whole, first + len(going.starts), going.place)
 
     def _not_found(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
-        """What there is in what a round is given that was not found anywhere: a round may know by it which it is."""
+        """What there is in what an iteration is given that was not found anywhere: an iteration may know by it which it
+        is."""
         if isinstance(item, Traced | torch.Tensor) or self.recording.owner(item) is not None:
             return
         if is_one_of(type(item), (tuple, list)):
@@ -213,101 +220,113 @@ class RoundWatch(PlainWatch):
         elif type(item) is not str or not self.recording.has_found_text(item):
             yield token_of(item) if is_one_of(type(item), _PLAIN) or item is None or type(item) is bool else id(item)
 
-    def _counted(self, going: GoingRound, count: Expr) -> Iterator[Rounds]:
-        """The rounds of a loop that has come to its end, if what they computed with plain numbers lets them go on like
-        that."""
-        computed, starts, span = going.computed(), going.starts, going.turns.over
+    def _counted(self, going: ActiveLoop, count: Expr) -> Iterator[LoopInstance]:
+        """The iterations of a loop that has come to its end, if what they computed with plain numbers lets them go on
+        like that."""
+        computed, starts, span = going.computed(), going.starts, going.loop_record.over
         found, back = counted(computed[1:]), is_back(span)
-        reckoned = reckoning(computed, back, going.plains[0]) if found is None else None
+        reckoned = find_recurrences(computed, back, going.plains[0]) if found is None else None
         if found is None and reckoned is None:
             return
         counters = () if span is None else ((span.start, span.step),)
         begins = 0 if span is None or back or span.step != 1 else span.start
-        rounds = Rounds(
+        iterations = LoopInstance(
             tuple(starts), len(self.recording.trace.events) - 1, count, counters,
-            begins=begins, back=back, unpinned=going.turns.unpinned,
+            begins=begins, back=back, unpinned=going.loop_record.unpinned,
         )  # fmt: skip
         if reckoned is not None:
             own = _apart(sums(computed), span)
-            yield replace(rounds, counters=(*rounds.counters, *own), reckoned=reckoned)
+            yield replace(iterations, counters=(*iterations.counters, *own), reckoned=reckoned)
             return
-        # What the first round has computed with plain numbers the others may not have.
-        rounds = rounds if counted(computed) is not None else rounds.without_first()
-        own = _apart(counted(computed[rounds.skipped :]) or (), span)
-        yield replace(rounds, counters=(*rounds.counters, *own))
+        # What the first iteration has computed with plain numbers the others may not have.
+        iterations = iterations if counted(computed) is not None else iterations.without_first()
+        own = _apart(counted(computed[iterations.skipped :]) or (), span)
+        yield replace(iterations, counters=(*iterations.counters, *own))
 
-    def _combined_rounds(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
-        """The rounds of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as many."""
-        turns = Turns([], None, 0)
-        combined = self._noted(self._combined_begun, at, place, iterator, over, turns)
+    def _combined_iterations(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
+        """The iterations of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as
+        many."""
+        loop_record = LoopRecord([], None, 0)
+        combined = self._noted(self._combined_begun, at, place, iterator, over, loop_record)
         iterator, listed, watched = (iterator, [], False) if combined is None else combined
         first: list[Any] = []
         for item in iterator:
-            self._noted(self._begin_combined, turns, over, item, first)
+            self._noted(self._begin_combined, loop_record, over, item, first)
             yield item
         if combined is not None:
-            self._noted(self._combined_ended, at, place, over, turns, listed, watched, first)
+            self._noted(self._combined_ended, at, place, over, loop_record, listed, watched, first)
 
     def _combined_begun(
-        self, at: Site, place: Place, iterator: Iterator[Any], over: Any, turns: Turns
+        self, at: Site, place: Place, iterator: Iterator[Any], over: Any, loop_record: LoopRecord
     ) -> tuple[Iterator[Any], list[Expr | None], bool]:
-        """What gives the elements; how many rounds each part has, and whether the first one's are watched."""
+        """What gives the elements; how many iterations each part has, and whether the first one's are watched."""
         trace = self.recording.trace
         listed = [
             self._count(at, part) if is_one_of(type(part), (list, tuple)) else None for part in self._gone_over(over)
         ]
         watched = bool(listed) and listed[0] is not None
-        if watched:  # it ends the rounds, and nothing else will say how many there are
-            iterator = self._rounds(place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False)
-        turns.plain = len(trace.plain)
-        trace.turns.append(turns)
+        if watched:  # it ends the iterations, and nothing else will say how many there are
+            iterator = self._iterations(
+                place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False
+            )
+        loop_record.plain = len(trace.plain)
+        trace.loop_records.append(loop_record)
         return iterator, listed, watched
 
-    def _begin_combined(self, turns: Turns, over: Any, item: Any, first: list[Any]) -> None:
-        turns.starts.append(len(self.recording.trace.events))
+    def _begin_combined(self, loop_record: LoopRecord, over: Any, item: Any, first: list[Any]) -> None:
+        loop_record.starts.append(len(self.recording.trace.events))
         if type(over) is enumerate and type(item) is tuple:
             if not first:
                 first.append(item[0])
-            self._known("_counters")[id(turns)] = item[0]
-        turns.given.append(tuple(self._not_found(item)))
+            self._known("_counters")[id(loop_record)] = item[0]
+        loop_record.given.append(tuple(self._not_found(item)))
 
     def _combined_ended(
-        self, at: Site, place: Place, over: Any, turns: Turns, listed: list[Expr | None], watched: bool,
+        self, at: Site, place: Place, over: Any, loop_record: LoopRecord, listed: list[Expr | None], watched: bool,
         numbers: list[Any],
     ) -> None:  # fmt: skip
         trace, first = self.recording.trace, numbers[0] if numbers else None
-        self._known("_counters").pop(id(turns), None)
-        self.recording.note(Trips(len(turns.starts), place))
-        turns.end = len(trace.events) - 1
+        self._known("_counters").pop(id(loop_record), None)
+        self.recording.note(Trips(len(loop_record.starts), place))
+        loop_record.end = len(trace.events) - 1
         frames = trace.frames[-1] if trace.frames else None
-        if frames is not None and type(first) is int and list(frames.starts) == turns.starts and not frames.counters:
+        if (
+            frames is not None
+            and type(first) is int
+            and list(frames.starts) == loop_record.starts
+            and not frames.counters
+        ):
             frames.counters = ((first, 1),)
-        rounds = trace.rounds[-1] if trace.rounds else None
-        if rounds is None or list(rounds.starts) != turns.starts[rounds.skipped :] or not rounds.starts:
+        iterations = trace.iterations[-1] if trace.iterations else None
+        if (
+            iterations is None
+            or list(iterations.starts) != loop_record.starts[iterations.skipped :]
+            or not iterations.starts
+        ):
             return
         # Whoever asks all of them for one more (``strict``) comes to the end of each.
-        same = [known for known in trace.rounds if known.starts == rounds.starts]
-        rounds = replace(same[-1], end=same[0].end) if watched else same[0]
-        trace.rounds[:] = [*(known for known in trace.rounds if known.starts != rounds.starts), rounds]
-        counts = self._counts_within(at, over, turns, watched)
+        same = [known for known in trace.iterations if known.starts == iterations.starts]
+        iterations = replace(same[-1], end=same[0].end) if watched else same[0]
+        trace.iterations[:] = [*(known for known in trace.iterations if known.starts != iterations.starts), iterations]
+        counts = self._counts_within(at, over, loop_record, watched)
         if counts is None:
-            trace.rounds.pop()  # something else may end it
+            trace.iterations.pop()  # something else may end it
             return
         for count in counts[1:]:
             if count.token != counts[0].token:
                 self.recording.note(Held(Apply(operator.eq, (counts[0], count)), True, place))
         if listed and listed[0] is not None:
-            self._note_lengths(listed[0], len(turns.starts), place)
+            self._note_lengths(listed[0], len(loop_record.starts), place)
         if type(first) is int:
-            trace.rounds[-1] = replace(rounds, counters=(*rounds.counters, (first + rounds.skipped, 1)))
+            trace.iterations[-1] = replace(iterations, counters=(*iterations.counters, (first + iterations.skipped, 1)))
 
-    def _counts_within(self, at: Site, over: Any, turns: Turns, watched: bool) -> list[Expr] | None:
-        """How many rounds each of what a combination goes over has; None where that is not known of all. ``watched``:
-        its own rounds are known, too, and were the first."""
+    def _counts_within(self, at: Site, over: Any, loop_record: LoopRecord, watched: bool) -> list[Expr] | None:
+        """How many iterations each of what a combination goes over has; None where that is not known of all.
+        ``watched``: its own iterations are known, too, and were the first."""
         parts = list(self._gone_over(over))
         within = [self._count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
         if len(within) < len(parts):
-            known = [count for one, count in self._known("_counts").values() if one.starts == turns.starts]
+            known = [count for one, count in self._known("_counts").values() if one.starts == loop_record.starts]
             within += known[int(watched) :]
         if len(within) != len(parts):
             return None
@@ -338,14 +357,16 @@ class RoundWatch(PlainWatch):
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
-            told = told_of_look(fn, args, kwargs, self._kept) or told_of_call(fn, args, kwargs, result, self._kept)
-            self._note_plain(at, *args, made=True, told=told)
+            structure = structure_of_look(fn, args, kwargs, self._kept) or structure_of_call(
+                fn, args, kwargs, result, self._kept
+            )
+            self._note_plain(at, *args, made=True, structure=structure)
             self._note_result(at, args, result)
             if fn not in _CLASSES:
                 self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
             # What it gives depends on how often it was asked.
-            self._note_plain(at, *args, made=True, told=told_of_look(fn, args, kwargs, self._kept))
+            self._note_plain(at, *args, made=True, structure=structure_of_look(fn, args, kwargs, self._kept))
         elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
             self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
@@ -364,8 +385,8 @@ class RoundWatch(PlainWatch):
             and is_one_of(type(over), (tuple, list))
             and (count := self.framework.sizes.count(over)) is not None
         ):
-            rounds = Apply(operator.sub, (count, less)) if less else count
-            self._known("_ranges")[id(result)] = (result, rounds, None)
+            iterations = Apply(operator.sub, (count, less)) if less else count
+            self._known("_ranges")[id(result)] = (result, iterations, None)
             self._known("_passing")[id(result)] = len(over) - less
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:

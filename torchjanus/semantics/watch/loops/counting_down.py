@@ -1,9 +1,9 @@
 """Watching loops that count a plain number from before the call down: ``while n > 0: ...; n -= 1``. They are told as
 loops over ``range(n - 1, -1, -1)`` are.
 
-The number that the variable begins with is taken for a plain one, and so is what rounds make of it. If the loop is left
-otherwise than by its test, or its number goes down by something else, only that number will do. Knows nothing of what
-is made of a loop.
+The number that the variable begins with is taken for a plain one, and so is what iterations make of it. If the loop is
+left otherwise than by its test, or its number goes down by something else, only that number will do. Knows nothing of
+what is made of a loop.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _FUNCTIONS = {">": operator.gt, ">=": operator.ge, "!=": operator.ne, "truth": o
 class _Descent(Asking):
     """``limit``: with what the variable began."""
 
-    even: bool = True  # whether it has gone down by one in each round
+    even: bool = True  # whether it has gone down by one in each iteration
 
     def facts(self) -> list[Expr]:
         return []  # it is known already with what it began
@@ -46,7 +46,7 @@ class DescentWatch(WhileWatch):
             self.leave(asking)
             asking = None
         elif asking is not None and not _follows(asking, value):
-            self.recording.trace.turns.remove(asking.going.turns)
+            self.recording.trace.loop_records.remove(asking.going.loop_record)
             asking.even = False
             self.leave(asking)
             asking = None
@@ -65,15 +65,15 @@ class DescentWatch(WhileWatch):
             asking.going.begin(number, ())
         else:
             self.over(asking)
-            self.ended(asking.going, asking.going.turns.count)
+            self.ended(asking.going, asking.going.loop_record.count)
         return number
 
     def _descent(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _Descent:
-        """A loop that begins with this number. That it has so many rounds holds as long as it is not told."""
+        """A loop that begins with this number. That it has so many iterations holds as long as it is not told."""
         first = Apply(operator.sub, (limit, low)) if low else limit
         going = self._going()
-        going.turns.over, going.turns.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
-        self.recording.trace.turns.append(going.turns)
+        going.loop_record.over, going.loop_record.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
+        self.recording.trace.loop_records.append(going.loop_record)
         self.recording.pin(trace_value(number - low, first), WHY)
         return self.begun(_Descent(at, op, limit, number, going))
 
@@ -93,5 +93,5 @@ class DescentWatch(WhileWatch):
 
 
 def _follows(asking: Asking, value: Any) -> bool:
-    """Whether this is the number of the round that comes next, or of none any more."""
+    """Whether this is the number of the iteration that comes next, or of none any more."""
     return type(value) is int and value == asking.numbers[-1] - 1

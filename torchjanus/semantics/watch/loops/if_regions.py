@@ -1,8 +1,8 @@
 """Watching ``if`` statements in which tensors decide, and whose ways meet again: what the variables were before, and
 what they are behind.
 
-Such a region is told as a loop of one round (see ``graph.choice_tell``). Looking at all variables takes time, so it is
-done only where a tensor was seen to decide before. Knows nothing of what is made of a region.
+Such a region is told as a loop of one iteration (see ``graph.switch_tell``). Looking at all variables takes time, so it
+is done only where a tensor was seen to decide before. Knows nothing of what is made of a region.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.watch.objects.base import WatchBase
-from torchjanus.trace.rounds import Frames
+from torchjanus.trace.loop_records import Frames
 
 __all__ = ["RegionWatch"]
 
@@ -26,7 +26,7 @@ class RegionWatch(WatchBase):
     """The leaves, as far as regions are concerned."""
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
-        # What a recursive call decides, its ways tell.
+        # What a recursive call decides, its variants tell.
         if self.outer is not None or is_installed(at.file):
             return NOTHING
         return _Region(self, at)
@@ -35,7 +35,7 @@ class RegionWatch(WatchBase):
 class _Region(AbstractContextManager[None, None]):
     """One ``if`` statement that is going on."""
 
-    __slots__ = ("_before", "_given", "_handed_out", "_plain", "_site", "_start", "_watch")
+    __slots__ = ("_before", "_escaped", "_given", "_plain", "_site", "_start", "_watch")
 
     def __init__(self, watch: RegionWatch, at: Site) -> None:
         self._watch = watch
@@ -45,9 +45,9 @@ class _Region(AbstractContextManager[None, None]):
         watch = self._watch
         trace = watch.recording.trace
         self._start, self._plain, self._given = len(trace.events), len(trace.plain), len(trace.given)
-        self._handed_out = len(watch.recording.handed_out)
+        self._escaped = len(watch.recording.escaped)
         known = self._site in watch.deciding and not is_suspended()
-        self._before = state_of(watch.recording, self._handed_out) if known else None
+        self._before = state_of(watch.recording, self._escaped) if known else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -59,7 +59,7 @@ class _Region(AbstractContextManager[None, None]):
         if self._before is None:
             return
         watch.at(self._site)
-        after = state_of(watch.recording, self._handed_out)
+        after = state_of(watch.recording, self._escaped)
         # What nobody reads any more is as it was.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))

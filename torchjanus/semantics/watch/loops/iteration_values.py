@@ -1,4 +1,4 @@
-"""What of plain values may say which round of a loop it is. Knows values, not loops."""
+"""What of plain values may say which iteration of a loop it is. Knows values, not loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchjanus.rewrite import Site
 from torchjanus.trace.values import Traced
 
 __all__ = [
-    "by_turn", "cut_by", "integers", "is_added", "is_all_but_few", "is_back", "is_from", "is_statement", "reals",
+    "by_iteration", "cut_by", "integers", "is_added", "is_all_but_few", "is_back", "is_from", "is_statement", "reals",
     "total_of", "where",
 ]  # fmt: skip
 
@@ -36,8 +36,9 @@ def integers(values: Any, depth: int = _DEEP) -> Iterator[int]:
             yield from integers((value.start, value.stop, value.step))
 
 
-def by_turn(name: Any, done: set[int | None]) -> Any:
-    """The name of what a round has changed; of an element with the number of that round, that there is more."""
+def by_iteration(name: Any, done: set[int | None]) -> Any:
+    """The name of what an iteration has changed; of an element with the number of that iteration, that there is
+    more."""
     for end in range(4, len(name) + 1, 2):
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")

@@ -1,7 +1,7 @@
-"""Watching what the program's own code computes with plain values, and looks up with them: by such a number a round of
-a loop may know which of them it is.
+"""Watching what the program's own code computes with plain values, and looks up with them: by such a number an
+iteration of a loop may know which of them it is.
 
-Says so in words that can be compared with another round's. Knows hooks, not what is made of loops.
+Says so in words that can be compared with another iteration's. Knows hooks, not what is made of loops.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_but_few, reals, total_of, where
-from torchjanus.semantics.watch.loops.untraced_values import told_of
+from torchjanus.semantics.watch.loops.untraced_values import structure_of
 from torchjanus.semantics.watch.objects.lists import ListWatch
 from torchjanus.trace.facts import Held
-from torchjanus.trace.rounds import ByTurn, Plain
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Traced, Turn, leaves, plain, trace_value
+from torchjanus.trace.loop_records import ByIteration, Plain
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Traced, leaves, plain, trace_value
 
 __all__ = ["PlainWatch", "are_alike"]
 
@@ -58,9 +58,11 @@ def are_alike(over: Sequence[Any]) -> bool:
 class PlainWatch(ListWatch):
     """The leaves, as far as plain values are concerned."""
 
-    _counters: dict[int, int]  # plain integers that count the rounds of loops that are going on
-    _looked_up: dict[int, Any]  # lists from before the call of which rounds look up elements by their numbers
-    _reckoned: dict[int, float]  # plain floats that the program has computed, by which it may hand libraries a round's
+    _counters: dict[int, int]  # plain integers that count the iterations of loops that are going on
+    _looked_up: dict[int, Any]  # lists from before the call of which iterations look up elements by their numbers
+    _has_form: dict[
+        int, float
+    ]  # plain floats that the program has computed, by which it may hand libraries an iteration's
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
@@ -74,7 +76,7 @@ class PlainWatch(ListWatch):
             trace.given.append(Plain(len(trace.events), whole, reals=others))
 
     def _note_length(self, at: Site, holder: Any) -> None:
-        """The program looks at how much a container of its own holds: that may be as much as there were rounds."""
+        """The program looks at how much a container of its own holds: that may be as much as there were iterations."""
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
             self._note_counted(at, (holder,))
@@ -87,7 +89,7 @@ class PlainWatch(ListWatch):
                 held = len(value) if is_one_of(type(value), _HOLDERS) or type(value) is tuple else -1
                 trace.counted.append((len(trace.events), self.recording.place, held))
 
-    def _kept(self, holder: Any) -> Origin | None:
+    def _kept(self, holder: Any) -> AccessPath | None:
         """Where a container that nobody has changed in this run was found."""
         return None if self.recording.is_written(holder) else self.recording.owner(holder)
 
@@ -97,32 +99,32 @@ class PlainWatch(ListWatch):
         *values: Any,
         made: bool = False,
         total: int | None = None,
-        told: Any = None,
+        structure: Any = None,
         lookup: bool = False,
         compared: str = "",
     ) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of rounds. What is
-        made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
+        """The program's own code has computed with these: unless it was with tensors, it may know of iterations. What
+        is made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
-        if not self._in_library(at) or self._are_reckoned(values):
+        if not self._in_library(at) or self._have_forms(values):
             trace = self.recording.trace
             whole, others = tuple(integers(values)), tuple(reals(values))
-            trace.plain.append(Plain(len(trace.events), whole, total, told, others, where(at), lookup, compared))
+            trace.plain.append(Plain(len(trace.events), whole, total, structure, others, where(at), lookup, compared))
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
-        """A plain float came out: whatever is made of it, a round may know it by that, in a library, too."""
-        if type(result) is float and (not self._in_library(at) or self._are_reckoned(values)):
-            self._known("_reckoned")[id(result)] = result
+        """A plain float came out: whatever is made of it, an iteration may know it by that, in a library, too."""
+        if type(result) is float and (not self._in_library(at) or self._have_forms(values)):
+            self._known("_has_form")[id(result)] = result
 
-    def _are_reckoned(self, values: tuple[Any, ...]) -> bool:
-        known = self._known("_reckoned")
+    def _have_forms(self, values: tuple[Any, ...]) -> bool:
+        known = self._known("_has_form")
         return any(type(value) is float and id(value) in known for value in values)
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
         """The same, where nothing but the values decides what is made of them."""
-        told = told_of((what, values), self._kept)
-        self._note_plain(at, *values, total=total, told=told, compared=compared)
+        structure = structure_of((what, values), self._kept)
+        self._note_plain(at, *values, total=total, structure=structure, compared=compared)
 
     def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """The same, where what is computed with traced numbers is traced."""
@@ -160,26 +162,27 @@ class PlainWatch(ListWatch):
     def native_format(self, at: Site, value: Any, spec: str) -> str:
         if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
             text = super().native_format(at, value, spec)
-            shown: str = trace_value(text, Apply(format, (Turn(value), spec)))
+            shown: str = trace_value(text, Apply(format, (InductionVariable(value), spec)))
             return shown
         self._note_made(at, f":{spec}", value)
         return super().native_format(at, value, spec)
 
-    def _told_item(self, obj: Any, key: Any) -> Any:
-        """Of an element that is looked up: what is the same in two rounds gives the same, or what variables hold."""
+    def _structure_of_item(self, obj: Any, key: Any) -> Any:
+        """Of an element that is looked up: what is the same in two iterations gives the same, or what variables
+        hold."""
         if is_one_of(type(obj), (str, bytes)):
-            return told_of(("item", obj, key), self._kept)
+            return structure_of(("item", obj, key), self._kept)
         if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
-            return told_of(("item", key), self._kept)  # a size, and known as such
-        origin = self._kept(obj)
-        if origin is not None:
-            return told_of(("item", origin.token, key), self._kept)
+            return structure_of(("item", key), self._kept)  # a size, and known as such
+        access_path = self._kept(obj)
+        if access_path is not None:
+            return structure_of(("item", access_path.token, key), self._kept)
         known = type(obj) is tuple or (is_one_of(type(obj), (list, dict)) and self.recording.rebinding.has_seen(obj))
-        return told_of(("item", key), self._kept) if known else None
+        return structure_of(("item", key), self._kept) if known else None
 
-    def _turn_of(self, obj: Any, key: Any) -> ByTurn | None:
-        """Of an element that is a tensor, or holds some, looked up while loops with numbered rounds go on: by how much
-        more than theirs. Which it is shows in what is done with it."""
+    def _iteration_of(self, obj: Any, key: Any) -> ByIteration | None:
+        """Of an element that is a tensor, or holds some, looked up while loops with numbered iterations go on: by how
+        much more than theirs. Which it is shows in what is done with it."""
         counters = self._known("_counters")
         if type(key) is not int or not is_one_of(type(obj), (list, tuple)) or not counters or not 0 <= key < len(obj):
             return None
@@ -188,15 +191,15 @@ class PlainWatch(ListWatch):
             return None
         if kept:
             self._known("_looked_up")[id(obj)] = obj
-        return ByTurn(tuple(key - turn for turn in counters.values()), self._told_item(obj, key))
+        return ByIteration(tuple(key - iteration for iteration in counters.values()), self._structure_of_item(obj, key))
 
     def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
-        """Rounds have come to their end. Lists from before the call, of which each has looked up an element, are as
+        """Iterations have come to their end. Lists from before the call, of which each has looked up an element, are as
         long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
-        of a round that would follow."""
+        of an iteration that would follow."""
         for obj in [*self._known("_looked_up").values()]:
-            if len(obj) == ended and (origin := self._kept(obj)) is not None and are_alike(obj):
-                length = Read(origin.then(Step.LEN))
+            if len(obj) == ended and (access_path := self._kept(obj)) is not None and are_alike(obj):
+                length = Read(access_path.then(Step.LEN))
                 if length.token != count.token:
                     self.natives.whole_length(obj)
                     self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
@@ -206,10 +209,10 @@ class PlainWatch(ListWatch):
         if type(key) is not str and not (type(key) is int and key == -1):
             if isinstance(obj, torch.Tensor):
                 self._note_plain(at, obj)
-            elif (turn := self._turn_of(obj, key)) is not None:
-                self._note_plain(at, key, told=turn, lookup=True)
+            elif (iteration := self._iteration_of(obj, key)) is not None:
+                self._note_plain(at, key, structure=iteration, lookup=True)
             else:
-                self._note_plain(at, key, told=self._told_item(obj, key))
+                self._note_plain(at, key, structure=self._structure_of_item(obj, key))
         found = super().load_item(at, obj, key)
         self._note_part(at, obj, key, found)
         return found

@@ -1,7 +1,8 @@
-"""What plain computations are made of, said so that it can be compared with another round's: a mode, a flag, a class.
+"""What plain computations are made of, said so that it can be compared with another iteration's: a mode, a flag, a
+class.
 
-Equal words mean that the same came out, whichever round asked; where that cannot be said there are none. Knows values,
-not rounds.
+Equal words mean that the same came out, whichever iteration asked; where that cannot be said there are none. Knows
+values, not iterations.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, token_of
+from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.trace.values import Fetch, Size, Traced, leaves, plain
 
-__all__ = ["told_of", "told_of_call", "told_of_look"]
+__all__ = ["structure_of", "structure_of_call", "structure_of_look"]
 
 MOST = 64  # elements of a container that are looked at
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type(...))))
@@ -40,16 +41,16 @@ _OF_TENSORS = frozenset(
 _LOOKS = frozenset({"get", "index", "count", "__getitem__", "__contains__", "__len__"})
 
 # Where a container that was there before the call was found, as long as nobody has changed it.
-Owner = Callable[[Any], Origin | None]
+Owner = Callable[[Any], AccessPath | None]
 
 
-def told_of(value: Any, owner: Owner) -> Any:
+def structure_of(value: Any, owner: Owner) -> Any:
     """None where nothing can be said."""
     if isinstance(value, Traced):
         found = list(leaves(value.expr))
         if any(isinstance(leaf, Fetch) for leaf in found):
             return None
-        if found and all(isinstance(leaf, Size) for leaf in found):  # of tensors that may be each round's own
+        if found and all(isinstance(leaf, Size) for leaf in found):  # of tensors that may be each iteration's own
             return ("of sizes", token_of(plain(value)))
         return ("traced", value.expr.token)
     kind = type(value)
@@ -57,8 +58,8 @@ def told_of(value: Any, owner: Owner) -> Any:
         return token_of(value)
     if isinstance(value, type | enum.Enum):
         return ("object", id(value))
-    if id(kind) in _FOUND and (origin := owner(value)) is not None:
-        return ("found", origin.token)
+    if id(kind) in _FOUND and (access_path := owner(value)) is not None:
+        return ("found", access_path.token)
     if kind is slice:
         return _all("slice", (value.start, value.stop, value.step), owner)
     if id(kind) in _TOLD and len(value) <= MOST:
@@ -68,11 +69,11 @@ def told_of(value: Any, owner: Owner) -> Any:
     return None
 
 
-def told_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, owner: Owner) -> Any:
+def structure_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, owner: Owner) -> Any:
     """Of a call of native code that gave ``result``."""
     name = getattr(fn, "__name__", "")
     tensors = [value for value in (getattr(fn, "__self__", None), *args) if isinstance(value, torch.Tensor)]
-    if name in _OF_TENSORS and len(tensors) == 1:  # alike rounds work on tensors that are alike
+    if name in _OF_TENSORS and len(tensors) == 1:  # alike iterations work on tensors that are alike
         return _all(name, (result, *(value for value in args if value is not tensors[0])), owner)
     if fn is builtins.isinstance and len(args) == 2:
         return _all("isinstance", (type(args[0]), args[1]), owner)
@@ -84,16 +85,16 @@ def told_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], resu
     return None if given is None else (name, token_of(subject) if is_one_of(type(subject), _SUBJECTS) else None, given)
 
 
-def told_of_look(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
+def structure_of_look(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
     """Of a call that looks something up in a container from before the call."""
     subject = getattr(fn, "__self__", None)
     if not is_one_of(type(subject), (list, dict, set, frozenset)) or fn.__name__ not in _LOOKS:
         return None
-    origin = owner(subject)
+    access_path = owner(subject)
     given = _all("look", (*args, *itertools.chain.from_iterable(kwargs.items())), owner)
-    return None if origin is None or given is None else (fn.__name__, origin.token, given)
+    return None if access_path is None or given is None else (fn.__name__, access_path.token, given)
 
 
 def _all(what: str, values: Any, owner: Owner) -> Any:
-    found = [told_of(value, owner) for value in values]
+    found = [structure_of(value, owner) for value in values]
     return None if None in found else (what, *found)

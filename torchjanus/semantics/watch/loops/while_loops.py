@@ -1,9 +1,10 @@
 """Watching loops that go on as long as a plain number of their own is below one from before the call:
 ``while i < n: ...; i += 1``. They are told as loops over ``range(i, n)`` are.
 
-What was asked is noted when the loop has come to its end: that it made so many rounds, or, where it was left otherwise
-or its number did not go up by the same in each round, all that was asked. Only loops that are in no other are watched
-so: for the rounds of another one the number may say which of them they are. Knows nothing of what is made of a loop.
+What was asked is noted when the loop has come to its end: that it made so many iterations, or, where it was left
+otherwise or its number did not go up by the same in each iteration, all that was asked. Only loops that are in no other
+are watched so: for the iterations of another one the number may say which of them they are. Knows nothing of what is
+made of a loop.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any, TypeVar
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.loops.counted import RoundWatch
-from torchjanus.semantics.watch.loops.loop_record import GoingRound
+from torchjanus.semantics.watch.loops.counted import LoopWatch
+from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
 from torchjanus.trace.events import Entered, Left
-from torchjanus.trace.rounds import Turns
+from torchjanus.trace.loop_records import LoopRecord
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["WHY", "Asking", "WhileWatch", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
-WHY = "the number decides how often a loop goes round"
+WHY = "the number decides how often a loop iterates"
 _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 
@@ -40,7 +41,7 @@ class Asking:
     op: str
     limit: Expr
     value: int  # of the limit
-    going: GoingRound
+    going: ActiveLoop
     numbers: list[int] = field(default_factory=list)
     length: tuple[Any, ...] | None = None
 
@@ -53,8 +54,8 @@ class Asking:
         return self.numbers
 
     def span(self, end: int | None = None) -> range | None:
-        """The numbers of the rounds, where they go up by the same. ``end``: what was not below the limit, or None if
-        the loop has been left before."""
+        """The numbers of the iterations, where they go up by the same. ``end``: what was not below the limit, or None
+        if the loop has been left before."""
         first, known = self.numbers[0], self.numbers if end is None else [*self.numbers, end]
         steps = {b - a for a, b in itertools.pairwise(known)}
         step = steps.pop() if len(steps) == 1 else 0
@@ -69,7 +70,7 @@ class Asking:
 _A = TypeVar("_A", bound=Asking)
 
 
-class WhileWatch(RoundWatch):
+class WhileWatch(LoopWatch):
     """The leaves, as far as such loops are concerned."""
 
     _asking: Asking | None = None  # the loop that is going on
@@ -87,7 +88,7 @@ class WhileWatch(RoundWatch):
         if own and at.kind == "turning" and self._length is None:
             self._length = (at, fn, args, kwargs, result)
         elif asking is not None:
-            number = asking.numbers[-1]  # as if it were computed of the number of the round
+            number = asking.numbers[-1]  # as if it were computed of the number of the iteration
             if result != number:
                 self._note_values(at, "+", number, result - number, total=result)
         else:
@@ -118,7 +119,7 @@ class WhileWatch(RoundWatch):
         return super().native_compare(at, op, a, b)
 
     def _turns(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
-        """Whether a loop goes round once more; None where it is none that can be told."""
+        """Whether a loop iterates once more; None where it is none that can be told."""
         if isinstance(a, Traced) and type(b) is int:
             op, a, b = _MIRRORED.get(op, ""), b, a
         limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and is_limit(b.expr)
@@ -153,11 +154,11 @@ class WhileWatch(RoundWatch):
         """It is over now; False if it was before."""
         return self._whiles.get(id(asking.site)) is asking and self._whiles.pop(id(asking.site)) is asking
 
-    def _going(self) -> GoingRound:
+    def _going(self) -> ActiveLoop:
         """A loop that begins."""
         place: Place = self.recording.place
-        turns = Turns([], None, len(self.recording.trace.plain))
-        return GoingRound(self.recording, self._known("_counters"), place, turns, True, None)
+        loop_record = LoopRecord([], None, len(self.recording.trace.plain))
+        return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, True, None)
 
     def _goes_on(self, asking: Asking) -> bool:
         """Whether it is the same loop that asks once more: the function that it is in has not been left."""
@@ -172,18 +173,18 @@ class WhileWatch(RoundWatch):
         """It has been left, or cannot be told as a loop: what it has asked is noted."""
         if self.over(asking):
             asking.going.leave()
-            if not self._told_as_left(asking):
+            if not self._is_as_left(asking):
                 self._note_asked(asking)
 
-    def _told_as_left(self, asking: Asking) -> bool:
-        """A loop in whose rounds tensors have decided is told as one over a range is that was left; False if it is none
-        of that kind."""
-        trace, turns = self.recording.trace, asking.going.turns
-        span = asking.span() if asking.length is None and turns.count is None else None
-        if span is None or not any(position >= turns.starts[0] for position in trace.changed):
+    def _is_as_left(self, asking: Asking) -> bool:
+        """A loop in whose iterations tensors have decided is told as one over a range is that was left; False if it is
+        none of that kind."""
+        trace, loop_record = self.recording.trace, asking.going.loop_record
+        span = asking.span() if asking.length is None and loop_record.count is None else None
+        if span is None or not any(position >= loop_record.starts[0] for position in trace.changed):
             return False
-        turns.over, turns.count = span, _count_of(span, asking.past())
-        trace.turns.append(turns)
+        loop_record.over, loop_record.count = span, _count_of(span, asking.past())
+        trace.loop_records.append(loop_record)
         here, self.recording.place = self.recording.place, asking.going.place
         self.recording.pin(trace_value(span.stop, asking.past()), WHY)
         self.recording.place = here
@@ -204,17 +205,17 @@ class WhileWatch(RoundWatch):
         if span is None:
             asking.going.leave()
             self._note_asked(asking)
-            RoundWatch.native_compare(self, asking.site, asking.op, end, limit)
+            LoopWatch.native_compare(self, asking.site, asking.op, end, limit)
             return
         going = asking.going
-        going.turns.over, going.turns.count = span, _count_of(span, expr)
-        self.recording.trace.turns.append(going.turns)
-        self.ended(going, going.turns.count)
+        going.loop_record.over, going.loop_record.count = span, _count_of(span, expr)
+        self.recording.trace.loop_records.append(going.loop_record)
+        self.ended(going, going.loop_record.count)
         self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), WHY)
 
 
 def _count_of(span: range, end: Expr) -> Expr:
-    """How many rounds there are, as of a loop over a range."""
+    """How many iterations there are, as of a loop over a range."""
     if span.step != 1:
         return Apply(operator.floordiv, (Apply(operator.add, (end, span.step - 1)), span.step))
     return Apply(operator.sub, (end, span.start)) if span.start else end

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.hooks import rewritten
@@ -44,7 +44,7 @@ class WatchBase(Protocols):
     def __init__(
         self,
         journal: Journal | None = None,
-        loose: Collection[Origin] = (),
+        loose: Collection[AccessPath] = (),
         recursions: Recursions | None = None,
         outer: WatchBase | None = None,
         columns: Columns | None = None,
@@ -123,7 +123,7 @@ class WatchBase(Protocols):
 
     def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
         """A function's code and defaults are known to be found with it: they may be given to it, or told of it."""
-        root = self.recording.owner(fn) or Origin.const(fn)
+        root = self.recording.owner(fn) or AccessPath.const(fn)
         settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
         if (first or self.recording.was_there(fn)) and not settled:
             # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.

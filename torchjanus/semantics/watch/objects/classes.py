@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
 from torchjanus.semantics.known.own_code import does_more_than_read
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_class
@@ -75,7 +75,7 @@ class ClassWatch(WatchBase):
 
     def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
         """``value`` is what a class has under this name, as ``raw``."""
-        base = Origin.const(owner).then(Step.DICT)
+        base = AccessPath.const(owner).then(Step.DICT)
         if isinstance(raw, classmethod | staticmethod):
             self.come_upon(owner, name)
             return value
@@ -91,12 +91,12 @@ class ClassWatch(WatchBase):
         cls, this = found.__self_class__, found.__thisclass__
         after = mro_of(cls)[mro_of(cls).index(this) + 1 :] if cls is not None and this in mro_of(cls) else ()
         if after and not self._stays(cls):
-            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
+            self.recording.held(AccessPath.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for owner in after:
             if name in namespace_of(owner):
                 return self._held_by(owner, name, namespace_of(owner)[name], value)
             if not self._stays(owner):
-                self.recording.absent(Origin.const(owner).then(Step.DICT), name)
+                self.recording.absent(AccessPath.const(owner).then(Step.DICT), name)
         return value  # what 'super' has itself
 
     def getter(self, raw: Any) -> tuple[Any, Any] | None:
@@ -121,20 +121,20 @@ class ClassWatch(WatchBase):
             return
         self._not_before(tp, owner, name)
         if owner is not None and not self._stays(owner):
-            origin = Origin.const(owner).then(Step.DICT).item(name)
-            self.recording.held(origin, raw, functions_of(raw))
-            self._claim_held(origin, raw)
+            access_path = AccessPath.const(owner).then(Step.DICT).item(name)
+            self.recording.held(access_path, raw, functions_of(raw))
+            self._claim_held(access_path, raw)
 
-    def _claim_held(self, origin: Origin, raw: Any) -> None:
+    def _claim_held(self, access_path: AccessPath, raw: Any) -> None:
         """What a class has under a name was there before the call, and so was what it is made of: what that holds may
         be another thing at the next call."""
         if is_one_of(type(raw), PLAIN_DESCRIPTORS) and not is_one_of(type(raw), _WRAPPING):
             return
-        self.recording.claim(raw, origin)
+        self.recording.claim(raw, access_path)
         for part in _parts_of(raw):
             value = getattr(raw, part)
             if value is not None and not is_one_of(type(value), PLAIN_DESCRIPTORS):
-                self.recording.found(origin.then(Step.FIELD, part), value)
+                self.recording.found(access_path.then(Step.FIELD, part), value)
 
     def come_upon_kind(self, tp: type, kind: Any) -> None:
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
@@ -149,17 +149,17 @@ class ClassWatch(WatchBase):
                     )
                     return
                 asked = _kinds.known.get(id(kind)) or _kinds.put(kind, _is_of(weakref.ref(kind)))
-                self.recording.found(Origin.const(tp).then(Step.OF, asked), asked(tp))
+                self.recording.found(AccessPath.const(tp).then(Step.OF, asked), asked(tp))
 
     def _not_before(self, cls: type, owner: type | None, name: str) -> None:
         """No class that is asked before the owner has the name, and none at all if nobody owns it."""
         if not self._stays(cls):
-            self.recording.held(Origin.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
+            self.recording.held(AccessPath.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for before in mro_of(cls):
             if before is owner:
                 return
             if not self._stays(before):
-                self.recording.absent(Origin.const(before).then(Step.DICT), name)
+                self.recording.absent(AccessPath.const(before).then(Step.DICT), name)
 
     def _stays(self, cls: type) -> bool:
         """Whether nobody is expected to change the class."""

@@ -92,9 +92,9 @@ class Settlement:
             return self.recipe(self.recording.bare(value))
         if is_one_of(type(value), (int, float)) or (is_one_of(type(value), CONSTANT_TYPES) and not holds_traced(value)):
             return Constant(value)
-        origin = self.recording.owner(value)
-        if origin is not None:
-            return FoundAt(origin)
+        access_path = self.recording.owner(value)
+        if access_path is not None:
+            return FoundAt(access_path)
         number = self._built.get(id(value))
         if number is not None:
             if number in self._open:
@@ -130,15 +130,15 @@ class Settlement:
         )
 
     def _tensor(self, value: torch.Tensor) -> Recipe:
-        origin = self.recording.owner(value)
+        access_path = self.recording.owner(value)
         number = self.recording.number(value)
-        if origin is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
-            return FoundAt(origin)
+        if access_path is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
+            return FoundAt(access_path)
         if self._extern is not None and number is not None:
             return TensorAt(TensorRef(number), self._extern.after)
         if number is None:
             self.recording.refuse(
-                "a tensor leaves the step that no watched operation made", "its origin is unknown.", "Clone it."
+                "a tensor leaves the step that no watched operation made", "its access path is unknown.", "Clone it."
             )
             return Constant(None)
         if type(value) is not torch.Tensor:

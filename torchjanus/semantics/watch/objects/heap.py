@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin, Step
+from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.rewrite import Site
@@ -37,16 +37,16 @@ class HeapWatch(ClassWatch):
 
     # -- attributes -----------------------------------------------------------------------------------------------
 
-    def origin_of(self, obj: Any) -> Origin | None:
+    def access_path_of(self, obj: Any) -> AccessPath | None:
         """Where an object was found. Functions, classes and modules stand for themselves."""
         if isinstance(obj, types.FunctionType) and self.recording.is_new_function(obj):
             return None
         if isinstance(obj, type) and self.recording.is_new_class(obj):
             return None
         if isinstance(obj, type | types.FunctionType | types.ModuleType | types.BuiltinFunctionType):
-            return self.recording.owner(obj) or Origin.const(obj)
+            return self.recording.owner(obj) or AccessPath.const(obj)
         if isinstance(obj, enum.Enum) and not self.recording.is_new_class(type(obj)):
-            return self.recording.owner(obj) or Origin.const(obj)
+            return self.recording.owner(obj) or AccessPath.const(obj)
         return self.recording.owner(obj)
 
     def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -87,31 +87,31 @@ class HeapWatch(ClassWatch):
             return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
         if type(obj) is super:
             return self.load_super_attr(obj, name)
-        origin = self.origin_of(obj)
-        if origin is None:
+        access_path = self.access_path_of(obj)
+        if access_path is None:
             if is_function_of_autograd(obj):
                 self.natives.framework.code.look_at_function(obj, name)
             return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
         if isinstance(obj, types.ModuleType):
-            return self._load_module_attr(at, origin, obj, name)
+            return self._load_module_attr(at, access_path, obj, name)
         if isinstance(obj, type):
             return self.load_class_attr(obj, name)
-        return self._load_instance_attr(origin, obj, name)
+        return self._load_instance_attr(access_path, obj, name)
 
     def _load_tensor_attr(self, tensor: torch.Tensor, name: str) -> Any:
-        namespace, origin = vars(tensor), self.recording.owner(tensor)
-        if name == "__dict__" or (name in namespace and origin is None):
+        namespace, access_path = vars(tensor), self.recording.owner(tensor)
+        if name == "__dict__" or (name in namespace and access_path is None):
             self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
-        elif origin is not None and class_lookup(type(tensor), name)[1] is None:
-            base = self._dict_of(origin, namespace)
+        elif access_path is not None and class_lookup(type(tensor), name)[1] is None:
+            base = self._dict_of(access_path, namespace)
             if name in namespace:
                 return self.recording.read_key(base, namespace, name)
             self.recording.absent(base, name)
         return getattr(tensor, name)
 
-    def _load_module_attr(self, at: Site, origin: Origin, module: types.ModuleType, name: str) -> Any:
+    def _load_module_attr(self, at: Site, access_path: AccessPath, module: types.ModuleType, name: str) -> Any:
         namespace = attributes_of(module)
-        base = self._dict_of(origin, namespace)
+        base = self._dict_of(access_path, namespace)
         if name not in namespace:
             self.recording.absent(base, name)
             fallback = namespace.get("__getattr__")
@@ -122,16 +122,16 @@ class HeapWatch(ClassWatch):
         trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
         return self.recording.read_key(base, namespace, name, trusted=trusted)
 
-    def _dict_of(self, origin: Origin, namespace: dict[str, Any]) -> Origin:
-        base = origin.then(Step.DICT)
+    def _dict_of(self, access_path: AccessPath, namespace: dict[str, Any]) -> AccessPath:
+        base = access_path.then(Step.DICT)
         self.recording.claim(namespace, base)
         return base
 
-    def _load_instance_attr(self, origin: Origin, obj: Any, name: str) -> Any:
+    def _load_instance_attr(self, access_path: AccessPath, obj: Any, name: str) -> Any:
         recording = self.recording
         namespace = attributes_of(obj)
         if name == "__dict__" and namespace is not None:
-            self._dict_of(origin, namespace)
+            self._dict_of(access_path, namespace)
             return namespace
         if name == "__class__":
             return native_slot(type(obj), "__getattribute__")(obj, name)
@@ -143,10 +143,10 @@ class HeapWatch(ClassWatch):
         if owner is not None and hasattr(type(raw), "__set__"):
             unset = type(raw) is types.MemberDescriptorType and not hasattr(obj, name)
             if unset and not recording.has_written(obj, name):
-                recording.found(origin.then(Step.OF, lacks(name)), True)  # another time it may be there
-            return self._load_field(origin, obj, name)
+                recording.found(access_path.then(Step.OF, lacks(name)), True)  # another time it may be there
+            return self._load_field(access_path, obj, name)
         if namespace is not None:
-            base = self._dict_of(origin, namespace)
+            base = self._dict_of(access_path, namespace)
             if recording.has_written(namespace, name):
                 value = recording.written(namespace, name)
                 if value is not ABSENT:
@@ -173,10 +173,10 @@ class HeapWatch(ClassWatch):
 
     def hides(self, obj: Any, name: str) -> bool:
         hidden = super().hides(obj, name)
-        origin, namespace = self.recording.owner(obj), attributes_of(obj)
-        if not hidden and origin is not None and namespace is not None:
+        access_path, namespace = self.recording.owner(obj), attributes_of(obj)
+        if not hidden and access_path is not None and namespace is not None:
             if not self.recording.has_written(namespace, name):
-                self.recording.absent(self._dict_of(origin, namespace), name)  # another time it may have it
+                self.recording.absent(self._dict_of(access_path, namespace), name)  # another time it may have it
         return hidden
 
     def _refuse_attribute(self, obj: Any, name: str) -> None:
@@ -186,7 +186,7 @@ class HeapWatch(ClassWatch):
             "Read it before the step and pass it in.",
         )
 
-    def _load_registered(self, base: Origin, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
+    def _load_registered(self, base: AccessPath, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
         """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
         the three registries only, as register_parameter() and its like see to."""
         registry = _registered(module, namespace, name)
@@ -195,21 +195,21 @@ class HeapWatch(ClassWatch):
         self.recording.read_key(base, namespace, registry, kept=True)
         return self.recording.read_key(base.item(registry), entries, name)
 
-    def _load_field(self, origin: Origin, obj: Any, name: str) -> Any:
+    def _load_field(self, access_path: AccessPath, obj: Any, name: str) -> Any:
         if self.recording.has_written(obj, name):
             value = self.recording.written(obj, name)
             if value is ABSENT:
                 raise AttributeError(name)
             return value
-        return self._found_field(origin, obj, name)
+        return self._found_field(access_path, obj, name)
 
-    def _found_field(self, origin: Origin, obj: Any, name: str) -> Any:
+    def _found_field(self, access_path: AccessPath, obj: Any, name: str) -> Any:
         value = getattr(obj, name) if isinstance(obj, type) else _native_getattr(obj, name)
-        return self.recording.found(origin.then(Step.FIELD, name), value)
+        return self.recording.found(access_path.then(Step.FIELD, name), value)
 
-    def _attributes(self, origin: Origin, namespace: dict[str, Any]) -> MappingShadow:
+    def _attributes(self, access_path: AccessPath, namespace: dict[str, Any]) -> MappingShadow:
         """The shadow of an object's instance attributes."""
-        return self.natives.shadows.mapping(namespace, self._dict_of(origin, namespace))
+        return self.natives.shadows.mapping(namespace, self._dict_of(access_path, namespace))
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
         self.at(at)
@@ -220,8 +220,8 @@ class HeapWatch(ClassWatch):
                 self.recording.refuse(f"sets the Python attribute '{name}' of a tensor", "it is not watched.", "")
             setattr(obj, name, plain(value))
             return
-        origin = self.origin_of(obj)
-        if origin is None:
+        access_path = self.access_path_of(obj)
+        if access_path is None:
             # An object made in this call: private until it escapes, so it may hold traced numbers.
             super().store_attr(at, obj, name, self.private(value))
             return
@@ -237,11 +237,11 @@ class HeapWatch(ClassWatch):
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             super().store_attr(at, obj, name, self.recording.bare(value))
-            self.recording.store("field", obj, name, value, origin)
+            self.recording.store("field", obj, name, value, access_path)
         elif (namespace := attributes_of(obj)) is None:
             super().store_attr(at, obj, name, value)  # AttributeError
         else:
-            self._attributes(origin, namespace).storing(name, value)
+            self._attributes(access_path, namespace).storing(name, value)
             super().store_attr(at, obj, name, self.recording.bare(value))
 
     def private(self, value: Any) -> Any:
@@ -257,20 +257,20 @@ class HeapWatch(ClassWatch):
             if name != "grad":
                 self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
             return
-        origin = self.origin_of(obj)
-        if origin is None:
+        access_path = self.access_path_of(obj)
+        if access_path is None:
             super().drop_attr(at, obj, name)
             return
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             if not self.recording.has_written(obj, name) and hasattr(obj, name):
-                self._found_field(origin, obj, name)  # it has to be there
+                self._found_field(access_path, obj, name)  # it has to be there
             super().drop_attr(at, obj, name)
-            self.recording.store("delete-field", obj, name, ABSENT, origin)
+            self.recording.store("delete-field", obj, name, ABSENT, access_path)
             return
         namespace = attributes_of(obj)
         if namespace is not None:
-            attributes = self._attributes(origin, namespace)
+            attributes = self._attributes(access_path, namespace)
             if attributes.has(name):
                 attributes.removing(name)
         super().drop_attr(at, obj, name)  # AttributeError where there is none
@@ -294,14 +294,14 @@ class HeapWatch(ClassWatch):
             written = recording.written(owner, name)
             if written is not ABSENT:
                 return written
-            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)  # seen again behind it
+            return recording.found(AccessPath.const(builtins).then(Step.DICT).item(name), value)  # seen again behind it
         trusted = is_trusted_module(owner.get("__name__"))
         if name not in owner:  # a builtin
             if trusted:
                 return value
-            recording.absent(Origin.const(owner, "globals"), name)
-            return recording.found(Origin.const(builtins).then(Step.DICT).item(name), value)
-        return recording.found(Origin.const(owner, "globals").item(name), value, trusted=trusted)
+            recording.absent(AccessPath.const(owner, "globals"), name)
+            return recording.found(AccessPath.const(builtins).then(Step.DICT).item(name), value)
+        return recording.found(AccessPath.const(owner, "globals").item(name), value, trusted=trusted)
 
     def caught(self, at: Site, exception: BaseException) -> None:
         """A handler that is asked because there is no variable of a name: another time there may be one."""
@@ -314,7 +314,7 @@ class HeapWatch(ClassWatch):
             raised = raised.tb_next
         for owner in (raised.tb_frame.f_globals, vars(builtins)):
             if name not in owner:
-                self.recording.absent(Origin.const(owner, "globals"), name)
+                self.recording.absent(AccessPath.const(owner, "globals"), name)
 
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
         self.at(at)
@@ -329,7 +329,7 @@ class HeapWatch(ClassWatch):
         dict.__delitem__(owner, name)
 
     def _globals(self, owner: dict[str, Any]) -> MappingShadow:
-        return self.natives.shadows.mapping(owner, Origin.const(owner, "globals"))
+        return self.natives.shadows.mapping(owner, AccessPath.const(owner, "globals"))
 
     def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
         self.at(at)
@@ -343,27 +343,27 @@ class HeapWatch(ClassWatch):
         self.at(at)
         owner = self.recording.owner(cell)
         if owner is None:
-            self.recording.store("cell", cell, name, value, Origin.cell(cell, name))
+            self.recording.store("cell", cell, name, value, AccessPath.cell(cell, name))
         else:  # a closure that was found: other calls may find another one
             self.recording.store("field", cell, name, value, owner, field="cell_contents")
         return self.recording.bare(value)
 
     def drop_cell(self, at: Site, cell: types.CellType, name: str) -> None:
         self.at(at)
-        origin = self._content_of(cell, name)
+        access_path = self._content_of(cell, name)
         if self.recording.owner(cell) is not None or not (
-            self.recording.has_written(cell, name) or self.recording.has_found(origin)
+            self.recording.has_written(cell, name) or self.recording.has_found(access_path)
         ):
             self.recording.refuse(
                 f"deletes the variable '{name}' of an enclosing function unseen",
                 "whether it is there is known only where it is read or written before.",
                 "Set it to None.",
             )
-        self.recording.store("delete-cell", cell, name, ABSENT, origin)
+        self.recording.store("delete-cell", cell, name, ABSENT, access_path)
 
-    def _content_of(self, cell: types.CellType, name: str) -> Origin:
+    def _content_of(self, cell: types.CellType, name: str) -> AccessPath:
         owner = self.recording.owner(cell)
-        return Origin.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
+        return AccessPath.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
 
 
 @functools.cache

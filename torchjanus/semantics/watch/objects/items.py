@@ -32,10 +32,10 @@ class ItemWatch(HeapWatch):
         if isinstance(obj, torch.Tensor):
             return obj[self._positions(key)]
         obj = self.natives.live(obj)
-        origin = recording.owner(obj)
+        access_path = recording.owner(obj)
         if self.natives.classes.is_shown(obj):
             return self.natives.classes.item(obj, recording.pin(key, "used as an index"))
-        if type(obj) is types.MappingProxyType and origin is None:
+        if type(obj) is types.MappingProxyType and access_path is None:
             return self.natives.seen_by_view(obj, "__getitem__", obj[recording.pin(key, "used as an index")])
         if isinstance(key, slice):
             key = self._pinned_slice(key)
@@ -45,13 +45,13 @@ class ItemWatch(HeapWatch):
             if self.natives.asked_once(obj, key):
                 found = dict.get(obj, plain(key), ABSENT)
                 return self._missing(at, obj, key) if found is ABSENT else found
-            if origin is None:
+            if access_path is None:
                 key = self.natives.key(key)
                 self.natives.among(obj, key)
                 return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
             key = self.natives.place(key)
             self.natives.among(obj, key)
-            mapping = self.natives.shadows.mapping(obj, origin)
+            mapping = self.natives.shadows.mapping(obj, access_path)
             return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
         if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:
             return found
@@ -60,7 +60,7 @@ class ItemWatch(HeapWatch):
             return recording.computed(
                 plain(obj)[key], operator.getitem, obj.expr, key, risky=not isinstance(key, slice)
             )
-        if origin is None or isinstance(obj, type):
+        if access_path is None or isinstance(obj, type):
             below = native_class(type(obj)) if type(obj) is not torch.Size else None
             return obj[key] if below is None else below.__getitem__(obj, key)
         if isinstance(obj, list | tuple | collections.deque):
@@ -78,7 +78,7 @@ class ItemWatch(HeapWatch):
 
     def _positions(self, key: Any) -> Any:
         """What picks elements of a tensor: of lists and tuples that were there before, what they hold. (Whoever looks
-        into a tuple that rounds have just made would ask what they do by their number.)"""
+        into a tuple that iterations have just made would ask what they do by their number.)"""
         if type(key) is tuple and self.recording.owner(key) is None:
             return tuple([self._positions(part) for part in key])
         if not isinstance(key, list | tuple):
@@ -87,11 +87,11 @@ class ItemWatch(HeapWatch):
 
     def _read_slice(self, key: Any) -> Any:
         """A slice that was there before, with its numbers read; anything else as it is."""
-        origin = self.recording.owner(key) if type(key) is slice else None
-        if origin is None:
+        access_path = self.recording.owner(key) if type(key) is slice else None
+        if access_path is None:
             return key
         parts = ("start", "stop", "step")
-        return slice(*(self.recording.found(origin.then(Step.FIELD, part), getattr(key, part)) for part in parts))
+        return slice(*(self.recording.found(access_path.then(Step.FIELD, part), getattr(key, part)) for part in parts))
 
     def _pinned_slice(self, key: slice) -> slice:
         key = self._read_slice(key)
@@ -133,37 +133,37 @@ class ItemWatch(HeapWatch):
         if isinstance(obj, torch.Tensor):
             obj[self._positions(key)] = value
             return
-        origin = recording.owner(obj)
-        if origin is None:
+        access_path = recording.owner(obj)
+        if access_path is None:
             value = self.private(value)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         if isinstance(obj, dict):
-            if self.natives.asked_once(obj if origin is not None else None, key):
+            if self.natives.asked_once(obj if access_path is not None else None, key):
                 set_item(obj, plain(key), recording.bare(value))
-                if origin is not None:
-                    recording.mutate(dict, "__setitem__", (key, value), origin)
-            elif origin is None:
+                if access_path is not None:
+                    recording.mutate(dict, "__setitem__", (key, value), access_path)
+            elif access_path is None:
                 key = self.natives.key(key)
                 self.natives.among(obj, key)
                 set_item(obj, key, value)
             else:
-                self.natives.shadows.mapping(obj, origin).store(self.natives.place(key), value)
+                self.natives.shadows.mapping(obj, access_path).store(self.natives.place(key), value)
             return
         if isinstance(obj, list) and hasattr(type(key), "__index__"):
             key = recording.number_within(key)
-        if origin is not None and isinstance(obj, list) and isinstance(key, TracedInt):
-            self.natives.shadows.make(obj, origin).store_at(key, value)
+        if access_path is not None and isinstance(obj, list) and isinstance(key, TracedInt):
+            self.natives.shadows.make(obj, access_path).store_at(key, value)
             return
         key = recording.pin(key, "used as an index")
-        if origin is None:
+        if access_path is None:
             if not isinstance(obj, list | collections.deque):
                 obj[key] = value
             else:
                 set_item(obj, key, self.natives.consumed(value) if isinstance(key, slice) else value)
             return
         if isinstance(obj, list | collections.deque):
-            shadow = self.natives.shadows.make(obj, origin)
+            shadow = self.natives.shadows.make(obj, access_path)
             if isinstance(key, slice) and isinstance(obj, list):
                 shadow.put(key, list(self.iterate(at, value)))
             else:
@@ -177,24 +177,24 @@ class ItemWatch(HeapWatch):
     def drop_item(self, at: Site, obj: Any, key: Any) -> None:
         self.at(at)
         recording = self.recording
-        origin = recording.owner(obj)
+        access_path = recording.owner(obj)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
-        if isinstance(obj, dict) and self.natives.asked_once(obj if origin is not None else None, key):
+        if isinstance(obj, dict) and self.natives.asked_once(obj if access_path is not None else None, key):
             delete_item(obj, plain(key))
             return
-        if origin is not None and isinstance(obj, dict):
+        if access_path is not None and isinstance(obj, dict):
             key = self.natives.place(key, "used as an index")
-            mapping = self.natives.shadows.mapping(obj, origin)
+            mapping = self.natives.shadows.mapping(obj, access_path)
             if not mapping.has(key):
                 raise KeyError(plain(key))
             mapping.remove(key)
             return
         key = self.natives.key(key, "used as an index")
-        if origin is not None and isinstance(obj, list | collections.deque):
-            self.natives.shadows.make(obj, origin).delete(key)
+        if access_path is not None and isinstance(obj, list | collections.deque):
+            self.natives.shadows.make(obj, access_path).delete(key)
             return
-        if origin is not None:
+        if access_path is not None:
             recording.refuse(
                 f"deletes an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
             )

@@ -1,4 +1,5 @@
-"""Watching who looks into containers that the call makes or changes: what they hold may depend on the rounds of loops.
+"""Watching who looks into containers that the call makes or changes: what they hold may depend on the iterations of
+loops.
 
 Knows hooks, not loops.
 """

@@ -108,11 +108,11 @@ def _note(recording: Any, value: Any, inside: bool) -> None:
         if called_back.any:
             called_back.look(value)
         if isinstance(value, Traced):
-            found.update(leaf.origin.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
+            found.update(leaf.access_path.token for leaf in leaves(value.expr) if isinstance(leaf, Read))
             continue
-        origin = recording.owner(value)
-        if origin is not None:
-            found.add(origin.token)
+        access_path = recording.owner(value)
+        if access_path is not None:
+            found.add(access_path.token)
         elif inside and id(type(value)) in _HOLDING and id(value) not in seen:
             seen.add(id(value))
             pending += (*value.keys(), *value.values()) if type(value) is dict else value

@@ -44,7 +44,9 @@ def is_counted(at: Site | None) -> bool:
 def truth_of(event: Held) -> Truth | None:
     """The outcome of a comparison of traced numbers; None where it is one of sizes, which graphs have to know."""
     for leaf in leaves(event.expr):
-        if not isinstance(leaf, Read | Fetch) or (isinstance(leaf, Read) and leaf.origin.step in (Step.SIZE, Step.LEN)):
+        if not isinstance(leaf, Read | Fetch) or (
+            isinstance(leaf, Read) and leaf.access_path.step in (Step.SIZE, Step.LEN)
+        ):
             return None
     return Truth(event.outcome, Apply(int, (event.expr,)), event)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.access_path import Origin
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.native.containers import CONTAINERS
@@ -80,8 +80,8 @@ class ValueWatch(WatchBase):
             outcome = recording.hold(Apply(bool, (value.expr,)), bool(plain(value)))
         elif isinstance(value, TracedStr):
             outcome = bool(recording.pin(value, "decides a branch"))
-        elif isinstance(value, CONTAINERS) and (origin := recording.owner(value)) is not None:
-            outcome = self.natives.filled(value, origin)
+        elif isinstance(value, CONTAINERS) and (access_path := recording.owner(value)) is not None:
+            outcome = self.natives.filled(value, access_path)
         else:
             if recording.owner(value) is not None and not isinstance(value, torch.Tensor) and _native_length(value):
                 self._unknown_container(value, "truth value", lambda: None)
@@ -100,7 +100,7 @@ class ValueWatch(WatchBase):
             if a is None or b is None:  # what native code has given may be None at the next call
                 given = second if a is None else first
                 if given is not None and given.waits_for:
-                    recording.note_once(Same(given, Origin.const(None), same, recording.place))
+                    recording.note_once(Same(given, AccessPath.const(None), same, recording.place))
             if first is not None and second is not None and first != second:
                 recording.note_once(Same(first, second, same, recording.place))
             return same if op == "is" else not same
@@ -170,7 +170,7 @@ class ValueWatch(WatchBase):
         """The very object in the place of which a traced value was read."""
         if isinstance(value, Traced) and isinstance(value.expr, Read):
             try:
-                return value.expr.origin.read(*self.step.given)
+                return value.expr.access_path.read(*self.step.given)
             except (LookupError, AttributeError):
                 pass  # it is not there any more
         return plain(value)
@@ -204,9 +204,9 @@ class ValueWatch(WatchBase):
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
         b = self.natives.shown(b)
-        origin = self.recording.owner(a)
-        if origin is not None and isinstance(a, list | dict | set | collections.deque):
-            known, result = self.natives.container_method(a, origin, f"__{INPLACE[op]}__", (b,), {})
+        access_path = self.recording.owner(a)
+        if access_path is not None and isinstance(a, list | dict | set | collections.deque):
+            known, result = self.natives.container_method(a, access_path, f"__{INPLACE[op]}__", (b,), {})
             if known and result is not NotImplemented:
                 return result
             return getattr(operator, INPLACE[op])(a, b)  # TypeError

@@ -1,10 +1,11 @@
-"""Numbers that rounds of a loop reckon with (``t += h``, ``i * h``, ``0.5 ** i``), as a formula over the rounds.
+"""Numbers that iterations of a loop reckon with (``t += h``, ``i * h``, ``0.5 ** i``), as a formula over the
+iterations.
 
-A form is plain data, so it can be compared, kept and sent: ``("turn", first, step)``, an integer that goes up by the
-same in each round; ``("back",)``, the integer that comes down to 0; ``("given", n, kind)``, a number of the call;
-``("const", value)``; ``("hole",)``, what the round before made; ``("made", start, body)``, what each round makes of
-that, and ``("entering", start, body)``, what it was before; else the name of a function and its arguments' forms.
-Knows numbers, not tensors.
+A form is plain data, so it can be compared, kept and sent: ``("iteration", first, step)``, an integer that goes up by
+the same in each iteration; ``("back",)``, the integer that comes down to 0; ``("given", n, kind)``, a number of the
+call; ``("const", value)``; ``("hole",)``, what the iteration before made; ``("made", start, body)``, what each
+iteration makes of that, and ``("entering", start, body)``, what it was before; else the name of a function and its
+arguments' forms. Knows numbers, not tensors.
 """
 
 from __future__ import annotations
@@ -17,15 +18,26 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.trace.rounds import Plain
+from torchjanus.trace.loop_records import Plain
 
-__all__ = ["BACK", "HOLE", "LEAST", "Form", "Reckoning", "column", "going_back", "kind_of", "name_of", "reckoning"]
+__all__ = [
+    "BACK",
+    "HOLE",
+    "LEAST",
+    "Form",
+    "Recurrences",
+    "column",
+    "find_recurrences",
+    "going_back",
+    "kind_of",
+    "name_of",
+]
 
 Form = tuple[Any, ...]
-_Rows = Sequence[tuple[Any, ...]]  # what is given, of each round
+_Rows = Sequence[tuple[Any, ...]]  # what is given, of each iteration
 HOLE: Form = ("hole",)
 BACK: Form = ("back",)
-LEAST = 3  # rounds from which it can be told how numbers go on
+LEAST = 3  # iterations from which it can be told how numbers go on
 
 # What gives the same number whenever it is given the same, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -45,10 +57,10 @@ def name_of(func: Any) -> str | None:
 
 
 def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
-    """The number of each of ``count`` rounds. Raises what Python raises where there is none."""
+    """The number of each of ``count`` iterations. Raises what Python raises where there is none."""
     match form:
         case ("turn", first, step):
-            return [first + step * turn for turn in range(count)]
+            return [first + step * iteration for iteration in range(count)]
         case ("back",):
             return list(range(count - 1, -1, -1))
         case ("given", number, kind):
@@ -60,8 +72,8 @@ def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
                 return []
             made = column(start, 1, given)
             step = _step(body, count, given)
-            for turn in range(count if which == "made" else count - 1):
-                made.append(step(made[-1], turn))
+            for iteration in range(count if which == "made" else count - 1):
+                made.append(step(made[-1], iteration))
             return made[1:] if which == "made" else made
         case (name, *args):
             rows = [column(arg, count, given) for arg in args]
@@ -70,18 +82,18 @@ def column(form: Form, count: int, given: Sequence[float] = ()) -> list[Any]:
 
 
 def _step(body: Form, count: int, given: Sequence[float]) -> Callable[[Any, int], Any]:
-    """What makes a round's number of the one before it."""
+    """What makes an iteration's number of the one before it."""
     if body == HOLE:
-        return lambda before, turn: before
+        return lambda before, iteration: before
     if not _has_hole(body):
         known = column(body, count, given)
-        return lambda before, turn: known[turn]
+        return lambda before, iteration: known[iteration]
     func, parts = FUNCTIONS[body[0]], [_step(part, count, given) for part in body[1:]]
-    return lambda before, turn: func(*(part(before, turn) for part in parts))
+    return lambda before, iteration: func(*(part(before, iteration) for part in parts))
 
 
 def _has_hole(form: Any) -> bool:
-    """Whether it waits for the round before; not for the one before within a row of its own."""
+    """Whether it waits for the iteration before; not for the one before within a row of its own."""
     if form == HOLE:
         return True
     return isinstance(form, tuple) and form[:1] not in (("made",), ("entering",)) and any(map(_has_hole, form[1:]))
@@ -121,19 +133,19 @@ def _with_hole(form: Form, hole: type | None) -> type | None:
 
 
 @dataclass(slots=True)
-class Reckoning:
-    """What the rounds of a loop computed with plain numbers, as forms. ``columns``: of each number that they made, how
-    many computations came before it in its round, what it was in each round, and its form."""
+class Recurrences:
+    """What the iterations of a loop computed with plain numbers, as forms. ``columns``: of each number that they made,
+    how many computations came before it in its iteration, what it was in each iteration, and its form."""
 
     count: int
-    back: bool  # whether the rounds' own numbers come down to 0
-    first: int  # how much the run had computed with plain numbers before the rounds
+    back: bool  # whether the iterations' own numbers come down to 0
+    first: int  # how much the run had computed with plain numbers before the iterations
     width: int  # how much each of them did
     columns: list[tuple[int, list[Any], Form]] = field(default_factory=list)
 
     def form(self, values: Sequence[Any], before: int) -> Form | None:
-        """How these numbers of the rounds, used after so many computations of each, were come by; None where that
-        cannot be told, or might be told in two ways."""
+        """How these numbers of the iterations, used after so many computations of each, were come by; None where that
+        cannot be told, or might be told in two variants."""
         found = set(self._readings(list(map(_known, values)), before))
         return found.pop() if len(found) == 1 else None
 
@@ -141,10 +153,10 @@ class Reckoning:
         if all(value == values[0] for value in values):
             yield ("const", values[0][1])
             return
-        if (turn := _turn([value for _, value in values])) is not None:
-            if not self.back or turn[2] > 0:
-                yield turn
-            elif turn[2] == -1:
+        if (iteration := _iteration([value for _, value in values])) is not None:
+            if not self.back or iteration[2] > 0:
+                yield iteration
+            elif iteration[2] == -1:
                 yield going_back(values[-1][1])
         for position, made, form in self.columns:
             if position < before and list(map(_known, made)) == values:
@@ -153,23 +165,23 @@ class Reckoning:
                 yield ("entering", *form[1:])
 
     def passing(self) -> Iterator[Any]:
-        """The numbers of what is not known to go up or down by the same for ever: what rounds that are left out make
-        may be the same by chance. That of the first round is the same in all runs."""
+        """The numbers of what is not known to go up or down by the same for ever: what iterations that are left out
+        make may be the same by chance. That of the first iteration is the same in all runs."""
         for _, made, form in self.columns:
             if not _goes_on(form):
                 yield from made[1:]
 
 
 def going_back(last: int) -> Form:
-    """What goes down by one in each round with the rounds' own numbers, to ``last`` in the last of them."""
+    """What goes down by one in each iteration with the iterations' own numbers, to ``last`` in the last of them."""
     return ("add", BACK, ("const", last)) if last else BACK
 
 
-def _turn(values: Sequence[Any]) -> Form | None:
+def _iteration(values: Sequence[Any]) -> Form | None:
     if any(type(value) is not int for value in values):
         return None
     step = values[1] - values[0]
-    going = step and values == [values[0] + step * turn for turn in range(len(values))]
+    going = step and values == [values[0] + step * iteration for iteration in range(len(values))]
     return ("turn", values[0], step) if going else None
 
 
@@ -178,7 +190,7 @@ def _known(value: Any) -> Any:
 
 
 def _goes_on(form: Form) -> bool:
-    """Whether it only grows or only falls, so that it is another number in each round that may come."""
+    """Whether it only grows or only falls, so that it is another number in each iteration that may come."""
     match form:
         case ("turn", _, step):
             return bool(step)
@@ -199,21 +211,21 @@ def _goes_on(form: Form) -> bool:
     return False
 
 
-def reckoning(rounds: Sequence[Sequence[Plain]], back: bool, first: int) -> Reckoning | None:
-    """What all rounds computed with plain numbers: the same, or by one form. None where some of it is neither, as where
-    such a number decides something."""
-    if len(rounds) < LEAST or len({len(row) for row in rounds}) > 1:
+def find_recurrences(iterations: Sequence[Sequence[Plain]], back: bool, first: int) -> Recurrences | None:
+    """What all iterations computed with plain numbers: the same, or by one form. None where some of it is neither, as
+    where such a number decides something."""
+    if len(iterations) < LEAST or len({len(row) for row in iterations}) > 1:
         return None
-    known = Reckoning(len(rounds), back, first, len(rounds[0]))
+    known = Recurrences(len(iterations), back, first, len(iterations[0]))
     pending: list[tuple[int, str, _Rows]] = []
     settled: dict[int, tuple[str, _Rows]] = {}
-    for position, row in enumerate(zip(*rounds, strict=True)):
-        told = [plain.told for plain in row]
-        if None in told:
+    for position, row in enumerate(zip(*iterations, strict=True)):
+        structure = [plain.structure for plain in row]
+        if None in structure:
             return None
-        if all(one == told[0] for one in told):
+        if all(one == structure[0] for one in structure):
             continue
-        calls = [_called(one) for one in told]
+        calls = [_called(one) for one in structure]
         names = {None if call is None else call[0] for call in calls}
         name = names.pop()
         if names or name is None:
@@ -237,7 +249,7 @@ def reckoning(rounds: Sequence[Sequence[Plain]], back: bool, first: int) -> Reck
     return known
 
 
-def _column_of(known: Reckoning, position: int, name: str, given: _Rows) -> tuple[int, list[Any], Form] | None:
+def _column_of(known: Recurrences, position: int, name: str, given: _Rows) -> tuple[int, list[Any], Form] | None:
     try:
         made = [FUNCTIONS[name](*args) for args in given]
     except (ArithmeticError, ValueError, TypeError):
@@ -245,10 +257,10 @@ def _column_of(known: Reckoning, position: int, name: str, given: _Rows) -> tupl
     form = _form_of(known, position, name, given, made)
     if form is None or all(_known(one) == _known(made[0]) for one in made):
         return None  # nobody knows for how long it stays the same
-    turn = _turn(made) if _is_linear(form) else None
-    if turn is not None and _goes_back(form):
-        return (position, made, going_back(made[-1]) if turn[2] == -1 else form)
-    return (position, made, form if turn is None else turn)
+    iteration = _iteration(made) if _is_linear(form) else None
+    if iteration is not None and _goes_back(form):
+        return (position, made, going_back(made[-1]) if iteration[2] == -1 else form)
+    return (position, made, form if iteration is None else iteration)
 
 
 def _goes_back(form: Form) -> bool:
@@ -270,7 +282,7 @@ def _is_linear(form: Form) -> bool:
     return False
 
 
-def _form_of(known: Reckoning, position: int, name: str, given: _Rows, made: list[Any]) -> Form | None:
+def _form_of(known: Recurrences, position: int, name: str, given: _Rows, made: list[Any]) -> Form | None:
     parts: list[Form] = []
     start: Form | None = None
     for values in zip(*given, strict=True):
@@ -287,9 +299,9 @@ def _form_of(known: Reckoning, position: int, name: str, given: _Rows, made: lis
     return form if start is None else ("made", start, form)
 
 
-def _called(told: Any) -> tuple[str, tuple[Any, ...]] | None:
+def _called(structure: Any) -> tuple[str, tuple[Any, ...]] | None:
     """What was computed, and of which numbers; None where it is no such thing. See ``semantics.plain_values``."""
-    match told:
+    match structure:
         case ("tuple", ("str", "-"), ("tuple", arg)):
             name, args = "neg", [arg]
         case ("tuple", ("str", sign), ("tuple", *args)) if len(args) == 2 and sign.removesuffix("=") in _SIGNS:
