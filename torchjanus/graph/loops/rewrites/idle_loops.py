@@ -67,8 +67,8 @@ class _Without(Rewriting):
         places.append(len(events))
         moved = self.moved(lambda at, _: places[at], places.__getitem__)
         moved["iterations"] = [one for number, one in enumerate(moved["iterations"]) if number not in self.idle]
-        moved["loop_record"] = [
-            new for new, one in zip(moved["loop_record"], old.loop_records, strict=True) if one.end not in gone
+        moved["loop_records"] = [
+            new for new, one in zip(moved["loop_records"], old.loop_records, strict=True) if one.end not in gone
         ]
         said = Counter(token_of_count(old.iterations[number]) for number in self.idle)  # once by each loop
         pins = {token: times - said[token] for token, times in old.pins.items()}
