@@ -13,7 +13,7 @@ BIN := $(VENV)/bin
 # Compilers and kernels on two cores run best on one thread each; every figure in the README is for one thread.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help demo test test-all fuzz check format bench clean
+.PHONY: help demo test test-all fuzz check docs format bench clean
 
 help:
 	@echo "make demo      train the digits example with torchjanus, then compare it with eager PyTorch"
@@ -21,6 +21,7 @@ help:
 	@echo "make test-all  all tests"
 	@echo "make fuzz      made-up programs against eager (N=1000 SEED=0 JOBS=1); finds go to build/fuzz"
 	@echo "make check     ruff (rules and format) and mypy --strict"
+	@echo "make docs      the documentation site, in build/site; a broken link fails"
 	@echo "make format    let ruff rewrite what it can"
 	@echo "make bench     the measurements of the README (QUICK=1: a few minutes)"
 	@echo "make clean     remove .venv and what the tools leave behind"
@@ -57,6 +58,9 @@ check: $(VENV)/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(VENV)/installed-docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 format: $(VENV)/installed-dev
 	$(BIN)/ruff check --fix .

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-import io
-import linecache
 import pickle
-import re
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +14,6 @@ from torchjanus.hooks import Semantics
 from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import Virtualized, virtualize
-
-DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "semantics.md"
 
 
 class Doubling(Semantics):
@@ -122,16 +116,3 @@ def test_no_source() -> None:
     exec("def f(x):\n    return x\n", namespace)
     with pytest.raises(SourceUnavailable, match=r"no source for f\(\)"):
         virtualize(namespace["f"])(1)
-
-
-def test_the_documented_example() -> None:
-    text = DOCUMENT.read_text()
-    [program] = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    [expected] = re.findall(r"```text\n(.*?)```", text, re.DOTALL)
-    assert len(program.splitlines()) <= 35
-    name = "<docs/semantics.md>"
-    linecache.cache[name] = len(program), None, program.splitlines(True), name
-    printed = io.StringIO()
-    with contextlib.redirect_stdout(printed):
-        exec(compile(program, name, "exec"), {"__name__": "documented"})
-    assert printed.getvalue() == expected
