@@ -67,11 +67,11 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/installed-dev
-	$(BIN)/python -m benchmarks.first_light $(if $(QUICK),--quick)
-	$(BIN)/python -m benchmarks.papers $(if $(QUICK),--quick,--record)
-	$(BIN)/python -m benchmarks.shares $(if $(QUICK),--small,--record)
-	$(BIN)/python -m benchmarks.convergence $(if $(QUICK),--quick,--record)
-	$(BIN)/python -m benchmarks.ablation $(if $(QUICK),--quick,--record)
+	$(BIN)/python -m benchmarks.speed.training_steps $(if $(QUICK),--quick)
+	$(BIN)/python -m benchmarks.speed.papers $(if $(QUICK),--quick,--record)
+	$(BIN)/python -m benchmarks.speed.eager_profile $(if $(QUICK),--small,--record)
+	$(BIN)/python -m benchmarks.speed.convergence $(if $(QUICK),--quick,--record)
+	$(BIN)/python -m benchmarks.speed.ablation $(if $(QUICK),--quick,--record)
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist

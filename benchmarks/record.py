@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-__all__ = ["RESULTS", "machine", "write"]
+__all__ = ["RESULTS", "ROOT", "machine", "write"]
 
-RESULTS = Path(__file__).parent / "results"
+ROOT = Path(__file__).resolve().parents[1]  # from which ``python -m benchmarks...`` is run
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def processor() -> str:
@@ -32,14 +33,15 @@ def processor() -> str:
 
 def revision() -> str | None:
     """The commit that is measured, with a plus sign where files differ from it; None outside of a checkout."""
-    root = Path(__file__).parent
-    asked = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=False)
+    asked = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=RESULTS.parent, capture_output=True, text=True, check=False
+    )
     if asked.returncode != 0:
         return None
     # The results themselves are rewritten by every run.
     changed = subprocess.run(
         ["git", "status", "--porcelain", "--untracked-files=no", ":/", ":(exclude)results"],
-        cwd=root,
+        cwd=RESULTS.parent,
         capture_output=True,
         text=True,
         check=True,
@@ -67,10 +69,10 @@ def write(name: str, arguments: Sequence[str], device: str, content: dict[str, A
     """Write ``folder/name.json``: the command line, the machine, and ``content``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.json"
-    main = Path(sys.argv[0])
-    module = main.parent.name if main.stem == "__main__" else main.stem
+    spec = getattr(sys.modules["__main__"], "__spec__", None)  # of what ``python -m`` runs
+    module = spec.name.removesuffix(".__main__") if spec else Path(sys.argv[0]).stem
     # Where an interpreter lies on this machine is nobody's business.
     given = (Path(argument).name if os.path.isabs(argument) else argument for argument in arguments)
-    record = {"command": ["python", "-m", f"benchmarks.{module}", *given], "machine": machine(device), **content}
+    record = {"command": ["python", "-m", module, *given], "machine": machine(device), **content}
     path.write_text(json.dumps(record, indent=1) + "\n")
     return path

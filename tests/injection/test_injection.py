@@ -1,4 +1,4 @@
-"""A sample of the corpus under injection (``python -m benchmarks.injection`` does all), and the seams themselves."""
+"""A sample of the corpus under injection, and its seams. ``python -m benchmarks.robustness.injection`` does all."""
 
 from __future__ import annotations
 

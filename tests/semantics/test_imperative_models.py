@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.census import MODELS, OPTIMIZERS, agree, training, watched
+from benchmarks.robustness.rewriting_coverage import MODELS, OPTIMIZERS, agree, training, watched
 from torchjanus.rewrite import CENSUS
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize

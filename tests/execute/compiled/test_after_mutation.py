@@ -7,7 +7,7 @@ import torch
 from torch._inductor.dependencies import StarDep
 
 import torchjanus
-from benchmarks.papers import PROGRAMS
+from benchmarks.speed.papers import PROGRAMS
 from torchjanus.execute.compiled import after_mutation
 
 

@@ -266,7 +266,8 @@ def _is_pointwise(target: torch._ops.OpOverload) -> bool:
 
 
 _PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
-# Kernels that were seen to write into a tensor that lies otherwise what they give (``benchmarks.torch_databases ops``).
+# Kernels that were seen to write into a tensor that lies otherwise what they give, in
+# ``benchmarks.robustness.torch_databases ops``.
 _INTO_ANY = frozenset(
     """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat cholesky clamp
     clamp_max clamp_min complex cummax cummin cumprod cumsum diag diagonal_copy dot expand_copy frexp gather geqrf

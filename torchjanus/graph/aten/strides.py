@@ -28,7 +28,7 @@ aten = torch.ops.aten
 Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
 
 # Operators whose kernels were seen to give other strides than torch's formula says, for operands that do not lie row by
-# row. (``python -m benchmarks.torch_databases strides`` goes through all of them.)
+# row. (``python -m benchmarks.robustness.torch_databases strides`` goes through all of them.)
 _MEASURED = frozenset(
     """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _log_softmax_backward_data
     _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
