@@ -50,7 +50,7 @@ def told(error: BaseException) -> str:
 
 def asked(category: str, name: str, device: str, executor: str) -> dict[str, Any]:
     """One program: what became of it, in a word, and what there is to say of that."""
-    file = harness.CORPUS / f"{category}.py"
+    file = harness.files()[category]
     spec = getattr(harness.load_file(file), name).spec
 
     def run(with_executor: str | None) -> harness.Run:

@@ -1,7 +1,8 @@
 """Whole made-up programs: the text of a module in the form of the corpus, with one function marked ``@program``.
 
-What comes out is read, pasted into ``tests/programs/found.py`` and run by ``tests/programs/harness.py`` like any other
-program. Programs are deterministic: what a clock says decides nothing that is kept.
+What comes out is read, pasted into ``tests/programs/regressions/found_by_fuzzing.py`` and run by
+``tests/programs/harness.py`` like any other program. Programs are deterministic: what a clock says decides nothing
+that is kept.
 """
 
 from __future__ import annotations

@@ -1,9 +1,12 @@
 """Runs a small imperative program twice, eagerly and speculated, and tells where the two differ.
 
-A corpus file holds functions marked with ``@program``. Each makes a Program: a step, the calls of it, and what happens
-to its state between them. The file is imported afresh for each side, so that not even its globals are shared. After
-every call all that a program could see is compared: what came back, what was raised and where, what was printed, all
-objects that the step can reach (with their identities, types, and tensors bit by bit), and the random generators.
+A file of the corpus (``tests/programs/<topic>/<category>.py``) holds functions marked with ``@program``. Each makes a
+Program: a step, the calls of it, and what happens to its state between them. A file with ``RUN_ONE_IN = n`` has one
+program in n run by ``make test``; one marked ``@program(slow=True)`` is run by ``make test-all`` only.
+
+The file is imported afresh for each side, so that not even its globals are shared. After every call all that a program
+could see is compared: what came back, what was raised and where, what was printed, all objects that the step can reach
+(with their identities, types, and tensors bit by bit), and the random generators.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ __all__ = [
     "Run",
     "Spec",
     "compare",
+    "files",
     "load",
     "load_file",
     "program",
@@ -47,6 +51,7 @@ __all__ = [
     "programs_in",
     "run",
     "run_in",
+    "slow",
 ]
 
 CORPUS = Path(__file__).parent
@@ -58,7 +63,7 @@ SEED = 20  # of all that programs draw
 class Spec:
     """What is expected of a program: how many calls at least run as a graph, or the words of its refusal; ``told`` is
     what the report says of it in any case. ``close``: how far floating-point numbers may be from eager's, relatively,
-    where sums are made in another order."""
+    where sums are made in another order. ``slow``: ``make test`` leaves it out."""
 
     name: str
     make: Callable[..., Program]
@@ -67,6 +72,7 @@ class Spec:
     compiles: int = 2
     told: str = ""
     close: float = 0.0
+    slow: bool = False
 
 
 @dataclass
@@ -82,21 +88,34 @@ class Program:
 
 
 def program(
-    *, speculated: int = CALLS - 3, refused: str = "", compiles: int = 2, told: str = "", close: float = 0.0
+    *,
+    speculated: int = CALLS - 3,
+    refused: str = "",
+    compiles: int = 2,
+    told: str = "",
+    close: float = 0.0,
+    slow: bool = False,
 ) -> Callable[..., Any]:
     """Marks a function that makes a program. ``speculated`` is the least number of calls that run as a graph."""
 
     def mark(make: Callable[..., Program]) -> Callable[..., Program]:
         least = 0 if refused else speculated
-        make.spec = Spec(make.__name__, make, least, refused, compiles, told, close)  # type: ignore[attr-defined]
+        make.spec = Spec(make.__name__, make, least, refused, compiles, told, close, slow)  # type: ignore[attr-defined]
         return make
 
     return mark
 
 
+@functools.cache
+def files() -> dict[str, Path]:
+    """The file of each category, which is named like it; no two topics have files of one name."""
+    found = sorted(path for path in CORPUS.glob("*/*.py") if path.stem != "__init__")
+    return {path.stem: path for path in found}
+
+
 def load(category: str) -> types.ModuleType:
     """A corpus file as a module of its own, not shared with any other import of it."""
-    return load_file(CORPUS / f"{category}.py")
+    return load_file(files()[category])
 
 
 def load_file(path: Path) -> types.ModuleType:
@@ -114,11 +133,26 @@ def load_file(path: Path) -> types.ModuleType:
 _numbers = itertools.count()
 
 
-@functools.cache
 def programs() -> tuple[tuple[str, str], ...]:
-    """(category, program) for the whole corpus."""
-    categories = [path.stem for path in sorted(CORPUS.glob("*.py")) if path.stem not in ("__init__", "harness")]
-    return tuple((category, name) for category in categories for name in programs_in(load(category)))
+    """(category, program) for the whole corpus, by topic, category and place in the file."""
+    return tuple(_corpus())
+
+
+def slow() -> frozenset[tuple[str, str]]:
+    """The programs that only ``make test-all`` runs, as (category, program)."""
+    return frozenset(program for program, left_out in _corpus().items() if left_out)
+
+
+@functools.cache
+def _corpus() -> dict[tuple[str, str], bool]:
+    """Each program of the corpus, and whether it is slow: marked so, or left out by its file's ``RUN_ONE_IN``."""
+    found: dict[tuple[str, str], bool] = {}
+    for category in files():
+        module = load(category)
+        specs = [getattr(module, name).spec for name in programs_in(module)]
+        quick = [spec.name for spec in specs if not spec.slow][:: getattr(module, "RUN_ONE_IN", 1)]
+        found |= {(category, spec.name): spec.name not in quick for spec in specs}
+    return found
 
 
 def programs_in(module: types.ModuleType) -> list[str]:

@@ -19,8 +19,9 @@ from torchjanus.runtime.runs import kept
 
 # Those with recursive calls, and with iterations in which tensors decide.
 OWN = frozenset(
-    """recursion forest_labels forest_numbers forest_results node_classes recursive_numbers decided_nodes generic_walks
-    deciding_loops effects_of_ways lists_of_ways rounds_by_number counting_loops rows_before""".split()
+    """recursion labels_of_trees numbered_trees results_of_trees node_classes recursive_numbers branches_in_recursion
+    generic_traversals branches_in_loops effects_of_arms appends_in_arms index_conditions iteration_indices
+    previous_rows""".split()
 )
 HERE = frozenset({"sums_of_counts"})  # their graphs hold the contents of tensors
 OURS = [pair for pair in harness.programs() if pair[0] in OWN]
@@ -47,4 +48,4 @@ def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
         return unpack_made(made, program, reserved=True)
 
     monkeypatch.setattr(kept, "lower_rolled", elsewhere)
-    check(harness.CORPUS / f"{category}.py", name)
+    check(harness.files()[category], name)

@@ -12,7 +12,6 @@ import torch
 
 import torchjanus
 from tests.programs import harness
-from tests.test_programs import SLOW
 from torchjanus import Unsupported
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.replay import Replay
@@ -275,14 +274,14 @@ def test_a_bad_rate_is_told(verify: Any) -> None:
 
 FOUND = [  # they were held against graphs that are right
     ("cached_functions", "what_is_kept_is_forgotten_and_changed_in_between"),
-    ("counting_in_calls", "calls_counted_from_nought"),
-    ("shared_with_arrays", "taken_in_and_then_filled"),
-    ("shared_with_arrays", "indices_shuffled_twice"),
-    ("shared_with_arrays", "tensor_of_before_used_before_the_array_is_changed"),
+    ("counters_on_nodes", "calls_counted_from_nought"),
+    ("memory_shared_with_arrays", "taken_in_and_then_filled"),
+    ("memory_shared_with_arrays", "indices_shuffled_twice"),
+    ("memory_shared_with_arrays", "tensor_of_before_used_before_the_array_is_changed"),
 ]
-SAMPLE = sorted({*FOUND, *harness.programs()[::48]})
+SAMPLE = sorted({*FOUND, *harness.programs()[::44]})
 # For each run: those that are quick, and every third of them.
-QUICK = frozenset([*FOUND, *[pair for pair in SAMPLE if pair not in SLOW][::3]])
+QUICK = frozenset([*FOUND, *[pair for pair in SAMPLE if pair not in harness.slow()][::3]])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Gradients, hooks, modes and operators that others have registered."""

@@ -1,0 +1,1 @@
+"""Branches that tensors decide, alone and in loops: conditions, arms, what arms leave behind."""

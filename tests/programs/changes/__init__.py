@@ -1,0 +1,1 @@
+"""What changes from call to call of a step: state, types, sizes, numbers, caches."""

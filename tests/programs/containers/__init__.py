@@ -1,0 +1,1 @@
+"""Lists, dictionaries, sets, deques and their kin: keys, views, iteration, comparison."""

@@ -1,0 +1,1 @@
+"""Calls that the host makes: files, NumPy, callbacks, statements that Python runs before the graph."""

@@ -1,0 +1,1 @@
+"""Exceptions: raised, handled, their texts, errors of assertions and kernels."""

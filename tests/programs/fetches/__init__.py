@@ -1,0 +1,1 @@
+"""Tensors that become Python values, and Python numbers that enter operations."""

@@ -1,0 +1,1 @@
+"""Subscripts, slices, masks and assignments whose positions or sizes tensors or numbers decide."""

@@ -1,0 +1,1 @@
+"""Numbers of loops: iteration indices, trip counts, recurrences, lists of numbers."""

@@ -1,0 +1,1 @@
+"""Constructs of Python: statements, calls, imports, names of arguments."""

@@ -1,0 +1,1 @@
+"""Random numbers of torch, Python and NumPy, and what draws them."""

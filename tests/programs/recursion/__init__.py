@@ -1,0 +1,1 @@
+"""Functions that call themselves: arguments, results, counters and state of recursive calls."""

@@ -1,0 +1,1 @@
+"""Small programs that once gave another result than eager."""

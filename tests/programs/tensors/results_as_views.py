@@ -1,0 +1,390 @@
+"""Results that are views, of each other, of inputs and state, or of what does not leave the step: to autograd, too.
+
+After each call the caller asks what autograd knows of the results, and changes one of them in place by what asks for
+gradients: the others follow, or torch raises, as in eager.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from tests.programs.harness import CALLS, Program, program
+
+RUN_ONE_IN = 2  # There are many of them.
+
+
+def inputs(n=CALLS):
+    return [(torch.randn(4, 6),) for _ in range(n)]
+
+
+def about(*tensors):
+    """What autograd knows of each: whether it is a view, of which of them or of what other."""
+    out = []
+    for t in tensors:
+        base = t._base
+        which = (
+            None
+            if base is None
+            else next((k for k, o in enumerate(tensors) if o is base), (tuple(base.shape), base.requires_grad))
+        )
+        out.append((t._is_view(), which, t.requires_grad, t.is_leaf, t.grad_fn is None))
+    return out
+
+
+def watched(step, calls=None, state=None, then=None, every=lambda r: r):
+    told = []
+
+    def between(result):
+        parts = every(result)
+        if result is None:
+            return
+        told.append(about(*parts))
+        if then is not None:
+            told.append(then(*parts))
+            told.append(about(*parts))
+
+    return Program(step, calls or inputs(), state=(told, state), between=between)
+
+
+def change_by_leaf(first, second, *rest):
+    """The caller changes the second in place by what asks for gradients; the first follows."""
+    w = torch.ones((), requires_grad=True)
+    try:
+        second.mul_(w)
+        first.sum().backward()
+        return first.detach().clone(), first.requires_grad, w.grad
+    except RuntimeError as e:
+        return str(e)
+
+
+@program()
+def half():
+    def step(x):
+        y = x * 2
+        return y, y[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def half_then_base_changed():
+    def step(x):
+        y = x * 2
+        return y[:2], y
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def transposed_and_diagonal():
+    def step(x):
+        y = x * 2
+        return (
+            y,
+            y.t(),
+            y.t()[1:],
+            y.diagonal(),
+            y.view(-1),
+            y.unfold(1, 2, 2),
+            y.expand(2, 4, 6),
+            y.unsqueeze(0),
+            y.narrow(1, 1, 2),
+            y.select(0, 1),
+        )
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def without_its_base():
+    def step(x):
+        y = x * 2
+        return y[:2], y[2:]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def only_a_part():
+    def step(x):
+        y = x * 2
+        return (y[:2], y[:2])
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def single_view():
+    def step(x):
+        return (x * 2)[:2]
+
+    return watched(step, every=lambda r: (r,))
+
+
+@program()
+def single_reshape():
+    def step(x):
+        return (x * 2).reshape(-1)
+
+    return watched(step, every=lambda r: (r,))
+
+
+@program()
+def detached():
+    def step(x):
+        y = x * 2
+        return y, y.detach()
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def detached_half():
+    def step(x):
+        y = x * 2
+        return y, y.detach()[:2], y[:2].detach()
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def data():
+    def step(x):
+        y = x * 2
+        return y, y.data, y.data[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def of_the_input():
+    def step(x):
+        return x, x[:2], x.t()
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def of_the_input_only():
+    told = []
+    calls = inputs()
+    it = iter(calls)
+
+    def step(x):
+        return x[:2]
+
+    def between(r):
+        x = next(it)[0]
+        w = torch.ones((), requires_grad=True)
+        told.append(about(r, x))
+        r.mul_(w)
+        told.append(about(r, x))
+        x.sum().backward()
+        told.append(w.grad)
+        x.detach_() if not x._is_view() else None
+
+    return Program(step, calls, state=told, between=between)
+
+
+@program()
+def of_a_buffer():
+    m = nn.BatchNorm1d(6)
+
+    def step(x):
+        m(x)
+        return m.running_mean, m.running_mean[:2]
+
+    return watched(step, state=m)
+
+
+@program()
+def of_a_parameter():
+    m = nn.Linear(6, 3)
+
+    def step(x):
+        m.zero_grad()
+        m(x).sum().backward()
+        with torch.no_grad():
+            m.weight.sub_(0.1 * m.weight.grad)
+        return m.weight.data, m.weight.detach()[:2], m.weight.data.view(-1), m.weight.grad, m.weight.grad[0]
+
+    return watched(step, state=m)
+
+
+@program()
+def a_part_of_a_parameter_without_gradients():
+    m = nn.Linear(6, 3)
+
+    def step(x):
+        with torch.no_grad():
+            return m.weight[:2], x * 2
+
+    return watched(step, state=m)
+
+
+@program()
+def chunks():
+    def step(x):
+        y = x * 2
+        a, b = y.chunk(2)
+        return y, a, b
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def unbound():
+    def step(x):
+        y = x * 2
+        return y, *y.unbind(0)
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def split_only():
+    def step(x):
+        return (x * 2).split(2)
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def under_no_grad():
+    def step(x):
+        with torch.no_grad():
+            y = x * 2
+            return y, y[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def view_under_no_grad():
+    def step(x):
+        y = x * 2
+        with torch.no_grad():
+            return y, y[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def under_inference():
+    def step(x):
+        with torch.inference_mode():
+            y = x * 2
+            return y, y[:2], y.t()
+
+    return watched(step)
+
+
+@program()
+def view_under_inference_of_input():
+    def step(x):
+        with torch.inference_mode():
+            return x[:2], x * 2
+
+    return watched(step)
+
+
+@program(refused="two results overlap")
+def complex_parts():
+    def step(x):
+        y = torch.complex(x, x * 2)
+        return y, torch.view_as_real(y), y.real, y.imag
+
+    return watched(step)
+
+
+@program(refused="two results overlap")
+def dtype_views():
+    def step(x):
+        y = x * 2
+        return y, y.view(torch.int32)
+
+    return watched(step)
+
+
+@program()
+def with_gradients():
+    w = torch.randn(6, requires_grad=True)
+
+    def step(x):
+        y = x * w
+        y.sum().backward()
+        w.grad = None
+        return y, y[:2], y.detach()
+
+    return watched(step)
+
+
+@program()
+def leaf_and_part():
+    def step(x):
+        y = (x * 2).requires_grad_()
+        return y, y.detach()[:2]
+
+    return watched(step)
+
+
+@program(refused="backward pass still to come")
+def leaf_and_part_live():
+    def step(x):
+        y = (x * 2).requires_grad_()
+        return y, y[:2]
+
+    return watched(step)
+
+
+@program()
+def squeezed_argmax():
+    def step(x):
+        v, i = x.max(1, keepdim=True)
+        return v.squeeze(1), i.squeeze(1)
+
+    return watched(step)
+
+
+@program()
+def stored_state():
+    kept = {}
+
+    def step(x):
+        y = x * 2
+        kept["all"] = y
+        kept["last"] = y[-1]
+        return kept["all"], kept["last"]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def versions():
+    def step(x):
+        y = x * 2
+        y.add_(1)
+        y[0].mul_(3)
+        return y, y[:2]
+
+    return watched(step, then=change_by_leaf)
+
+
+@program()
+def reshaped_input():
+    def step(x):
+        return x.view(2, 12), x.flatten(), x.reshape(4, 6), x.contiguous(), x.to(torch.float32)
+
+    return watched(step)
+
+
+@program()
+def swapped_views():
+    def step(x):
+        h = x.new_zeros(2, 4, 6)
+        h[0] = x
+        h[1] = x * 2
+        return h, h[0], h[1, 2:]
+
+    return watched(step, then=change_by_leaf)
