@@ -24,7 +24,7 @@ THEIR_OWN = {
     ("graph/operators/stand_ins.py", "_new_rounded"),
     ("graph/operators/stand_ins.py", "_full"),
     ("graph/operators/stand_ins.py", "tensor_given"),
-    ("graph/ir/rewriting.py", "made"),
+    ("trace/rewriting.py", "made"),
     ("graph/lowering/common_prefix.py", "finish"),
     ("semantics/containers/number_rows.py", "made_as"),
     ("semantics/native/container_methods.py", "_pop"),

@@ -14,8 +14,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.program import Assertion, Input, Modes, Node, Program, Ref, Slot, SlotKind
+from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
 from torchjanus.graph.tracing.trace_program import substitute
+from torchjanus.trace.modes import Modes
 
 
 def current_modes() -> Modes:

@@ -18,12 +18,13 @@ from tests.programs import harness
 from tests.test_programs import check
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled import compiling
-from torchjanus.graph.ir.program import Input, Modes, Node, Program, Ref
+from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.tracing.user_code_calls import Calling
 from torchjanus.semantics.known.framework_calls import REFUSED
 from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.trace.modes import Modes
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENT = (ROOT / "docs" / "limitations.md").read_text()

@@ -6,14 +6,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.core.access_path import AccessPath, token_of
+from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.terms import TensorRef, if_chosen, key_token, symbol_token, text_of
 from torchjanus.trace.values import Expr
 
-__all__ = ["WITHIN", "Each", "Extern", "Invoked", "InvokedEach", "Mutation", "Op", "Several", "Stored", "name_of"]
+__all__ = [
+    "WITHIN",
+    "Each",
+    "Extern",
+    "Invoked",
+    "InvokedEach",
+    "Mutation",
+    "Op",
+    "Several",
+    "Stored",
+    "name_of",
+    "place_of",
+]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,6 +209,11 @@ class Several(Extern):
 
     def __str__(self) -> str:
         return f"{self.count} times: {Extern.__str__(self)}"
+
+
+def place_of(event: Stored) -> AccessPath:
+    """Where a run would find what it has written."""
+    return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
 
 
 def name_of(func: Any) -> str:

@@ -13,9 +13,22 @@ from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef, key_token, text_of
-from torchjanus.trace.values import Expr, where_made
+from torchjanus.trace.values import Expr, Fetch, Read, leaves, where_made
 
-__all__ = ["Absent", "Asserted", "Computed", "Filled", "Found", "Held", "Instance", "Keys", "Pinned", "Same"]
+__all__ = [
+    "Absent",
+    "Asserted",
+    "Computed",
+    "Filled",
+    "Found",
+    "Held",
+    "Instance",
+    "Keys",
+    "Pinned",
+    "Same",
+    "is_chance",
+    "is_question",
+]
 
 
 def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -209,3 +222,17 @@ class Asserted:
 def _in_brackets(*remarks: str) -> str:
     structure = "; ".join(filter(None, remarks))
     return f" ({structure})" if structure else ""
+
+
+def is_question(event: Any) -> bool:
+    """Whether a tensor was asked to decide."""
+    if isinstance(event, Asserted):
+        return True
+    return isinstance(event, Held) and any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
+
+
+def is_chance(event: Any) -> bool:
+    """Whether what the host was given by the world decided."""
+    return isinstance(event, Held) and any(
+        isinstance(leaf, Read) and leaf.access_path.waits_for for leaf in leaves(event.expr)
+    )

@@ -12,7 +12,9 @@ from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["ByIteration", "Frames", "Loop", "LoopInstance", "LoopRecord", "Plain", "Until"]
+__all__ = ["KEPT", "ByIteration", "Frames", "Loop", "LoopInstance", "LoopRecord", "Plain", "Until"]
+
+KEPT = 3  # iterations that stand for all iterations of a loop: nothing can be said of loops with fewer
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ __all__ = [
     "known_by_host",
     "leaves",
     "plain",
+    "plus",
     "symbol",
     "trace_value",
     "where_made",
@@ -325,6 +326,11 @@ def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Sta
                 yield from leaves(arg)
     else:
         yield expr
+
+
+def plus(count: Expr, more: int) -> Expr:
+    """So many more."""
+    return Apply(operator.add, (count, more)) if more else count
 
 
 def where_made(expr: Expr, used: Place) -> str:

@@ -11,7 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
-from torchjanus.graph.aten.strides import MeasuredStrides, laid_as, lying_of
+from torchjanus.graph.aten.strides import MeasuredStrides, laid_as
+from torchjanus.trace.layout import lying_of
 
 aten = torch.ops.aten
 SIZE = (4, 6, 10)

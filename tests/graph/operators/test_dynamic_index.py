@@ -7,8 +7,9 @@ import itertools
 import torch
 
 from torchjanus.core.errors import NOWHERE
-from torchjanus.graph.ir.program import Modes, Node, Ref, Slot
+from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.operators.dynamic_index import pick, picked_by, put, put_by, windows_by
+from torchjanus.trace.modes import Modes
 
 
 def node(func: object, *args: object) -> Node:

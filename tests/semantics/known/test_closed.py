@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.aten.namespaces import NAMESPACES, operator_name, unfit_operator
+from torchjanus.core.operators import NAMESPACES, operator_name, unfit_operator
 from torchjanus.semantics.known.closed import acts, communicates, is_left_alone, is_query, is_seen
 from torchjanus.semantics.known.natives import torch_query
 

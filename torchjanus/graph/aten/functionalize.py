@@ -14,10 +14,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph.aten import clean_up, dead_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
-from torchjanus.graph.aten.memory import extent
-from torchjanus.graph.aten.strides import lying_of
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.program import Input
+from torchjanus.trace.layout import extent, lying_of
 
 __all__ = ["functionalise"]
 

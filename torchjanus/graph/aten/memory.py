@@ -11,8 +11,9 @@ import torch
 from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.aten.symbolic_sizes import hint
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Nothing, Source, ViewOf
+from torchjanus.trace.layout import extent
 
-__all__ = ["Memory", "base_of", "counted_apart", "extent"]
+__all__ = ["Memory", "base_of", "counted_apart"]
 
 
 class Memory:
@@ -126,15 +127,6 @@ def counted_apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
-def extent(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The bytes from the first to one past the last element, within the storage."""
-    start = tensor.storage_offset()
-    if tensor.numel() == 0:
-        return start, start
-    reach = sum((size - 1) * stride for size, stride in zip(tensor.size(), tensor.stride(), strict=True))
-    return start * tensor.element_size(), (start + reach + 1) * tensor.element_size()
 
 
 def _count(numel: Any) -> int:

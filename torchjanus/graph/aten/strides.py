@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-__all__ = ["Lying", "MeasuredStrides", "laid_as", "lay_results", "lying_of"]
+from torchjanus.trace.layout import Layout, Lying, layout_by, layout_of, number_of
+
+__all__ = ["MeasuredStrides", "laid_as", "lay_results"]
 
 aten = torch.ops.aten
 
@@ -45,9 +46,6 @@ _MEASURED_OVERLOADS = frozenset({"div.Tensor_mode", "div.Scalar_mode", "pow.Scal
 _SMALL = 3  # elements to which a longer dimension is cut
 _AS_IT_IS = 4096  # operands of so many elements are not cut
 _MOST = 1 << 20  # operands of more are not made
-
-Layout = tuple[tuple[int, ...], ...]  # for each dimension those whose sizes its stride is the product of
-Lying = Layout | bool | None  # True: row by row; None: with gaps, or of no dimensions
 
 
 def is_measured(func: Any) -> bool:
@@ -93,7 +91,7 @@ _known: dict[Any, tuple[Layout | None, ...] | None] = {}
 def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | None, ...] | None:
     """How what the kernel gives lies, for each part of it; None where it cannot be said."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
-    given = [_plain(leaf) for leaf in leaves]
+    given = [number_of(leaf) for leaf in leaves]
     tensors = [leaf for leaf in given if isinstance(leaf, FakeTensor)]
     if any(one.layout != torch.strided or one.device.type != "cpu" for one in tensors):
         return None  # another device would have to be started, maybe in a process that has nothing to do there
@@ -112,15 +110,8 @@ def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | Non
     return None
 
 
-def _plain(leaf: Any) -> Any:
-    """A number instead of a symbolic one."""
-    if isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return leaf.node.hint if leaf.node.has_hint() else None
-    return leaf
-
-
 def _lie(tensor: torch.Tensor) -> Lie:
-    return tuple(map(_plain, tensor.size())), tuple(map(_plain, tensor.stride())), tensor.dtype
+    return tuple(map(number_of, tensor.size())), tuple(map(number_of, tensor.stride())), tensor.dtype
 
 
 def _cut(lies: dict[int, Lie]) -> dict[int, Lie]:
@@ -153,47 +144,12 @@ def _measure(func: Any, lies: dict[int, Lie], given: Sequence[Any], spec: Any) -
         except (RuntimeError, IndexError, ValueError, TypeError):
             return None  # it needs other numbers; what the graph gives is looked at when it first runs
     parts = pytree.tree_leaves(results)
-    return tuple(_layout_of(part) if isinstance(part, torch.Tensor) else None for part in parts)
+    return tuple(layout_of(part) if isinstance(part, torch.Tensor) else None for part in parts)
 
 
 def _made_up(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
     plain = torch.ones if dtype.is_floating_point or dtype.is_complex or dtype is torch.bool else torch.zeros
     return plain(_reach(size, stride), dtype=dtype).as_strided(size, stride)
-
-
-def _layout_of(tensor: torch.Tensor) -> Layout | None:
-    """How it lies; None where there are gaps in it, or it has no elements."""
-    return _layout(tensor.size(), tensor.stride()) if tensor.layout == torch.strided else None
-
-
-def _layout(size: Sequence[int], stride: Sequence[int]) -> Layout | None:
-    inner: dict[int, tuple[int, ...]] = {1: ()}  # dimensions of a stride, by that
-    running = 1
-    for dim in sorted(range(len(size)), key=stride.__getitem__):
-        if size[dim] == 0:
-            return None
-        if size[dim] > 1:
-            if stride[dim] != running:
-                return None
-            running *= size[dim]
-            inner[running] = (*inner[stride[dim]], dim)
-    if any(step not in inner for step in stride):
-        return None
-    return tuple(inner[step] for step in stride)
-
-
-def lying_of(tensor: torch.Tensor) -> Lying:
-    """How a tensor lies that an operation has made."""
-    if is_lazy(tensor) or tensor.layout != torch.strided or tensor.is_nested or tensor.dim() < 2:
-        return None
-    if not isinstance(tensor, FakeTensor):
-        return True if tensor.is_contiguous() else _layout_of(tensor)
-    size, stride = list(map(_plain, tensor.size())), list(map(_plain, tensor.stride()))
-    if None in (*size, *stride):
-        return None
-    rows = [math.prod(size[dim + 1 :]) for dim in range(len(size))]
-    alike = all(length == 1 or one == other for length, one, other in zip(size, stride, rows, strict=True))
-    return True if alike else _layout(size, stride)
 
 
 def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
@@ -211,11 +167,11 @@ def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
     nothing can be said."""
     if lying is None or tensor.layout != torch.strided or tensor.dim() < 2:
         return None
-    size, stride = list(map(_plain, tensor.size())), list(map(_plain, tensor.stride()))
+    size, stride = list(map(number_of, tensor.size())), list(map(number_of, tensor.stride()))
     dims = [dim for dim, length in enumerate(size) if length != 1]
     if None in size or 0 in size or not dims:
         return None
-    made = _layout(size, [step if length > 1 else 1 for length, step in zip(size, stride, strict=True)])
+    made = layout_by(size, [step if length > 1 else 1 for length, step in zip(size, stride, strict=True)])
     rows = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size)))
     wanted = rows if isinstance(lying, bool) else lying
     if made is None or len(wanted) != len(size):

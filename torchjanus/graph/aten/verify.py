@@ -1,4 +1,6 @@
-"""Checks what every executor relies on. A failure is a fault of ours, never of the user's program."""
+"""Checks of graphs: that a graph holds no operator that it may not hold, and what every executor relies on.
+
+A failure of ``verify`` is a fault of ours, never of the user's program."""
 
 from __future__ import annotations
 
@@ -6,11 +8,16 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import InternalFault
+from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.core.operators import REMEDY, is_operator, operator_name, unfit_operator
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
 
-__all__ = ["verify"]
+__all__ = ["replaced_operators", "require_fit", "verify"]
+
+# Where torch itself has put functions of Python's in the place of its own kernels: for tensors without data, batching.
+_WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
+_OF_TORCH = frozenset({"aten/_foreach_mm/CUDA"})
 
 
 def verify(lowered: Lowered) -> None:
@@ -61,3 +68,23 @@ def _base_of(source: Source) -> Source:
 def _require(condition: bool, what: str) -> None:
     if not condition:
         raise InternalFault(f"lowering made a graph that does not hold together: {what}")
+
+
+def replaced_operators() -> set[str]:
+    """The operators of torch's own in whose place ``torch.library`` has put a function of somebody else's."""
+    keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
+    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in _OF_TORCH}
+
+
+def require_fit(graph: torch.fx.Graph) -> None:
+    """Raise Refused if there is an operator in a graph that no graph may hold, whoever has called it."""
+    replaced = replaced_operators()
+    for node in graph.nodes:
+        if node.op != "call_function" or not is_operator(node.target):
+            continue
+        unfit, name = unfit_operator(node.target), operator_name(node.target)
+        if unfit is None and name in replaced:
+            unfit = "a function of Python's has been registered in its place.", REMEDY
+        if unfit is not None:
+            why, remedy = unfit
+            raise Refused(Refusal(NOWHERE, f"calls the operator {name}", why, remedy))

@@ -12,7 +12,6 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import is_size
-from torchjanus.graph.ir.hazards import applications, hazard
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.numbers import (
     Numbers,
@@ -36,6 +35,7 @@ from torchjanus.host.assumption import (
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Event
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.hazards import applications, hazard
 from torchjanus.trace.values import Apply, Expr, InductionVariable, Read, Size, Traced, leaves
 
 __all__ = ["assumptions_of"]

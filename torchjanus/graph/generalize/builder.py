@@ -9,21 +9,9 @@ import torch
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.graph.generalize.selections import finds
-from torchjanus.graph.ir.hazards import applications, hazard, may_raise
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.number_sizes import carrier_of, is_shaping
-from torchjanus.graph.ir.numbers import (
-    HostBatch,
-    Numbers,
-    counting_step,
-    expressions_in,
-    need,
-    refs_in,
-    taken_by,
-    tensors_in,
-    value_of,
-    varies,
-)
+from torchjanus.graph.ir.numbers import HostBatch, Numbers, counting_step, need, taken_by, tensors_in, value_of, varies
 from torchjanus.graph.ir.program import (
     Assertion,
     Dimension,
@@ -43,6 +31,8 @@ from torchjanus.graph.operators.tensor_numbers import Given, Tensorised, as_oper
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.hazards import applications, hazard, may_raise
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves

@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.ir.numbers import Numbers, expressions_in, need, refs_in, varies
+from torchjanus.graph.ir.numbers import Numbers, need, varies
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Held, Pinned
+from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["with_known_numbers"]

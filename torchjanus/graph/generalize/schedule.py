@@ -13,10 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchjanus.core.errors import Refusal, Refused
-from torchjanus.graph.ir.numbers import expressions_in
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 

@@ -14,14 +14,14 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.schedule import Schedule
-from torchjanus.graph.ir.numbers import expressions_in, refs_in
 from torchjanus.graph.ir.repetition import begin_iterations
-from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.operators.data_sizes import FINDING, count, found
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Computed, Found, Held, Pinned
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 

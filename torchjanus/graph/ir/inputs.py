@@ -8,15 +8,16 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.number_sizes import carried
-from torchjanus.graph.ir.numbers import Numbers, expressions_in, refs_in, takes, tensors_in
+from torchjanus.graph.ir.numbers import Numbers, takes, tensors_in
 from torchjanus.graph.ir.program import Input, Ref
 from torchjanus.graph.ir.size_formulas import Formulas
-from torchjanus.graph.ir.user_code import Begin
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Found, Held, Pinned
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.user_code import Begin
 from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["Inputs"]

@@ -13,7 +13,7 @@ import torch
 from torchjanus.core.access_path import token_of
 from torchjanus.graph.ir.program import Node, Program, Ref, Slot
 from torchjanus.graph.ir.repetition import Segment, leaves_of
-from torchjanus.graph.ir.user_code import MARKS
+from torchjanus.trace.user_code import MARKS
 
 __all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 

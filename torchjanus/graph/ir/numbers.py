@@ -17,7 +17,8 @@ from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.trace.actions import Each, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned
-from torchjanus.trace.recipes import Build, Number, Perhaps, Recipe, Repeat, TensorOf, parts_of
+from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
@@ -25,10 +26,8 @@ __all__ = [
     "HostBatch",
     "Numbers",
     "counting_step",
-    "expressions_in",
     "find_host_fetches",
     "need",
-    "refs_in",
     "split_numbers",
     "taken_by",
     "takes",
@@ -155,29 +154,6 @@ def need(work: Numbers, expr: Expr) -> None:
             work.needed[leaf.access_path] = None
 
 
-def expressions_in(value: Any) -> Iterator[Expr]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from expressions_in(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from expressions_in(part)
-    elif isinstance(value, slice):
-        yield from expressions_in((value.start, value.stop, value.step))
-    elif isinstance(value, Number):
-        yield value.expr
-    elif isinstance(value, Perhaps):
-        yield from expressions_in((value.item, value.when))
-    elif isinstance(value, Repeat):
-        yield value.count
-        yield from expressions_in(value.item)
-    elif isinstance(value, Build):
-        yield from expressions_in(value.items)
-        yield from expressions_in(tuple(recipe for _, recipe in (*value.attributes, *value.fields)))
-
-
 def used_expressions(trace: Trace) -> Iterator[Expr]:
     for event in trace.events:
         if isinstance(event, Op):
@@ -261,19 +237,6 @@ def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
             begins.append(index)
         elif op.func is end_iterations:
             yield begins.pop(), index
-
-
-def refs_in(value: Any) -> Iterator[TensorRef]:
-    if isinstance(value, TensorRef):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from refs_in(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from refs_in(part)
-    elif isinstance(value, slice):
-        yield from refs_in((value.start, value.stop, value.step))
 
 
 def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Expr
 
 __all__ = [
@@ -23,7 +24,6 @@ __all__ = [
     "Input",
     "Measure",
     "Measured",
-    "Modes",
     "Node",
     "Program",
     "Ref",
@@ -104,16 +104,6 @@ class SlotKind:
     seen: tuple[float | int, ...]
     name: str = ""  # where it comes from, for people
     stage: int = 0  # after how many cuts it is known
-
-
-@dataclass(frozen=True, slots=True)
-class Modes:
-    """The ambient state of torch under which a node ran. It must be in force again when the node is replayed."""
-
-    grad: bool = True
-    inference: bool = False
-    autocast: tuple[tuple[str, torch.dtype, bool], ...] = ()  # (device type, dtype, cache enabled) where enabled
-    default_dtype: torch.dtype = torch.float32
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,12 @@ from typing import Any
 
 from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.ir.number_sizes import carrier_of, number_of
-from torchjanus.graph.ir.numbers import Numbers, expressions_in, refs_in, value_of, varies
+from torchjanus.graph.ir.numbers import Numbers, value_of, varies
 from torchjanus.graph.ir.program import Formula, Measured, Symbol
 from torchjanus.trace.actions import Each, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Computed, Held, Pinned
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
 
 __all__ = ["Formulas"]

@@ -26,8 +26,7 @@ from torch.fx._graph_pickler import GraphPickler, Options
 from torchjanus.core.errors import Place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.lowered import Lowered
-from torchjanus.graph.ir.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
-from torchjanus.graph.ir.user_code import MARKS
+from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.lowering.function_bytes import graphs_of as own_graphs_of
 from torchjanus.graph.lowering.function_bytes import own_calls, own_functions, pack_made_of, unpack_made_of
 from torchjanus.graph.lowering.program_bytes import home_of, pack_program, standing, unpack_program
@@ -40,6 +39,8 @@ from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trim
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 from torchjanus.trace.loop_records import Until
+from torchjanus.trace.modes import Modes
+from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]

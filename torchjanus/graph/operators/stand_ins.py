@@ -13,9 +13,11 @@ from typing import Any
 import torch
 
 from torchjanus.graph.ir.program import Node, Slot
+from torchjanus.graph.operators import packed_rows
 from torchjanus.graph.operators.ctc import ctc_loss
 from torchjanus.graph.operators.linspace import linspace
 from torchjanus.graph.operators.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
+from torchjanus.trace import functions
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "stand_in", "tensor_given"]
 
@@ -357,4 +359,6 @@ _STANDING_IN: dict[Any, Callable[..., Any]] = {
     torch.gru: _gru_layers,
     torch.rnn_tanh: _rnn_tanh_layers,
     torch.rnn_relu: _rnn_relu_layers,
+    functions.taken: packed_rows.taken,
+    functions.placed: packed_rows.placed,
 }

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
-from torchjanus.graph.ir.program import Modes, Node, Ref
+from torchjanus.graph.ir.program import Node, Ref
+from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Apply, Fetch, leaves, where_made
 
 __all__ = ["Given", "Tensorised", "as_operand", "beside", "snapshot", "tensorise"]

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.speculation import Known, leaves_of, looked
 from torchjanus.graph.tracing.trace_program import substitute
+from torchjanus.trace.modes import Modes
 
 __all__ = ["selecting"]
 

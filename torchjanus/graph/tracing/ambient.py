@@ -1,25 +1,16 @@
-"""The ambient state of torch around each node of a Program, put in force again, and the thread in which autograd
-computes. Knows nothing of graphs."""
+"""The ambient state of torch around each node of a Program, put in force again. Knows nothing of graphs."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import torch
 
-from torchjanus.graph.ir.program import Modes
+from torchjanus.trace.modes import Modes
 
-__all__ = ["Ambient", "one_thread"]
-
-
-def one_thread() -> AbstractContextManager[Any]:
-    """Autograd computes all in the thread that asks for it, as it does for a processor: for other devices it has
-    threads of its own, in which nobody listens."""
-    if torch.cuda.is_initialized():
-        return torch.autograd.set_multithreading_enabled(False)
-    return nullcontext()
+__all__ = ["Ambient"]
 
 
 class Ambient:

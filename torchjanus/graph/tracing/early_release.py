@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.ir.program import Program, Ref
-from torchjanus.graph.ir.user_code import MARKS
+from torchjanus.trace.user_code import MARKS
 
 __all__ = ["SET_GRAD", "thrown_early"]
 

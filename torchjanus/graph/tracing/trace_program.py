@@ -16,27 +16,30 @@ from torch._functorch.eager_transforms import enable_inplace_requires_grad
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
+from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.errors import NOWHERE, JanusError, Place, Refusal, Refused
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.memory import Memory
-from torchjanus.graph.aten.namespaces import require_fit
-from torchjanus.graph.aten.strides import Lying, laid_as, lying_of
+from torchjanus.graph.aten.strides import laid_as
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
+from torchjanus.graph.aten.verify import require_fit
 from torchjanus.graph.aten.view_bases import ViewBases
 from torchjanus.graph.ir.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
-from torchjanus.graph.ir.program import Formula, Input, Measured, Modes, Node, Program, Ref, Slot, Symbol
+from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
-from torchjanus.graph.ir.user_code import MARKS
 from torchjanus.graph.operators import data_sizes, stand_ins
 from torchjanus.graph.operators.dynamic_index import Picks
-from torchjanus.graph.tracing.ambient import Ambient, one_thread
+from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
 from torchjanus.graph.tracing.replace_data import SET_DATA, Replacing
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import Calling
+from torchjanus.trace.layout import Lying, lying_of
+from torchjanus.trace.modes import Modes
+from torchjanus.trace.user_code import MARKS
 
 __all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
 

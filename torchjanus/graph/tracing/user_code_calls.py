@@ -13,7 +13,7 @@ import torch
 
 from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.graph.ir.user_code import ACCUMULATED, BEFORE, GRADIENT, Begin, End, Hook, Unhook
+from torchjanus.trace.user_code import ACCUMULATED, BEFORE, GRADIENT, Begin, End, Hook, Unhook
 
 __all__ = ["Calling"]
 

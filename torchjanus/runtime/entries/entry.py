@@ -21,7 +21,6 @@ from torchjanus.graph.generalize.selections import as_read, with_selections
 from torchjanus.graph.ir.dimensions import Split, holds_for, in_inputs, is_size, key_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.number_sizes import carries
-from torchjanus.graph.ir.numbers import expressions_in
 from torchjanus.graph.ir.program import Assertion, Program, Symbol
 from torchjanus.graph.loops.roll.roll import is_nested
 from torchjanus.graph.lowering.lower import made_in
@@ -52,6 +51,7 @@ from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Pinned
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Entry", "alone", "make_entry"]

@@ -11,7 +11,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.graph.generalize.generalize import Generalised, HostBatch
-from torchjanus.graph.ir.program import Input, Modes
+from torchjanus.graph.ir.program import Input
 from torchjanus.graph.lowering.common_prefix import Rest, Shared, share
 from torchjanus.graph.lowering.value_numbering import Path, Tree
 from torchjanus.graph.recursion.cells.invoke_op import is_invoke, known_calls
@@ -23,6 +23,7 @@ from torchjanus.runtime.launch.launch import build_beginning, build_launch
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Held, Pinned
+from torchjanus.trace.modes import Modes
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read, leaves
 

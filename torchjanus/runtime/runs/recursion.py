@@ -6,6 +6,7 @@ entries.
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -34,6 +35,7 @@ class Recursion:
         self.variant_table = VariantTable()
         self.functions.take = self.variant_table.take
         self.functions.recogniser = self._recogniser
+        self.functions.as_rows = functools.partial(grown, inner=True)
         self._recognisers: dict[frozenset[int], Recogniser] = {}
         self._matchers: dict[int, Any] = {}  # the code by which calls are recognised, by the numbers of ways
         self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves

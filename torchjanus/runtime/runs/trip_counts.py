@@ -6,9 +6,10 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.loops.rewrites.fold import KEPT, Chosen, Shortened, brief, shorten
+from torchjanus.graph.loops.rewrites.fold import Chosen, Shortened, brief, shorten
 from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loop_records import KEPT
 
 __all__ = ["Lengths"]
 

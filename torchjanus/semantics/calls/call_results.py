@@ -13,10 +13,10 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.recursion.variants.reads import parts_made
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
+from torchjanus.trace.calls import parts_made
 from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import Build, Constant, Number, TensorOf
 from torchjanus.trace.values import Read, known_by_host, plain, trace_value

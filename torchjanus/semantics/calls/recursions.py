@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.graph.recursion.traversal.recognition import Recogniser
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.calls.method_sets import Families, Member
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.trace.actions import Invoked
-from torchjanus.trace.events import Event
+from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.values import Traced
 
 __all__ = ["Discovery", "Recursions", "arguments", "bind"]
@@ -69,6 +68,16 @@ def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any]
     return [*(bound[name] for name in names[: code.co_argcount]), *further], named
 
 
+class Recogniser(Protocol):
+    """Tells which known paths calls take, before they are made."""
+
+    def recognise(
+        self, callee: Any, step: Any, given: Sequence[Any], room: int
+    ) -> tuple[frozenset[int], int, Any] | None:
+        """The numbers of the paths that a call and those within take, its own, and what its result looks like. None
+        where one is unknown, or calls would go deeper than ``room`` frames. ``step``: the arguments of the step."""
+
+
 class Recursions:
     """What is known of the recursive functions of one speculated function, over all its runs."""
 
@@ -81,6 +90,8 @@ class Recursions:
         # Takes in a call that was watched; and tells calls that take known variants, which need not be watched.
         self.take: Callable[[Invoked], None] = _leave
         self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
+        # The run of a call with its lists as rows, given what calls return. Raises Refused.
+        self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _as_it_is
         self.made: dict[Any, Any] = {}  # what the first call of each function has returned
         self.families = Families()
         # Functions that call themselves and cannot be watched call by call, each with the reason.
@@ -150,6 +161,11 @@ def _unsuited(code: types.CodeType) -> tuple[str, str]:
 
 def _leave(event: Invoked) -> None:
     """Nobody learns of it."""
+
+
+def _as_it_is(trace: Trace, made: Mapping[Any, Any]) -> Trace:
+    """Nobody makes a graph of it."""
+    return trace
 
 
 def _nobody(world: Mapping[Any, Any]) -> Recogniser | None:

@@ -14,11 +14,9 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.loops.analysis.alignment import KEPT
-from torchjanus.graph.loops.rewrites.row_reads import plus
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.loop_records import LoopInstance, Until
-from torchjanus.trace.values import Expr, Fetch, Traced, leaves
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.values import Expr, Fetch, Traced, leaves, plus
 
 __all__ = ["length_of"]
 

@@ -13,7 +13,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.graph.ir.user_code import ACCUMULATED, GRADIENT
+from torchjanus.trace.user_code import ACCUMULATED, GRADIENT
 
 __all__ = [
     "BACKWARD",

@@ -17,12 +17,12 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.graph.ir.numbers import expressions_in, refs_in
-from torchjanus.graph.recursion.entry_loops.output_lists import added_up
-from torchjanus.graph.recursion.variants.counts import entered_at
 from torchjanus.semantics.record.call_writes import share_memory
 from torchjanus.trace.actions import Invoked, Op, Stored
+from torchjanus.trace.calls import entered_at
 from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.functions import added_up
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value

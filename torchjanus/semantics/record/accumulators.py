@@ -14,14 +14,13 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refusal
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.ir.rewriting import Rewriting
-from torchjanus.graph.recursion.variants.counts import place_of
 from torchjanus.semantics.record.accumulator import AFTER, Kept, Placed, Tally
 from torchjanus.semantics.record.places import Item
-from torchjanus.trace.actions import Invoked, Stored
+from torchjanus.trace.actions import Invoked, Stored, place_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
 from torchjanus.trace.recipes import Constant, Number, Recipe
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Read, Traced, leaves, plain
 
 __all__ = ["Tallies"]

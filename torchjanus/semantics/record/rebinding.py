@@ -17,9 +17,9 @@ import torch
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.loops.analysis.alignment import KEPT
 from torchjanus.semantics.record.marks import Growing
 from torchjanus.semantics.record.variables import MANY, all_variables, frames_of_program, variables
+from torchjanus.trace.loop_records import KEPT
 
 __all__ = ["Rebinding", "is_settled", "is_suspended"]
 

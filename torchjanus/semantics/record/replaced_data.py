@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import is_one_of
-from torchjanus.graph.aten.memory import extent
+from torchjanus.trace.layout import extent
 
 __all__ = ["ReplacedMemory", "hindrance_of"]
 

@@ -16,14 +16,12 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
-from torchjanus.graph.ir.hazards import is_hazardous
-from torchjanus.graph.loops.analysis.tensor_termination import is_question
-from torchjanus.graph.switches.rewrites.host_decisions import is_chance
 from torchjanus.semantics.known.called_back import CalledBack
 from torchjanus.semantics.protocols.iteration import Reaching
 from torchjanus.semantics.record.rebinding import Rebinding
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.facts import Computed, Found, Held, Pinned, is_chance, is_question
+from torchjanus.trace.hazards import is_hazardous
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
     DEEP,

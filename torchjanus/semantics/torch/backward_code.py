@@ -17,12 +17,12 @@ from torch.utils.hooks import RemovableHandle
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import getattr, hasattr, isinstance
-from torchjanus.graph.ir.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 from torchjanus.semantics.containers.registered import found_hooks
 from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 
 __all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_function_of_autograd"]
 

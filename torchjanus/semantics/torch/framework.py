@@ -16,12 +16,10 @@ from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.default_device import named
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.graph.aten.namespaces import is_operator, operator_name, unfit_operator
-from torchjanus.graph.aten.strides import Lying, lying_of
-from torchjanus.graph.ir.user_code import Mark
-from torchjanus.graph.tracing.ambient import one_thread
+from torchjanus.core.operators import is_operator, operator_name, unfit_operator
 from torchjanus.semantics.known.framework_calls import (
     BACKWARD,
     FETCHES,
@@ -48,7 +46,9 @@ from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.torch.tensor_copies import TensorCopies
 from torchjanus.semantics.torch.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
 from torchjanus.trace.actions import Op
+from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.user_code import Mark
 
 __all__ = ["FrameworkRecorder"]
 

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.operators.packed_rows import placed, taken
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.actions import Op
+from torchjanus.trace.functions import placed, taken
 
 __all__ = ["PACKING", "Packs", "packing"]
 

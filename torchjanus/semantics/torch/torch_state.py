@@ -10,8 +10,8 @@ from torch.autograd import forward_ad
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.default_device import foreign_modes
-from torchjanus.graph.ir.program import Modes
 from torchjanus.host.checks import autocast_regions
+from torchjanus.trace.modes import Modes
 
 __all__ = ["TRANSFORM", "ambient_modes", "generator_state", "hindrance"]
 

@@ -25,7 +25,6 @@ from torchjanus.core.default_device import default_device
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.graph.ir.program import Modes
 from torchjanus.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site, code_of
@@ -58,6 +57,7 @@ from torchjanus.semantics.watch.objects.looking import looking
 from torchjanus.semantics.watch.objects.made_classes import unwatched_code
 from torchjanus.semantics.watch.objects.truths import TruthWatch
 from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import ON_DEPTH, ON_HASH
 
 __all__ = ["Watch", "ambient_state", "watch_call"]

@@ -3,8 +3,9 @@
 import torch
 
 from torchjanus.core.errors import NOWHERE
-from torchjanus.graph.ir.program import Modes, Node, Ref
+from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.graph.recursion.variants.gradients import Gradients
+from torchjanus.trace.modes import Modes
 
 MODES = Modes(grad=True)
 WORDS, SCALE = Ref(0), Ref(1)

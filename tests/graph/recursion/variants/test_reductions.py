@@ -3,8 +3,9 @@
 import torch
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.program import Modes, Node, Ref
+from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.graph.recursion.variants.reductions import accumulations, stacks_as_sums, varying
+from torchjanus.trace.modes import Modes
 
 HERE, THERE = Place("tree.py", 3), Place("tree.py", 7)
 

@@ -11,11 +11,11 @@ import torch
 
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
-from torchjanus.graph.switches.rewrites.host_decisions import hosted, is_chance
+from torchjanus.graph.switches.rewrites.host_decisions import hosted
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Held
+from torchjanus.trace.facts import Asserted, Held, is_chance
 from torchjanus.trace.loop_records import Frames
 
 

@@ -13,22 +13,20 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.repetition import ARITHMETIC
 from torchjanus.graph.loops.analysis.effects import Telling
 from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs, NotMergeable
 from torchjanus.graph.loops.analysis.number_forms import plain_form
-from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
-from torchjanus.trace.facts import Asserted, Held, Pinned
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.facts import Asserted, Held, Pinned, is_question
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["KEPT", "LoopOfRun", "NotMergeable", "token_of_count"]
+__all__ = ["LoopOfRun", "NotMergeable", "token_of_count"]
 
-KEPT = 3  # iterations
 TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 

@@ -9,13 +9,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, NotMergeable, token_of_count
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable, token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed
-from torchjanus.trace.loop_records import LoopInstance, Plain, Until
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Plain, Until
 from torchjanus.trace.plains import by_iteration
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves

@@ -11,18 +11,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
 from torchjanus.graph.loops.analysis.merged_effects import Merged
 from torchjanus.graph.loops.roll.reversal import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import Until
+from torchjanus.trace.loop_records import KEPT, Until
 from torchjanus.trace.recipes import Again, Build, Constant, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["KEPT", "Cut"]
+__all__ = ["Cut"]
 
 
 @dataclass(slots=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["hoisted"]

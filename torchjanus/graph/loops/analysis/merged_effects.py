@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.graph.loops.analysis.alignment import KEPT
 from torchjanus.graph.loops.analysis.effects import Telling
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.trace.actions import Each, Extern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.loop_records import KEPT
 from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.number_forms import form_of
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
-from torchjanus.graph.loops.analysis.tensor_termination import is_question, untils
+from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.roll.reversal import value_of
 from torchjanus.graph.loops.roll.uses import is_counting
 from torchjanus.graph.operators.host_column import reckoned
@@ -27,10 +26,11 @@ from torchjanus.graph.operators.number_operands import is_arithmetic, taking
 from torchjanus.graph.operators.tensor_numbers import beside
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.facts import Computed, Found, is_question
 from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import Constant, parts_of
 from torchjanus.trace.recurrences import LEAST, Form, kind_of
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Size, leaves
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from torchjanus.core.access_path import Step
 from torchjanus.graph.ir.dimensions import geometries
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Read, Size, leaves
 

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recurrences import HOLE, Form, column
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch

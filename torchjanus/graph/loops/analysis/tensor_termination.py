@@ -12,24 +12,16 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
-from torchjanus.trace.facts import Asserted, Held
+from torchjanus.trace.facts import Asserted, Held, is_question
 from torchjanus.trace.loop_records import LoopInstance, LoopRecord, Plain, Until
 from torchjanus.trace.plains import are_same, by_iteration, counted, limited, sums
 from torchjanus.trace.recurrences import find_recurrences
-from torchjanus.trace.values import Apply, Expr, Fetch, leaves
+from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["is_question", "untils"]
-
-
-def is_question(event: Any) -> bool:
-    """Whether a tensor was asked to decide."""
-    if isinstance(event, Asserted):
-        return True
-    return isinstance(event, Held) and any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
+__all__ = ["untils"]
 
 
 def untils(trace: Trace) -> Iterator[LoopInstance]:

@@ -12,12 +12,12 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.operands import refs_in
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]

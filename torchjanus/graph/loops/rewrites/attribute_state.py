@@ -13,12 +13,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.graph.generalize.dead_stores import overwritten
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loop_records import LoopInstance, Until
 from torchjanus.trace.recipes import FoundAt, TensorOf
+from torchjanus.trace.rewriting import Rewriting
 
 __all__ = ["stored_behind"]
 

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Adding
-from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
+from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["loop_carried"]

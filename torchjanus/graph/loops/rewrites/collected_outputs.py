@@ -13,20 +13,20 @@ import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.loops.analysis.alignment import KEPT, TRAINING
+from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.analysis.candidates import as_loop
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
 from torchjanus.graph.loops.rewrites.lists import chains
-from torchjanus.graph.loops.rewrites.row_reads import Collecting, First, Rows, plus
+from torchjanus.graph.loops.rewrites.row_reads import Collecting, First, Rows
 from torchjanus.graph.loops.roll.reversal import UNBINDING, reversed_loops, size_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves, plus
 
 __all__ = ["collected"]
 

@@ -15,15 +15,15 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import expressions_in, refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes as changes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted
 from torchjanus.trace.loop_records import Frames, LoopInstance, Until
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, leaves
 

@@ -14,9 +14,8 @@ from typing import Any
 from torchjanus.core.access_path import Step
 from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
 from torchjanus.graph.loops.analysis.candidates import loops_of
-from torchjanus.graph.loops.analysis.cut import KEPT, Cut
+from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.recurrences import as_host_columns
-from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.loops.rewrites.attribute_state import stored_behind
 from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
@@ -31,8 +30,10 @@ from torchjanus.graph.loops.rewrites.nests import Nested, nested, prepared
 from torchjanus.graph.loops.roll.reversal import reversed_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.facts import is_question
+from torchjanus.trace.loop_records import KEPT
 
-__all__ = ["KEPT", "Chosen", "OneIteration", "Shortened", "brief", "is_one_iteration_form", "shorten"]
+__all__ = ["Chosen", "OneIteration", "Shortened", "brief", "is_one_iteration_form", "shorten"]
 
 
 @dataclass(frozen=True, slots=True)

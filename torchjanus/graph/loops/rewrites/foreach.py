@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import expressions_in, refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from torchjanus.graph.ir.program import Node
-from torchjanus.graph.ir.user_code import MARKS
 from torchjanus.graph.recursion.variants.nodes import CUTTING, VIEWS, refs_of
 from torchjanus.trace.actions import Op
+from torchjanus.trace.user_code import MARKS
 
 __all__ = ["asks_for_gradients", "differentiated", "looked_at_later", "writes"]
 

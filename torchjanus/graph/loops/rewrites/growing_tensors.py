@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import TensorOf, parts_of
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["grown_iterations"]

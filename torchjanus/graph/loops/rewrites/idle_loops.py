@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Expr
 
 __all__ = ["without_idle"]

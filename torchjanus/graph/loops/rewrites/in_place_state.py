@@ -15,15 +15,15 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import TensorAt, parts_of
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["carried_apart"]

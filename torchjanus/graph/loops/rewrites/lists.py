@@ -15,8 +15,6 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.rewrites.pairs import is_part, parted
 from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration, left_within, spans, unread
@@ -24,7 +22,9 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held, Pinned, Same
 from torchjanus.trace.loop_records import Frames, LoopInstance
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 

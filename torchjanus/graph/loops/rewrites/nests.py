@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.alignment import KEPT, LoopOfRun, NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
 from torchjanus.graph.loops.analysis.candidates import as_loop, token_of_count
 from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.hoisting import hoisted
@@ -19,7 +19,7 @@ from torchjanus.graph.loops.analysis.row_sizes import with_sizes_of_whole
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.sums import begun_within
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.loop_records import LoopInstance, Plain, Until
+from torchjanus.trace.loop_records import KEPT, LoopInstance, Plain, Until
 from torchjanus.trace.plains import are_same, by_iteration
 from torchjanus.trace.recipes import Repeat, parts_of
 

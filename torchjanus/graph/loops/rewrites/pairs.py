@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
 from torchjanus.trace.loop_records import Frames, LoopInstance
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["Part", "is_part", "parted"]

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import Found, is_question
 from torchjanus.trace.loop_records import LoopRecord
 from torchjanus.trace.values import Read
 

@@ -15,17 +15,17 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.program import Modes
-from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.graph.loops.roll.reversal import select_back
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted
+from torchjanus.trace.modes import Modes
+from torchjanus.trace.operands import refs_in
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Fetch, Size
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, plus
 
-__all__ = ["Collecting", "First", "Rows", "plus"]
+__all__ = ["Collecting", "First", "Rows"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +51,6 @@ class Rows:
     @property
     def is_stacked(self) -> bool:
         return self.source is None and not self.again
-
-
-def plus(count: Expr, more: int) -> Expr:
-    """So many more."""
-    return Apply(operator.add, (count, more)) if more else count
 
 
 class _Stacking(Adding):

@@ -17,12 +17,12 @@ import torch
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.numbers import takes
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.accumulators import add_anew, sub_anew
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
 from torchjanus.trace.loop_records import Frames, LoopInstance, Until
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 

@@ -23,11 +23,12 @@ import torch
 
 from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.graph.ir.loop_matching import Unfit, call_name, is_training
-from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.ir.repetition import Segment, leaves_of, marked
-from torchjanus.graph.ir.user_code import MARKS
 from torchjanus.graph.tracing.early_release import SET_GRAD
 from torchjanus.graph.tracing.trace_program import substitute
+from torchjanus.trace.modes import Modes
+from torchjanus.trace.user_code import MARKS
 
 __all__ = ["functional_iterations"]
 

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.ir.numbers import expressions_in, refs_in
 from torchjanus.graph.recursion.entry_loops.columns import only_numbers
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
 from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
+from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 

@@ -14,8 +14,6 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
 from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.recursion.entry_loops.effects import Beside, merged_beside
@@ -34,7 +32,9 @@ from torchjanus.trace.around import around
 from torchjanus.trace.events import ANYTHING, Trace
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
 from torchjanus.trace.loop_records import Plain
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 

@@ -13,11 +13,11 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["LoopOfRoots", "added_up", "loop_of"]

@@ -14,13 +14,13 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.numbers import refs_in
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Found, Held, Pinned, Same
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 

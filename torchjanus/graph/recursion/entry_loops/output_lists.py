@@ -14,19 +14,20 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
-from torchjanus.graph.ir.numbers import refs_in
 from torchjanus.graph.ir.program import Node
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.rewrites.lists import takes_all
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Found
+from torchjanus.trace.functions import added_up
+from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["added_up", "grown", "is_rows_of", "sum_from", "sum_of_rows"]
+__all__ = ["grown", "is_rows_of", "sum_from", "sum_of_rows"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
@@ -56,11 +57,6 @@ def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
 def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
     """``sum`` of the rows, from something else than zero on."""
     return start + sum_of_rows(rows)
-
-
-def added_up(rows: Sequence[torch.Tensor], start: Any = 0) -> torch.Tensor:
-    """What calls have added up: it is told with the rows."""
-    return sum(rows, start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,12 @@ from torchjanus.graph.recursion.variants.facts import distinguished, part_by_ten
 from torchjanus.graph.recursion.variants.gradients import Used, lists_in
 from torchjanus.graph.recursion.variants.if_conversion import converted
 from torchjanus.graph.recursion.variants.predicates import Path, Side, Switch
-from torchjanus.graph.recursion.variants.reads import given_tensors, parts_made, undecided
+from torchjanus.graph.recursion.variants.reads import given_tensors, undecided
 from torchjanus.graph.recursion.variants.reductions import varying
 from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.trace.actions import Invoked, InvokedEach
 from torchjanus.trace.around import disagree
+from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Trace
 
 __all__ = ["VariantTable"]

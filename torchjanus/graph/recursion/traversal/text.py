@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step, read_item
-from torchjanus.graph.recursion.variants.counts import entered_at
 from torchjanus.graph.recursion.variants.reads import Written, call_of, calls_of, looks_into, numbers_made
 from torchjanus.graph.recursion.variants.variant import Site, Variant
 from torchjanus.host.assumption import Assumption, TensorKind, TypeOf
@@ -22,12 +21,12 @@ from torchjanus.host.checks import BROKEN, same_keys, same_value
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
 from torchjanus.trace.actions import Stored
+from torchjanus.trace.calls import TENSOR, entered_at
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 
 __all__ = [
     "SCOPE",
-    "TENSOR",
     "Matched",
     "Unknown",
     "VariantSource",
@@ -41,14 +40,6 @@ __all__ = [
 ]
 
 _DEEPEST = 12  # blocks within each other: Python takes 20
-
-
-class _Tensor:
-    def __repr__(self) -> str:
-        return "<a tensor of the graph>"
-
-
-TENSOR: Any = _Tensor()  # stands for a tensor among what a call is given: the host does not have it
 
 
 class Unknown(Exception):

@@ -32,14 +32,14 @@ from torchjanus.graph.recursion.traversal.text import (
     given_text,
     number_text,
 )
-from torchjanus.graph.recursion.variants.counts import counting_text, place_of
+from torchjanus.graph.recursion.variants.counts import counting_text
 from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.plan import Forest
 from torchjanus.graph.recursion.variants.reads import Written, numbers_made
 from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.host.checks import BROKEN
 from torchjanus.host.embed import compile_with_constants
-from torchjanus.trace.actions import Stored
+from torchjanus.trace.actions import Stored, place_of
 from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 

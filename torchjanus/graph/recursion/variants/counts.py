@@ -10,32 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.ir.numbers import expressions_in
-from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored
+from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored, place_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Read, leaves
 
-__all__ = ["count_of", "counted", "counting_text", "entered_at", "place_of", "read_place"]
-
-_COUNT = "count "  # begins the name of the parameter by which a call knows what is there when it begins
-
-
-def entered_at(number: Any) -> AccessPath:
-    """Where a call finds what calls have counted before it. ``number``: by which they know the count."""
-    return AccessPath.parameter(f"{_COUNT}{number}")
-
-
-def count_of(access_path: AccessPath) -> int | None:
-    """Which count it is, if what is found there is one of those."""
-    known = access_path.step is Step.PARAMETER and access_path.key.startswith(_COUNT)
-    return int(access_path.key.removeprefix(_COUNT)) if known else None
-
-
-def place_of(event: Stored) -> AccessPath:
-    """Where a run would find what it has written."""
-    return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
+__all__ = ["counted", "counting_text", "read_place"]
 
 
 def read_place(event: Stored, target: Any) -> Any:

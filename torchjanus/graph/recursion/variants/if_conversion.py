@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
 from torchjanus.graph.recursion.variants.predicates import DECIDED, Path, Switch, masked, selected
 from torchjanus.trace.actions import Invoked, Op
@@ -22,6 +21,7 @@ from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.loop_records import Loop
 from torchjanus.trace.recipes import Build, TensorOf
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, is_local
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
@@ -24,7 +25,6 @@ __all__ = [
     "names_read",
     "numbers_made",
     "numbers_of",
-    "parts_made",
     "places_of",
     "result_key",
     "tensors_of",
@@ -175,15 +175,6 @@ def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     if type(made) is tuple and made[0] == "number":
         return [path]
     return [found for key, part in parts_made(made) for found in numbers_made(part, (*path, key))]
-
-
-def parts_made(made: Any) -> Iterator[tuple[Any, Any]]:
-    """What a result that looks like this holds: the key or name of each part, and what that looks like."""
-    match made:
-        case ("tuple" | "list", *parts):
-            yield from enumerate(parts)
-        case ("dict", *parts) | ("object", _, *parts):
-            yield from parts
 
 
 def result_key(event: Invoked, which: int) -> Any:

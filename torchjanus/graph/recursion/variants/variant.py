@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.graph.generalize.generalize import Generalised, generalise
 from torchjanus.graph.ir.program import Ref
-from torchjanus.graph.recursion.variants.counts import count_of, counted, place_of
+from torchjanus.graph.recursion.variants.counts import counted
 from torchjanus.graph.recursion.variants.gradients import Gradients
 from torchjanus.graph.recursion.variants.nodes import (
     changed_views,
@@ -41,8 +41,9 @@ from torchjanus.graph.recursion.variants.reads import (
 from torchjanus.graph.recursion.variants.reductions import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
 from torchjanus.graph.recursion.variants.segments import Fold, Part, Parts, Stages
-from torchjanus.trace.actions import Invoked, Mutation, Op, Stored
+from torchjanus.trace.actions import Invoked, Mutation, Op, Stored, place_of
 from torchjanus.trace.around import holds
+from torchjanus.trace.calls import count_of
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
 from torchjanus.trace.recipes import Number, Recipe, TensorOf

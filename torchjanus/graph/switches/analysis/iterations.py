@@ -15,7 +15,6 @@ from typing import Any
 
 from torchjanus.core.access_path import Step, token_of
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.user_code import MARKS
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.rewrites.accumulators import knows
 from torchjanus.graph.switches.analysis.before_loop import Before, map_values
@@ -29,6 +28,7 @@ from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
 from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.terms import TensorRef, symbol_token
+from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
 __all__ = [

@@ -15,7 +15,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import dimensions_of, geometries
 from torchjanus.graph.ir.numbers import Numbers, split_numbers
-from torchjanus.graph.ir.program import Modes, Node, Program, Ref
+from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.regions.switch import ArmProgram, Switch
 from torchjanus.graph.switches.analysis.arms import Resolved
@@ -26,6 +26,7 @@ from torchjanus.graph.switches.analysis.tensor_predicates import Asking
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.modes import Modes
 from torchjanus.trace.recipes import Constant, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch

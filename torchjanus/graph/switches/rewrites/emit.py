@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
-from torchjanus.graph.loops.analysis.tensor_termination import is_question
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, Flows
 from torchjanus.graph.switches.analysis.after_loop import After
@@ -32,7 +31,7 @@ from torchjanus.graph.switches.rewrites.numbering import Numbering
 from torchjanus.graph.switches.rewrites.positions import Placing
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace, Trips
-from torchjanus.trace.facts import Asserted, Found
+from torchjanus.trace.facts import Asserted, Found, is_question
 from torchjanus.trace.loop_records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Size

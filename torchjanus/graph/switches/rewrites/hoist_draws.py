@@ -14,11 +14,11 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.rewriting import Adding
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Found, Held
 from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
 

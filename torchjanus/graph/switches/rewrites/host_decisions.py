@@ -13,30 +13,23 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.numbers import expressions_in
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.rewrites.hoist_draws import Drawn, Draws, hosting
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import Constant, FoundAt, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["hosted", "is_chance"]
+__all__ = ["hosted"]
 
 # Asked of numbers that other iterations have drawn, these raise no more than of those of the iteration that was seen.
 _ASKING = (
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, bool,
     operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, int, float, min, max,
 )  # fmt: skip
-
-
-def is_chance(event: Any) -> bool:
-    """Whether what the host was given by the world decided."""
-    return isinstance(event, Held) and any(
-        isinstance(leaf, Read) and leaf.access_path.waits_for for leaf in leaves(event.expr)
-    )
 
 
 def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:

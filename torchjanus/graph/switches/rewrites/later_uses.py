@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.regions.switch_gradients import Flow
 from torchjanus.graph.switches.analysis.after_loop import After
@@ -25,6 +24,7 @@ from torchjanus.trace.events import Fact, Trace
 from torchjanus.trace.facts import Found, Held, Pinned
 from torchjanus.trace.loop_records import Frames, Plain
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 

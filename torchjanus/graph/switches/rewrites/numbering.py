@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.graph.ir.rewriting import Rewriting
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
+from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["Numbering"]

@@ -17,8 +17,6 @@ from torch.overrides import _pop_mode_temporarily
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.graph.recursion.entry_loops.output_lists import grown
-from torchjanus.graph.recursion.traversal.text import TENSOR
 from torchjanus.hooks import rewritten, using
 from torchjanus.rewrite import Site
 from torchjanus.semantics.calls.call_results import look_of, number_access_path, tensors_in, with_numbers, with_tensors
@@ -34,6 +32,7 @@ from torchjanus.semantics.watch.calls.inputs import GivenWatch, RecursiveCall, i
 from torchjanus.semantics.watch.objects.finalization import Settlement
 from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored, name_of
 from torchjanus.trace.around import around
+from torchjanus.trace.calls import TENSOR
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Filled, Found, Instance, Keys, Same
 from torchjanus.trace.recipes import Constant, Number, TensorOf
@@ -73,7 +72,7 @@ class RecursionWatch(GivenWatch):
                         self._take_tallies()
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
-                    trace = grown(child.recording.trace, self.recursions.made, inner=True)
+                    trace = self.recursions.as_rows(child.recording.trace, self.recursions.made)
                     made = look_of(trace.result, result)
                 else:
                     variants, variant, made = known

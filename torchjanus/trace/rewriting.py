@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
@@ -118,12 +119,10 @@ class Rewriting:
 
     def _pinned(self, token: Any) -> Any:
         """The token of an expression that was pinned."""
-        match token:
-            case ("size", int(), int(), int()):
-                return self.token(token)
-            case tuple():
-                return tuple(map(self._pinned, token))
-        return token
+        if not isinstance(token, tuple):
+            return token
+        is_size = len(token) == 4 and token[0] == "size" and all(isinstance(part, int) for part in token[1:])
+        return self.token(token) if is_size else tuple(map(self._pinned, token))
 
     def recipe(self, recipe: Any) -> Any:
         """The recipe of what leaves the call."""

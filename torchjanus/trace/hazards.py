@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply
 
 __all__ = ["applications", "hazard", "is_hazardous", "may_raise"]

@@ -10,10 +10,9 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["NAMESPACES", "is_operator", "operator_name", "replaced_operators", "require_fit", "unfit_operator"]
+__all__ = ["NAMESPACES", "REMEDY", "is_operator", "operator_name", "unfit_operator"]
 
 # Torch's own operators, those that it takes them apart into, marks for profilers, and this package's. Torchvision's are
 # pure functions of C++.
@@ -26,10 +25,7 @@ _ACTING = frozenset(
     aten::_debug_has_internal_overlap aten::_test_serialization_subcmul aten::_propagate_xla_data
     aten::_backward""".split()
 )
-# Where torch itself has put functions of Python's in the place of its own kernels: for tensors without data, batching.
-_WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
-_OF_TORCH = frozenset({"aten/_foreach_mm/CUDA"})
-_REMEDY = "Call it before the step or after it; or write it as a function of torch's operations in Python."
+REMEDY = "Call it before the step or after it; or write it as a function of torch's operations in Python."
 
 
 def is_operator(func: Any) -> bool:
@@ -56,27 +52,7 @@ def unfit_operator(operator: Any) -> tuple[str, str] | None:
         why = "processes communicate there, in an order that all of them keep, and a graph makes no such calls."
         return why, "Speculate on what comes before it and on what comes after it."
     if namespace not in NAMESPACES:
-        return "what its kernels do besides computing is known to nobody else.", _REMEDY
+        return "what its kernels do besides computing is known to nobody else.", REMEDY
     if name in _ACTING:
-        return "it does more than to compute.", _REMEDY
+        return "it does more than to compute.", REMEDY
     return None
-
-
-def replaced_operators() -> set[str]:
-    """The operators of torch's own in whose place ``torch.library`` has put a function of somebody else's."""
-    keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
-    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in _OF_TORCH}
-
-
-def require_fit(graph: torch.fx.Graph) -> None:
-    """Raise Refused if there is an operator in a graph that no graph may hold, whoever has called it."""
-    replaced = replaced_operators()
-    for node in graph.nodes:
-        if node.op != "call_function" or not is_operator(node.target):
-            continue
-        unfit, name = unfit_operator(node.target), operator_name(node.target)
-        if unfit is None and name in replaced:
-            unfit = "a function of Python's has been registered in its place.", _REMEDY
-        if unfit is not None:
-            why, remedy = unfit
-            raise Refused(Refusal(NOWHERE, f"calls the operator {name}", why, remedy))
