@@ -32,10 +32,11 @@ SOURCE = ROOT / "torchjanus"
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 # Functions that refuse, and which of their arguments is what the report says first.
-REFUSING = {"refuse": 0, "Refusal": 0, "refuse_weak": 0, "_weak": 0, "handed": 1}
+REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "_weak": 0, "handed": 1}
 # Refusals whose words come from somewhere else, and are looked at there.
 PASSED_ON = {
     ("runtime/learning/learning.py", "refuse"),  # hands on
+    ("runtime/learning/learning.py", "refused"),
     ("runtime/calls.py", "refuse"),  # of a Refusal made just before
     ("semantics/record/run_record.py", "Refusal"),
     ("semantics/record/run_record.py", "refuse"),
@@ -45,6 +46,7 @@ PASSED_ON = {
 # A loop that is not rolled up is unrolled: the call is speculated on all the same.
 # Recursive calls that cannot be run many at a time are unrolled.
 UNSEEN = {
+    "torchjanus itself failed",
     # Why the host makes selections: the report of an entry says so.
     "a number of selected elements is asked for",
     "the size of what is selected is used before, or together with another",
@@ -262,10 +264,12 @@ def refusals(path: Path) -> Iterator[str]:
             name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
             if name not in REFUSING:
                 continue
-            written = isinstance(call.args[0], ast.JoinedStr | ast.Constant)
+            if len(call.args) <= REFUSING[name]:
+                continue  # it marks a run, or hands on a refusal that was made before
+            written = isinstance(call.args[REFUSING[name]], ast.JoinedStr | ast.Constant)
             if (where, name) in PASSED_ON and not written:
                 continue
-            at = REFUSING[name] + (name == "Refusal")
+            at = REFUSING[name]
             parts = [_words(arg, known) for arg in call.args[at : at + 2]]
             if name in ("refuse_weak", "_weak", "handed"):
                 parts = parts[:1]

@@ -15,7 +15,7 @@ from torch import nn
 
 import torchjanus
 from tests.runtime.runs.test_kept import Choosing, Trees
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refusal, refused
 from torchjanus.execute.processes.lowering import NotLowered, pack_made
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Program
@@ -158,7 +158,7 @@ def test_where_the_other_process_fails_the_graph_is_made_here(other: Other) -> N
 
 
 def test_what_the_other_process_refuses_is_refused(other: Other) -> None:
-    other.failure = Refused(Refusal(NOWHERE, "a step that no graph can be", "It is made up.", ""))
+    other.failure = refused("trace-differs", "a step that no graph can be", "It is made up.")
     other.go.set()
     both = Both()
     both.calls(3)
@@ -580,6 +580,6 @@ def test_another_process_lowers_recursion_and_iterations_in_which_tensors_decide
 
 
 def test_calls_that_cannot_be_run_many_at_a_time_are_unrolled_when_that_is_known(other: Other) -> None:
-    other.failure = Unrolled(Refusal(NOWHERE, "a cell is odd", "", ""))
+    other.failure = Unrolled(Refusal("recursion-body", "a cell is odd"))
     step = in_step(Trees, 8, other.go.set)
     assert any(event.kind == "unrolled" and "a cell is odd" in event.text for event in step.events)

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import torchjanus
 from torchjanus import runtime
+from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.cli.summary import Summary, print_report, summarize, write_json
 from torchjanus.core.errors import Unsupported
+from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
 from torchjanus.report import explain
 
@@ -37,6 +39,9 @@ def parser() -> argparse.ArgumentParser:
     running.add_argument("--executor", metavar="NAME", help="the executor of functions that do not name one")
     running.add_argument("script", metavar="SCRIPT")
     running.add_argument("arguments", nargs=argparse.REMAINDER, metavar="ARGS")
+    explaining = commands.add_parser("explain", help="say what a reason code of a report means, and what to do")
+    explaining.add_argument("code", nargs="?", metavar="CODE", help="the code; without it, all are listed")
+    explaining.add_argument("--all", action="store_true", help="print all entries, as Markdown")
     commands.add_parser("version", help="print the versions of torchjanus, PyTorch and Python")
     return top
 
@@ -47,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "version":
         print(f"torchjanus {torchjanus.__version__}, PyTorch {installed_torch()}, Python {platform.python_version()}")
         return 0
+    if options.command == "explain":
+        return explain_code(options.code, options.all)
     return run_command(options.script, options.arguments, options.json, not options.no_report, options.executor)
 
 
@@ -80,6 +87,17 @@ def run_command(
     if json_file is not None:
         write_json(summary, json_file)
     return exit_code
+
+
+def explain_code(code: str | None, everything: bool) -> int:
+    """Print the entry of a reason code; without a code the list, or all entries."""
+    if code is None:
+        print(page() if everything else listing())
+    elif (known := reasons().get(code.strip("[]"))) is not None:
+        print(known)
+    else:
+        return refuse(f"there is no reason code {code}: 'torchjanus explain' lists them")
+    return 0
 
 
 def refuse(why: str) -> int:

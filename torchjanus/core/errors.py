@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-__all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported"]
+__all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported", "refused"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,15 @@ class SourceUnavailable(JanusError):
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a construct is not speculated on: where, what, why, and what the user can do. ``caller``: which line of the
-    program has called the library in whose source the place lies; ``of_lifetimes``: it can be told when objects go."""
+    """Why a construct is not speculated on: a code of ``core.reasons``, what, why, what the user can do, and where.
+    ``caller``: which line of the program has called the library in whose source the place lies; ``of_lifetimes``: it
+    can be told when objects go."""
 
-    place: Place
+    reason: str
     what: str
-    why: str
-    remedy: str
+    why: str = ""
+    remedy: str = ""
+    place: Place = NOWHERE
     caller: Place = NOWHERE
     of_lifetimes: bool = False
 
@@ -63,7 +65,7 @@ class Refusal:
 
     def __str__(self) -> str:
         place = f"{self.place}" if self.caller == NOWHERE else f"{self.caller} (in {self.place})"
-        return f"{place}: {self.what}: {self.why} {self.remedy}".rstrip()
+        return f"{place}: {self.what}: {self.why} {self.remedy}".rstrip() + f" [{self.reason}]"
 
 
 class Refused(JanusError):
@@ -76,6 +78,11 @@ class Refused(JanusError):
     def at(self, place: Place) -> Refused:
         """The same, with a place if it has none."""
         return self if self.refusal.place != NOWHERE else type(self)(self.refusal.at(place))
+
+
+def refused(reason: str, what: str, why: str = "", remedy: str = "", place: Place = NOWHERE) -> Refused:
+    """A refusal, to be raised."""
+    return Refused(Refusal(reason, what, why, remedy, place))
 
 
 class InternalFault(JanusError):

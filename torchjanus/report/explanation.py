@@ -67,6 +67,12 @@ class Explanation:
     refusals: tuple[Refusal, ...]
     events: tuple[Event, ...]
 
+    @property
+    def codes(self) -> tuple[str, ...]:
+        """The codes of all reasons that the report gives, each once: see docs/reasons.md."""
+        known = (*(refusal.reason for refusal in self.refusals), *(event.reason for event in self.events))
+        return tuple(dict.fromkeys(filter(None, known)))
+
     def __str__(self) -> str:
         return "\n".join(_lines(self))
 
@@ -180,7 +186,7 @@ def _lines(story: Explanation) -> list[str]:
         for refusal in story.refusals:
             place = refusal.place if refusal.caller == NOWHERE else refusal.caller
             inner = "" if place is refusal.place else f" (in {_where(refusal.place)})"
-            lines.append(f"    {_where(place)}{inner}  {refusal.what}: {refusal.why}")
+            lines.append(f"    {_where(place)}{inner}  {refusal.what}: {refusal.why} [{refusal.reason}]")
             if text := _source(place):
                 lines.append(f"        {text}")
             if refusal.remedy:
@@ -195,7 +201,10 @@ def _lines(story: Explanation) -> list[str]:
                 shown.add((event.kind, event.text))
                 times = seen[event.kind, event.text]
                 more = f" ({times} times)" if times > 1 else ""
-                lines.append(f"    call {event.call}: {_where(event.place)}  {event.kind}: {event.text}{more}")
+                code = f" [{event.reason}]" if event.reason and not event.text.endswith("]") else ""
+                lines.append(f"    call {event.call}: {_where(event.place)}  {event.kind}: {event.text}{code}{more}")
+    if story.codes:
+        lines.append("  what a [code] means and what to do: torchjanus explain CODE")
     return lines
 
 

@@ -17,7 +17,7 @@ import torch
 from torchjanus.core.access_path import RESULTS
 from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
-from torchjanus.core.errors import NOWHERE, Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.errors import Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import current, rewritten
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.dispatch import Route
@@ -196,7 +196,7 @@ class Calls:
         if modes := foreign_modes():  # not even watched: they would see what watching asks torch
             what = f"the step runs under {modes}"
             why = "it sees each call of torch, of which a graph makes none."
-            self.story.refuse(Refusal(NOWHERE, what, why, "Leave it out."))
+            self.story.refuse(Refusal("torch-mode", what, why, "Leave it out."))
             return self._run_imperatively(args, kwargs, journal)
         due = self.counts.calls >= self.patience.again
         if self.patience.given_up and not due:
@@ -312,7 +312,7 @@ class Calls:
             target, leading = underlying(self.fn)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
-            self.story.refuse(Refusal(NOWHERE, f"{self.fn!r} cannot be rewritten", str(error), ""))
+            self.story.refuse(Refusal("no-source", f"{self.fn!r} cannot be rewritten", str(error)))
             self.patience.give_up(str(error))
             return None
         kind = next((kind for flag, kind in _SUSPENDED.items() if target.__code__.co_flags & flag), None)
@@ -320,7 +320,7 @@ class Calls:
             place = Place(target.__code__.co_filename, target.__code__.co_firstlineno)
             why = f"calling it makes a {kind} and runs nothing of it yet."
             remedy = "Speculate on a plain function that does the work between two awaits or yields."
-            refusal = Refusal(place, f"the step is a {kind}", why, remedy)
+            refusal = Refusal("step-suspends", f"the step is a {kind}", why, remedy, place)
             self.story.refuse(refusal)
             self.patience.give_up(str(refusal))
             return None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.graph.recording import generalise, record
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refusal, Refused
 from torchjanus.execute.processes import orders
 from torchjanus.execute.processes.lowering import Lowering, NotLowered, unpack_made
 from torchjanus.graph.ir.program import Program
@@ -100,7 +100,7 @@ def test_that_calls_cannot_be_run_many_at_a_time_comes_back_as_such(tmp_path: Pa
         def cancel(self) -> None:
             pass
 
-    refusal = Refusal(NOWHERE, "a cell is odd", "", "")
+    refusal = Refusal("recursion-body", "a cell is odd")
     (tmp_path / "graph").write_bytes(pickle.dumps(("unrolled", refusal)))
     pending = object.__new__(Lowering)
     pending._child = Over()  # type: ignore[assignment]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore[attr-defined]
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.after_mutation import options
 from torchjanus.execute.compiled.loop import Writing
 from torchjanus.execute.regions.loop import loops_of
@@ -65,7 +65,7 @@ def _refuse_lost(lowered: Lowered) -> None:
     lost = risks_in(lowered).lost
     if lost:
         what = f"{lost} raises on some values, and Inductor would not"
-        raise Refused(Refusal(NOWHERE, what, "The error would be lost.", "Replay is used."))
+        raise refused("inductor-error-lost", what, "The error would be lost.", "Replay is used.")
 
 
 def _without_rnn_kernels(lowered: Lowered) -> Lowered:
@@ -74,7 +74,7 @@ def _without_rnn_kernels(lowered: Lowered) -> Lowered:
         return lowered
     if lowered.lent is not None:
         what = "a part of the step uses oneDNN's recurrent layer"
-        raise Refused(Refusal(NOWHERE, what, "Inductor cannot compile that layer.", "Replay is used."))
+        raise refused("inductor-recurrent-layer", what, "Inductor cannot compile that layer.", "Replay is used.")
     enabled = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings it is not asked to touch
     try:
@@ -83,7 +83,7 @@ def _without_rnn_kernels(lowered: Lowered) -> Lowered:
         torch._C._set_mkldnn_enabled(enabled)
     if (other.outputs, other.leaves, other.mutated) != (lowered.outputs, lowered.leaves, lowered.mutated):
         what = "without oneDNN's recurrent layer the step has other results"
-        raise Refused(Refusal(NOWHERE, what, "Inductor cannot compile that layer.", "Replay is used."))
+        raise refused("inductor-recurrent-layer", what, "Inductor cannot compile that layer.", "Replay is used.")
     return other
 
 
@@ -164,4 +164,4 @@ def _compiled(
         return standalone_compile(graph, examples, dynamic_shapes=shapes, options=options(patches))
     except Exception as error:
         what = f"Inductor cannot compile the step ({type(error).__name__}: {str(error).splitlines()[0][:200]})"
-        raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used.")) from error
+        raise refused("inductor-compile", what, "The fault is Inductor's.", "Replay is used.") from error

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.artifacts import bare_call
 from torchjanus.execute.compiled.invoke_trial import disagreement
 from torchjanus.execute.regions.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
@@ -115,7 +115,7 @@ def _compiled_cell(
         if not wrong:
             return cell
     what = f"what Inductor compiled of {plain.parts.cell.name} disagrees with replay on made-up rows ({wrong})"
-    raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+    raise refused("inductor-disagrees", what, "The fault is Inductor's.", "Replay is used.")
 
 
 def _worth_it(partition: Partition) -> list[tuple[int, str]]:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch._inductor import CompiledArtifact, config, cpu_vec_isa, standalone_compile  # type: ignore[attr-defined]
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.after_mutation import options
 from torchjanus.execute.compiled.child import Child, begin, bound
 from torchjanus.execute.compiled.store import Product, fingerprint, put_back
@@ -91,7 +91,7 @@ class Compilation:
         try:
             if failure:
                 what = f"Inductor cannot compile the step ({failure})"
-                raise Refused(Refusal(NOWHERE, what, "The fault is Inductor's.", "Replay is used."))
+                raise refused("inductor-compile", what, "The fault is Inductor's.", "Replay is used.")
             return [self._load(number) for number in range(self._count)]
         finally:
             self._child.cancel()

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.core.errors import InternalFault, refused
 from torchjanus.graph.aten import clean_up, dead_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
@@ -192,7 +192,7 @@ def _refuse_resizing(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.target in _RESIZING and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
             what = f"{node.target} changes a tensor in a way that cannot be held back"
-            raise Refused(Refusal(NOWHERE, what, "A graph's updates write elements.", "Make a view, and use that."))
+            raise refused("write-unsupported", what, "A graph's updates write elements.", "Make a view, and use that.")
 
 
 _RESIZING = frozenset(
@@ -211,7 +211,7 @@ def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
 
 def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
     what = f"{target} changes a tensor in a way that cannot be held back"
-    raise Refused(Refusal(NOWHERE, what, "A graph's updates are all made at its end.", "Use torch's own operators."))
+    raise refused("write-unsupported", what, "A graph's updates are all made at its end.", "Use torch's own operators.")
 
 
 def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
@@ -232,7 +232,7 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
                     if storage in own and own[position] != storage:
                         what = f"{node.target} reads a tensor that it has changed earlier in its list"
                         why = "A graph would read its old contents."
-                        raise Refused(Refusal(NOWHERE, what, why, "Call it with a copy."))
+                        raise refused("foreach-order", what, why, "Call it with a copy.")
 
 
 def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
@@ -252,7 +252,7 @@ def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
         if name not in _INTO_ANY and not _is_pointwise(target) and any(map(_lies_otherwise, written)):
             what = f"{target} writes into a given tensor that does not lie row by row"
             why = "Not all of torch's kernels look at how such a tensor lies, and a graph computes elsewhere first."
-            raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor."))
+            raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor.")
 
 
 def _lies_otherwise(node: Any) -> bool:
@@ -279,7 +279,7 @@ _INTO_ANY = frozenset(
 def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
     what = f"{target} writes a product into a tensor that does not lie row by row"
     why = "A graph computes it elsewhere first, where its sums are rounded otherwise."
-    raise Refused(Refusal(NOWHERE, what, why, "Use what the operation returns when it is given no tensor to write to."))
+    raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor to write to.")
 
 
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
@@ -327,14 +327,14 @@ def _refuse_shared_storage(inputs: Sequence[Input], mutated: Sequence[int]) -> N
         for other, entry in enumerate(inputs):
             if other != index and entry.example.untyped_storage()._cdata == storage and _overlap(inputs[index], entry):
                 what = f"input {index} is changed, and input {other} shares its memory"
-                raise Refused(Refusal(NOWHERE, what, "The graph would not see the change through the other.", ""))
+                raise refused("input-shares-memory", what, "The graph would not see the change through the other.")
 
 
 def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
     if any(inputs[index].example.is_inference() for index in mutated):
         what = "a tensor that was made under inference_mode() is changed"
         why = "Updates are written when the graph has run, outside of that mode, where such tensors stay as they are."
-        raise Refused(Refusal(NOWHERE, what, why, "Make it under torch.no_grad(), or outside of both."))
+        raise refused("tensor-inference-mode", what, why, "Make it under torch.no_grad(), or outside of both.")
 
 
 def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
@@ -344,7 +344,7 @@ def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None
         if any(size > 1 and step == 0 for size, step in zip(example.size(), example.stride(), strict=True)):
             what = "the step changes a tensor through an expanded or unfolded view of it"
             why = "A graph would not write exactly that back."
-            raise Refused(Refusal(NOWHERE, what, why, "Change the tensor itself."))
+            raise refused("write-expanded", what, why, "Change the tensor itself.")
 
 
 def _overlap(one: Input, other: Input) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.aten.symbolic_sizes import hint
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Nothing, Source, ViewOf
 from torchjanus.trace.layout import extent
@@ -94,7 +94,7 @@ class Memory:
                 continue  # Disjoint: nobody can tell that they share a storage.
             if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
                 what = "two results overlap in memory, and neither contains the other"
-                raise Refused(Refusal(NOWHERE, what, "The graph cannot rebuild that aliasing.", "Return a clone."))
+                raise refused("results-overlap", what, "The graph cannot rebuild that aliasing.", "Return a clone.")
             offset = (start - base_start) // tensor.element_size()
             bits = tensor.is_conj() != base.is_conj(), tensor.is_neg() != base.is_neg()
             return ViewOf(source, tuple(tensor.size()), tuple(tensor.stride()), offset, *bits)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.aten.flags import flags_of
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.trace.values import Apply, Expr, leaves
@@ -58,7 +58,7 @@ def assert_sizes(
 
 def _refused(what: str) -> Refused:
     what = f"a number of selected elements is asked for: {what}"
-    return Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+    return refused("selection-on-host", what, "The host makes the selection.")
 
 
 def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any], device: torch.device) -> Node:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.core.errors import InternalFault, refused
 from torchjanus.core.operators import REMEDY, is_operator, operator_name, unfit_operator
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
@@ -87,4 +87,4 @@ def require_fit(graph: torch.fx.Graph) -> None:
             unfit = "a function of Python's has been registered in its place.", REMEDY
         if unfit is not None:
             why, remedy = unfit
-            raise Refused(Refusal(NOWHERE, f"calls the operator {name}", why, remedy))
+            raise refused("custom-operator", f"calls the operator {name}", why, remedy)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.aten.clean_up import is_view
 from torchjanus.graph.aten.symbolic_sizes import key
 
@@ -81,11 +81,9 @@ def _check(node: torch.fx.Node, target: torch._ops.OpOverload, inexact: set[torc
             continue
         value = given.get(argument.name)
         if any(part in inexact for part in (value if isinstance(value, list | tuple) else (value,))):
-            raise Refused(
-                Refusal(
-                    NOWHERE,
-                    f"{target} changes a tensor through an expanded or unfolded view of it",
-                    "a graph would not write exactly that back.",
-                    "Change the tensor itself.",
-                )
+            raise refused(
+                "write-expanded",
+                f"{target} changes a tensor through an expanded or unfolded view of it",
+                "a graph would not write exactly that back.",
+                "Change the tensor itself.",
             )

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.generalize.selections import finds
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.number_sizes import carrier_of, is_shaping
@@ -264,7 +264,7 @@ class Builder:
         fetch = next(iter(shown.values()))
         if len(shown) > 1 or not isinstance(fetch, Fetch) or fetch.type not in (int, bool):
             what = f"text made of {event.expr} is {event.why}"
-            raise Refused(Refusal(event.place, what, "it differs at each call.", ""))
+            raise refused("text-of-tensor", what, "it differs at each call.", place=event.place)
         return fetch, self.trace.fetched[fetch.token]
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from torchjanus.core.errors import Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
@@ -103,7 +103,7 @@ def _check_iterations(trace: Trace, early: Sequence[Extern]) -> None:
     loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
     if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
         what = f"{name_of(early[-1].func)} is called after a loop that calls native code, and its result is used"
-        raise Refused(Refusal(early[-1].place, what, "Those are made when the graph has run.", ""))
+        raise refused("loop-native-call", what, "Those are made when the graph has run.", place=early[-1].place)
 
 
 def _is_first_clock(event: Extern) -> bool:
@@ -162,7 +162,7 @@ def _check(trace: Trace, event: Extern) -> None:
     if event.changes:
         what = f"{name_of(event.func)} is called in the midst of the step, and may change {event.changes}"
         why = "should an assumption fail after that, the program would read it as the call has left it."
-        raise Refused(Refusal(event.place, what, why, "Call it before the step, or after it."))
+        raise refused("native-call-changes", what, why, "Call it before the step, or after it.", event.place)
     why = event.stale
     if not why and event.effects.user_code:
         for earlier in trace.events:
@@ -172,11 +172,10 @@ def _check(trace: Trace, event: Extern) -> None:
                 why = "what the step has written before it"
                 break
     if why:
-        raise Refused(
-            Refusal(
-                event.place,
-                f"{name_of(event.func)} is called in the midst of the step, and may read {why}",
-                "writes are held back until the whole step has been validated.",
-                "Call it before the step writes anything, or after the step.",
-            )
+        raise refused(
+            "native-call-reads",
+            f"{name_of(event.func)} is called in the midst of the step, and may read {why}",
+            "writes are held back until the whole step has been validated.",
+            "Call it before the step writes anything, or after the step.",
+            event.place,
         )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.aten.foreach import split_lists
 from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.ir.lowered import Lowered
@@ -138,7 +138,7 @@ class _Preparation:
 
         if any(isinstance(part, torch.SymInt) for part in pytree.tree_leaves((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target} beside changing sizes"
-            raise Refused(Refusal(NOWHERE, what, "There is no rewrite for it yet.", "The replay executor is used."))
+            raise refused("inductor-compile", what, "There is no rewrite for it yet.", "The replay executor is used.")
         made = self.graph.call_function(target, args, kwargs)
         fake_args, fake_kwargs = torch.fx.node.map_arg((args, kwargs), value_of)
         with torch.no_grad(), self._mode():
@@ -177,7 +177,7 @@ class _Preparation:
                 return self._drawn(target, args, kwargs)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target}"
-            raise Refused(Refusal(NOWHERE, what, "There is no rewrite for it yet.", "The replay executor is used."))
+            raise refused("inductor-compile", what, "There is no rewrite for it yet.", "The replay executor is used.")
         if target in (aten.view.default, aten._unsafe_view.default):
             target = aten.reshape.default  # Inductor's own decompositions may leave other strides than eager's kernels
         new_args, new_kwargs = torch.fx.node.map_arg((args, kwargs), lambda part: self.values[part])
@@ -193,7 +193,7 @@ class _Preparation:
         order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
         if not like.permute(order).is_contiguous():
             what = f"{target} fills a tensor with gaps, of strides {like.stride()}"
-            raise Refused(Refusal(NOWHERE, what, "Inductor would draw in another order.", "Replay is used."))
+            raise refused("inductor-random-strides", what, "Inductor would draw in another order.", "Replay is used.")
         sizes = [like.size(axis) for axis in order]
         blank = self.emit(aten.empty.memory_format, sizes, dtype=like.dtype, device=like.device)
         rest = torch.fx.node.map_arg((args[1:], kwargs), lambda part: self.values[part])
@@ -305,7 +305,7 @@ class _Preparation:
         """Inductor takes a copy of an input for the input itself, and reads it after that has been updated."""
         if value.meta["val"].dtype.is_complex:
             what = "an input is copied that changes"
-            raise Refused(Refusal(NOWHERE, what, "Inductor would take its new contents.", "Replay is used."))
+            raise refused("inductor-copied-input", what, "Inductor would take its new contents.", "Replay is used.")
         return self.emit(aten.maximum.default, value, value)
 
     def _finish(

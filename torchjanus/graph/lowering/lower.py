@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.default_device import without_function_modes
-from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.core.errors import InternalFault, Refusal, Refused, refused
 from torchjanus.graph.aten import clean_up
 from torchjanus.graph.aten.size_assertions import assert_sizes
 from torchjanus.graph.aten.strides import lay_results
@@ -40,7 +40,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     if len(dtypes) > 1:
         what = f"the default dtype changes within the step ({', '.join(sorted(map(str, dtypes)))})"
         remedy = "Set it before the step."
-        raise Refused(Refusal(program.nodes[0].place, what, "A graph runs under one default dtype.", remedy))
+        raise refused("default-dtype", what, "A graph runs under one default dtype.", remedy, program.nodes[0].place)
     traced = None
     while traced is None:
         try:
@@ -101,10 +101,10 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
     asked = tuple(condition for condition in conditions if made_in(program, condition))
     if any(made_in(program, number) for number in numbers):
         what = "the step gives a view of what it selects"
-        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+        raise refused("selection-on-host", what, "The host makes the selection.")
     if asked and program.cuts:  # what is called there must not be called in vain
         what = "the step does something else where another number of elements is selected, and calls native code"
-        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+        raise refused("selection-on-host", what, "The host makes the selection.")
     if asked:
         sizes = {one.expr.token: size for one, size in zip(program.dimensions, traced.symbolic.sizes, strict=True)}
         assert_sizes(traced.graph, asked, sizes, traced.fresh, bool(program.assertions))
@@ -120,7 +120,9 @@ def check_counts(program: Program, lowered: Lowered) -> None:
     """Raises HeldCount where the graph holds the trip count of a loop that ``program`` has the first iterations of."""
     if lowered.pinned.keys() & set(counts_of(program)):
         what = "what a loop's iterations gave is used all together, and their number is no size of a tensor"
-        raise HeldCount(Refusal(place_of_loop(program), what, "Each trip count has an entry of its own.", ""))
+        raise HeldCount(
+            Refusal("loop-count-used", what, "Each trip count has an entry of its own.", place=place_of_loop(program))
+        )
 
 
 def lower_rolled(program: Program) -> Lowered:
@@ -171,7 +173,7 @@ def _blame(
     real = {index: program.slots[index].seen[-1] for index in free}
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
         why = "It cannot be traced on tensors without data."
-        return Refused(Refusal(failure.place, str(failure), why, "The step runs imperatively."))
+        return refused("trace-failed", str(failure), why, "The step runs imperatively.", failure.place)
     # Most often it is a number that the call which failed was given itself.
     given = [part.index for node in program.nodes if node.place == failure.place for part in _slots_of(node)]
     for suspects in (given, free):

@@ -13,7 +13,7 @@ from typing import Any
 import sympy  # type: ignore[import-untyped]
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import TAGS, define
 
 __all__ = ["FINDING", "count", "fold", "found", "found_sizes"]
@@ -69,7 +69,7 @@ def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
             not finding or order[user] < order[finding[0]] for user in size.users
         ):
             what = "the size of what is selected is used before, or together with another"
-            raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+            raise refused("selection-on-host", what, "The host makes the selection.")
         if finding:
             with graph.inserting_after(finding[0]):
                 merged = graph.call_function(aten.sym_size.int, (finding[0], 0))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.repetition import ARITHMETIC
 
@@ -118,7 +118,7 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
     kinds = {other.dtype if isinstance(other, torch.Tensor) else type(other) for other in others}
     if len(kinds) > 1 or kinds.isdisjoint(_EXACT):
         what = f"a number that changes scales operands of {', '.join(sorted(map(str, kinds)))}"
-        raise Refused(Refusal(NOWHERE, what, "A graph would round in another place.", "Multiply by the number first."))
+        raise refused("number-rounding", what, "A graph would round in another place.", "Multiply by the number first.")
     return number.detach().reshape(()).to(others[0].dtype)
 
 
@@ -127,7 +127,7 @@ def _scale(number: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tens
     compute other elements at once, and so iteration otherwise. Raises Refused."""
     if isinstance(y, torch.Tensor) and (*map(key, x.shape),) != (*map(key, y.shape),):
         what = f"a number that changes scales operands of sizes {tuple(x.shape)} and {tuple(y.shape)}"
-        raise Refused(Refusal(NOWHERE, what, "A graph would round in another place.", "Multiply by the number first."))
+        raise refused("number-rounding", what, "A graph would round in another place.", "Multiply by the number first.")
     return _beside(number, x, y)
 
 

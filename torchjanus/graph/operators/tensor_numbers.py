@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import Place, refused
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Apply, Fetch, leaves, where_made
@@ -72,10 +72,10 @@ def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensor
     """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
     if fetch.each:
         what = "a number that the iterations of a loop hand on decides what tensors do"
-        raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Compute it with torch functions."))
+        raise refused("text-of-tensor", what, "it is made when the graph has run.", "Compute it with torch functions.")
     if fetch.type not in (int, float, bool):
         what = "the text of a tensor decides what the program does"
-        raise Refused(Refusal(NOWHERE, what, "it is made when the graph has run.", "Decide by the tensor's values."))
+        raise refused("text-of-tensor", what, "it is made when the graph has run.", "Decide by the tensor's values.")
     dtype = torch.float64 if fetch.type is float else torch.int64
     source, nodes = ref, []
     flat = new_ref()
@@ -135,13 +135,12 @@ def tensorise(
             func = _OF_INTS.get(part.func)
         if func is None:
             where = f" ({merged})" if (merged := where_made(part, place)) else ""
-            raise Refused(
-                Refusal(
-                    place,
-                    f"computes {part} from a number fetched from a tensor{where}",
-                    "a graph would not give Python's exact result.",
-                    "Compute it with torch functions on the tensor.",
-                )
+            raise refused(
+                "number-rounding",
+                f"computes {part} from a number fetched from a tensor{where}",
+                "a graph would not give Python's exact result.",
+                "Compute it with torch functions on the tensor.",
+                place,
             )
         kind = bool if func in _TRUTHS else float if float in kinds or func is torch.true_divide else int
         operands = []
@@ -181,12 +180,10 @@ def beside(number: torch.Tensor, is_float: bool, *others: torch.Tensor) -> torch
     if wanted == given:
         return number
     if wanted in (torch.float16, torch.bfloat16):
-        raise Refused(
-            Refusal(
-                NOWHERE,
-                f"a number fetched from a tensor meets a tensor of one {wanted} element",
-                "a graph would round the number first.",
-                "Compute it with torch functions on the tensor.",
-            )
+        raise refused(
+            "number-rounding",
+            f"a number fetched from a tensor meets a tensor of one {wanted} element",
+            "a graph would round the number first.",
+            "Compute it with torch functions on the tensor.",
         )
     return number.to(wanted)

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refusal, Refused, refused
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.loop_op import (
     BACKWARD,
@@ -77,10 +77,10 @@ class Loop:
     ) -> list[torch.Tensor]:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
             what = "the first rows of a tensor that requires gradients are taken by a number of iterations"
-            raise HeldCount(Refusal(NOWHERE, what, "The size of their gradient is not known before.", ""))
+            raise HeldCount(Refusal("loop-training", what, "The size of their gradient is not known before."))
         if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
             what = "an iteration of the loop trains by what has a backward graph from before the loop"
-            raise Refused(Refusal(NOWHERE, what, "It cannot be compiled once for all iterations.", ""))
+            raise refused("loop-training", what, "It cannot be compiled once for all iterations.")
         stacked = [_evenly(tensor) for tensor in stacked]
         partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
         found = _Loop.apply(  # type: ignore[no-untyped-call]
@@ -144,7 +144,7 @@ class UntilLoop(Loop):
         partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
         if partition.random and partition.tangents:
             what = "the iterations of a loop that a tensor ends draw random numbers, and have gradients"
-            raise Refused(Refusal(NOWHERE, what, "Its gradients need the rounds once more.", ""))
+            raise refused("loop-random-gradients", what, "Its gradients need the rounds once more.")
         found = _TerminatedLoop.apply(  # type: ignore[no-untyped-call]
             partition, self.go, limit, known, list(ready), *carried, *stacked, *invariants
         )

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.access_path import token_of
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.aten import clean_up, functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.may_fail import may_fail
@@ -412,6 +412,4 @@ def _placeholders(graph: torch.fx.GraphModule) -> list[str]:
 
 
 def _refused(what: str) -> Refused:
-    return Refused(
-        Refusal(NOWHERE, f"an iteration of the loop {what}", "It cannot be compiled once for all iterations.", "")
-    )
+    return refused("loop-body", f"an iteration of the loop {what}", "It cannot be compiled once for all iterations.")

@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.graph.ir.program import Program, Ref
 from torchjanus.graph.operators.loop_op import Given, describe, new_key
 from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
@@ -237,6 +237,9 @@ class _Chosen(torch.autograd.Function):
 
 def _refused(arms: Sequence[ArmProgram], what: str) -> Refused:
     place = next((node.place for arm in arms for node in arm.body.nodes if node.place != NOWHERE), NOWHERE)
-    return Refused(
-        Refusal(place, f"the arms through an iteration of a loop {what}", "They are no iterations of one loop.", "")
+    return refused(
+        "branch-arms-differ",
+        f"the arms through an iteration of a loop {what}",
+        "They are no iterations of one loop.",
+        place=place,
     )

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import new_key, register
 from torchjanus.graph.operators.switch_op import REACHED
 
@@ -143,7 +143,7 @@ class Flow:
         """Gradients have come to all that is used after the loop, as was supposed. Raises Refused."""
         if self.used - self.met:
             what = "the gradients of a loop's iterations depend on the arms that these go"
-            raise Refused(Refusal(NOWHERE, what, "And not all that the loop leaves is differentiated.", ""))
+            raise refused("branch-gradients", what, "And not all that the loop leaves is differentiated.")
 
     def reached(self, arms: Sequence[int]) -> list[bool]:
         """See ``switch_op.Reaching``."""

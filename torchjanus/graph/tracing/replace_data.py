@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx.experimental.proxy_tensor import get_proxy_mode, get_proxy_slot, set_proxy_slot
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.ir.lowered import FromInput, Replaced, Result, Source, ViewOf
 from torchjanus.graph.ir.program import Node
@@ -45,7 +45,7 @@ class Replacing:
         content = other.detach()
         if geometry(tensor) != geometry(content):
             what = "'x.data = y' replaces a tensor's storage, and the two differ in size or strides"
-            raise Refused(Refusal(NOWHERE, what, "A graph takes tensors of the sizes they had.", "Use x.copy_(y)."))
+            raise refused("data-assignment", what, "A graph takes tensors of the sizes they had.", "Use x.copy_(y).")
         if _place(content) == _place(tensor):
             return  # x.data -= y
         mode = get_proxy_mode()
@@ -72,7 +72,7 @@ class Replacing:
                 if source.base.index == index:
                     continue  # it was put back
                 what = "'x.data = y' leaves a tensor in the memory of another that was there before"
-                raise Refused(Refusal(NOWHERE, what, "A change of one would be one of both.", "Use x.copy_(y)."))
+                raise refused("data-assignment", what, "A change of one would be one of both.", "Use x.copy_(y).")
             kept = self._kept[id(inputs[index])]
             found.append(Replaced(index, Result(source), kept.tensor._version != kept.version))
         return tuple(found)

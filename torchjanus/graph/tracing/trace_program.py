@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.autograd_thread import one_thread
-from torchjanus.core.errors import NOWHERE, JanusError, Place, Refusal, Refused
+from torchjanus.core.errors import JanusError, Place, Refused, refused
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
 from torchjanus.graph.aten.in_place import traced
@@ -167,7 +167,7 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
     layout = "quantized" if example.is_quantized else example.layout
     if type(example) not in (torch.Tensor, torch.nn.Parameter) or layout != torch.strided:
         what = f"a tensor of type {type(example).__name__} with layout {layout} is read"
-        raise Refused(Refusal(NOWHERE, what, "Only plain strided tensors go into a graph.", "Convert it beforehand."))
+        raise refused("tensor-layout", what, "Only plain strided tensors go into a graph.", "Convert it beforehand.")
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
 
 
@@ -251,7 +251,9 @@ class _Run:
         if name in SEEDING:
             what = f"{name}() inside the step"
             remedy = "Seed before the step."
-            raise Refused(Refusal(node.place, what, "A graph cannot set the generator's state midway.", remedy))
+            raise refused(
+                "generator-seeded", what, "A graph cannot set the generator's state midway.", remedy, node.place
+            )
 
         def leaf(value: Any) -> Any:
             if isinstance(value, Ref):
@@ -299,7 +301,7 @@ class _Run:
             if tensor.layout != torch.strided:
                 what = f"{name or node.func!r} gives a tensor with layout {tensor.layout}"
                 remedy = "Make it dense, and embeddings without sparse=True."
-                raise Refused(Refusal(node.place, what, "Graphs are made of dense tensors.", remedy))
+                raise refused("tensor-layout", what, "Graphs are made of dense tensors.", remedy, node.place)
             # Views are what their base is, whatever the mode they are made in.
             if not node.modes.inference:
                 if memory_of(tensor) not in self.inference:
@@ -311,7 +313,7 @@ class _Run:
                 self.changes.part(leaf(node.args[0]), tensor)
             if known is not tensor:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
-                raise Refused(Refusal(node.place, what, "The aliasing of its result is not stable.", ""))
+                raise refused("trace-differs", what, "The aliasing of its result is not stable.", place=node.place)
 
     def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
         """Sizes stand for themselves by large numbers here: so many rows are not made only to find that their number
@@ -323,7 +325,7 @@ class _Run:
     def _expect(self, node: Node, name: str, made: int) -> None:
         if made != len(node.outs):
             what = f"{name or node.func!r} gave {made} tensors, and {len(node.outs)} when it was watched"
-            raise Refused(Refusal(node.place, what, "It depends on more than its arguments.", ""))
+            raise refused("trace-differs", what, "It depends on more than its arguments.", place=node.place)
 
     def _finish(
         self,
@@ -335,7 +337,9 @@ class _Run:
         if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):
             what = "a tensor is kept that belongs to a transform of torch.func"
             remedy = "Store detached tensors there, or return what the function computes (has_aux=True)."
-            raise Refused(Refusal(NOWHERE, what, "What is stored there is a tensor of that transform only.", remedy))
+            raise refused(
+                "tensor-of-transform", what, "What is stored there is a tensor of that transform only.", remedy
+            )
         shown = (ref for number, ref in enumerate(program.outputs) if number not in program.fetched)
         self.picks.check((values[ref.index] for ref in shown), self.replacing.expected)
         finals = self.snapshots.finals()
@@ -399,13 +403,13 @@ class _Run:
             if tensor.grad_fn is not None:
                 why = "After the call it would carry a backward graph, which one whole-step graph cannot leave behind."
                 remedy = "Change it under torch.no_grad(), or use an out-of-place operation."
-                raise Refused(Refusal(NOWHERE, f"{where} is changed in place with gradients", why, remedy))
+                raise refused("gradient-outside", f"{where} is changed in place with gradients", why, remedy)
             if not entry.is_leaf and tensor.grad is not None and entry.grad is None:
                 why = "Its backward graph was made outside of the step and is not part of the graph."
-                raise Refused(Refusal(NOWHERE, f"gradients flow into {where}", why, "Detach it before the step."))
+                raise refused("gradient-outside", f"gradients flow into {where}", why, "Detach it before the step.")
             if index not in watched and entry.grad is None and entry.is_leaf and tensor.grad is not None:
                 what = f"{where} receives a gradient that was not seen in the watched runs"
-                raise Refused(Refusal(NOWHERE, what, "Its .grad is not among the tracked results.", ""))
+                raise refused("gradient-outside", what, "Its .grad is not among the tracked results.")
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused, refused
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.trace.user_code import ACCUMULATED, BEFORE, GRADIENT, Begin, End, Hook, Unhook
 
@@ -135,9 +135,11 @@ class Calling:
         for ref, tensor in zip(refs, tensors, strict=True):
             if self._values.setdefault(ref.index, tensor) is not tensor:
                 what = "code that autograd calls was given a new tensor, and an existing one when it was watched"
-                raise Refused(Refusal(node.place, what, "The aliasing is not stable.", ""))
+                raise refused("trace-differs", what, "The aliasing is not stable.", place=node.place)
 
 
 def _other_order(node: Node | None) -> Refusal:
     place = NOWHERE if node is None else node.place
-    return Refusal(place, "autograd calls the step's code in another order", "Than when it was watched.", "")
+    return Refusal(
+        "trace-differs", "autograd calls the step's code in another order", "Than when it was watched.", place=place
+    )

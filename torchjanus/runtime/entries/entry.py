@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.access_path import RESULTS, AccessPath, Step
 from torchjanus.core.default_device import without_function_modes
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.generalize.generalize import Generalised, generalise
 from torchjanus.graph.generalize.selections import as_read, with_selections
@@ -294,7 +294,7 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
     for trace in group.traces:
         if not all(holds_for(as_read(condition, trace), trace) for condition in lowered.sized):
             what = "the step does something else for some numbers of elements that are selected"
-            raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+            raise refused("selection-on-host", what, "The host makes the selection.")
     known = {size.token: expr for size, expr in zip(plan.measures, lowered.measures, strict=True)}
     recipes = (plan.result, *(recipe for effect in plan.effects for recipe in effect.recipes))
     asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
@@ -303,7 +303,7 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
     told = (in_inputs(expr, known) for expr in asked)
     if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in told):
         what = "Python needs to know how many elements are selected"
-        raise Refused(Refusal(NOWHERE, what, "The host makes the selection.", ""))
+        raise refused("selection-on-host", what, "The host makes the selection.")
 
 
 def _counted(group: Group, variant_table: VariantTable) -> Generalised:
@@ -324,17 +324,17 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
         if not held:
             what = f"the number of a loop's iterations cannot change: {'; '.join(fixed.dimensions.values())}"
-            raise Refused(Refusal(NOWHERE, what, "Each trip count has an entry of its own.", "")) from fixed
+            raise refused("loop-count-fixed", what, "Each trip count has an entry of its own.") from fixed
         raise Split(held) from fixed
     except Unrolled:
         raise
-    except Refused as refused:
+    except Refused as error:
         if not plan.dimensions.symbols:
             raise
         parts = [part for members in plan.dimensions.symbols for part in members]
         sizes = ", ".join(str(dimension.expr) for dimension in plan.program.dimensions)
-        why = f"{sizes} cannot change: {str(refused.refusal).rstrip('.')}"
-        raise Split({(o.token, dim): why for o, dim in parts}) from refused
+        why = f"{sizes} cannot change: {str(error.refusal).rstrip('.')}"
+        raise Split({(o.token, dim): why for o, dim in parts}) from error
 
 
 def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
@@ -388,13 +388,11 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     memory = Memory(held)
     shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
     if shares or (together and not distinct(examples)):
-        raise Refused(
-            Refusal(
-                NOWHERE,
-                "a tensor passed in shares memory with one that the step changes in place",
-                "the graph would have to know which comes first.",
-                "Clone it before the step.",
-            )
+        raise refused(
+            "input-shares-memory",
+            "a tensor passed in shares memory with one that the step changes in place",
+            "the graph would have to know which comes first.",
+            "Clone it before the step.",
         )
     one = Distinct(NOWHERE, tuple(plan.access_paths[i] for i in fresh), held, together, moving)
     return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.access_path import read_item
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.running.base import Updating, Violated
 from torchjanus.graph.generalize.generalize import Generalised
@@ -396,11 +396,9 @@ def _or_abandon(lines: list[str]) -> list[str]:
 def _refuse_live(plan: Generalised, lowered: Lowered) -> None:
     for key, position in plan.outputs.items():
         if key[0] == "tensor" and lowered.outputs[position].state is GradState.LIVE:
-            raise Refused(
-                Refusal(
-                    NOWHERE,
-                    "a tensor leaves the step with its backward pass still to come",
-                    "the graph holds forward, backward and update as one.",
-                    "Call backward() inside the step, or return loss.detach().",
-                )
+            raise refused(
+                "backward-missing",
+                "a tensor leaves the step with its backward pass still to come",
+                "the graph holds forward, backward and update as one.",
+                "Call backward() inside the step, or return loss.detach().",
             )

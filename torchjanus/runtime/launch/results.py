@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, refused
 from torchjanus.graph.generalize.generalize import Generalised
 from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
 from torchjanus.host.source import Source
@@ -187,7 +187,7 @@ class Results:
             if result.state is not GradState.PLAIN and not alone:
                 what = "tensors that iterations of a loop hand out have a backward graph"
                 why = "The loop is one function of torch, with one backward graph for all iterations."
-                raise Refused(Refusal(self.place, what, why, "Hand out tensor.detach()."))
+                raise refused("loop-output-gradient", what, why, "Hand out tensor.detach().", self.place)
             name = self._columns[number] = self.source.fresh("r")
             row = self._dress("row.clone()", result.state)
             self.source.line(f"{name} = [{row} for row in {self.raw(result)}.unbind(0)]")

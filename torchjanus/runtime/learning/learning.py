@@ -132,7 +132,7 @@ class Learning:
         unlike = self.paths.count == self.counts.watched > 1
         if unlike and self.counts.watched >= self.watch and not self.routes.entries:
             what, place = self.paths.difference()
-            self.story.say("differs", f"no two runs are alike; {what}", place)
+            self.story.say("differs", f"no two runs are alike; {what}", place, "learning-unserved")
         if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
@@ -182,7 +182,7 @@ class Learning:
         """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
         recursion = self.recursion
         for unsuited in recursion.unsuited():
-            self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place)
+            self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place, unsuited.reason)
         if names := recursion.discover(trace):
             self.story.say(
                 "recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each variant"
@@ -206,7 +206,8 @@ class Learning:
 
     def _unroll(self, refusal: Refusal) -> None:
         names = ", ".join(self.recursion.unroll())
-        self.story.say("unrolled", f"calls of {names} are not run many at a time: {refusal}", refusal.place)
+        text = f"calls of {names} are not run many at a time: {refusal}"
+        self.story.say("unrolled", text, refusal.place, refusal.reason)
         self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
@@ -264,7 +265,7 @@ class Learning:
                 return self._entry(group, elsewhere)
             group.refusal = self.story.placed(refused.refusal)
             if group.cut:
-                self.story.say("unrolled", str(group.refusal), group.refusal.place)
+                self.story.say("unrolled", str(group.refusal), group.refusal.place, group.refusal.reason)
                 return None
             self.counts.refused += 1
             self.story.refuse(group.refusal)
@@ -273,7 +274,8 @@ class Learning:
             return None
         self.counts.compiles += 1
         if group.hosted:
-            self.story.say("hosted", f"the host makes selections between parts of the graph: {group.hosted}")
+            text = f"the host makes selections between parts of the graph: {group.hosted}"
+            self.story.say("hosted", text, reason="selection-on-host")
         self._tell_sizes(group, entry)
         forget_sources()  # of most steps there is no more to learn
         give_back()
@@ -282,7 +284,7 @@ class Learning:
     def _split(self, group: Group, split: Split, elsewhere: Elsewhere | None) -> Entry | None:
         """Make an entry for the sizes that were met last; others will have theirs."""
         for why in dict.fromkeys(split.parts.values()):
-            self.story.say("split", f"{why}. An entry is made for each size.")
+            self.story.say("split", f"{why}. An entry is made for each size.", reason="size-fixed")
         *others, last = self.paths.split(group, split.parts)
         self._replace(group, others)
         if elsewhere is not None:
@@ -367,14 +369,14 @@ class Learning:
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
-            self.drop(part, _UNDECIDED)
+            self.drop(part, _UNDECIDED, "learning-assertions-fail")
 
     def raised(self, entry: Entry, error: BaseException) -> None:
         """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
         entry.errors += 1
         self.story.say("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
         if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
-            self.drop(entry, f"its graph raises more often than not: {type(error).__name__}")
+            self.drop(entry, f"its graph raises more often than not: {type(error).__name__}", "learning-graph-raises")
 
     def verified(self, entry: Entry, differences: list[str]) -> None:
         """A call was made both variants. An entry that differs from eager is taken out of use."""
@@ -393,10 +395,11 @@ class Learning:
     def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
         self.routes.arrange(new, gone, self._entry)
 
-    def drop(self, entry: Entry, why: str) -> None:
+    def drop(self, entry: Entry, why: str, reason: str = "entry-dropped") -> None:
+        """Take an entry out of use. No other is made of its path."""
         self._arrange([], [entry])
-        entry.group.refusal = Refusal(NOWHERE, "an entry was dropped", why, "")
-        self.story.say("dropped", why)
+        entry.group.refusal = Refusal(reason, "an entry was dropped", why)
+        self.story.say("dropped", why, reason=reason)
         if not self.routes.entries and self.paths.are_refused:
             self.patience.give_up(why)
 

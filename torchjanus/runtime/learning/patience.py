@@ -114,7 +114,7 @@ class Patience:
         if not self.closed:
             self.closed = why
             self._served = self._counts.speculated
-            self._story.say("closed", f"no more graphs are made: {why}")
+            self._story.say("closed", f"no more graphs are made: {why}", reason="learning-too-different")
 
     def give_up(self, why: str, for_now: bool = False) -> None:
         """Run the function as it is, ``for_now`` or for ever."""
@@ -164,7 +164,8 @@ class Patience:
             if not self._told:
                 self._told = True
                 why = "a call that a graph cannot finish is made once more, and watched: it has made extern calls"
-                self._story.say("budget", f"{why}. Until there is time for that, calls are Python's.")
+                text = f"{why}. Until there is time for that, calls are Python's."
+                self._story.say("budget", text, reason="learning-no-time")
             return True
         if self._in_a_row < MANY_MISSES:
             return False
@@ -218,7 +219,7 @@ class Patience:
             rest = "From now on calls that no graph can make are Python's, but for a small share of the time"
             hold = f" {_HOLD}" if what else ""
             text = f"{made} took {self.budget.overhead.seconds:.1f} s longer than eager{differ}. {rest}.{hold}"
-            self._story.say("budget", text, place)
+            self._story.say("budget", text, place, "learning-no-time")
         return False
 
     def may_relax(self) -> bool:

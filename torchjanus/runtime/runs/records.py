@@ -75,12 +75,13 @@ class Profile:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the report tells: a miss, a relaxation, a refusal, a fault."""
+    """Something that the report tells: a miss, a relaxation, a refusal, a fault. ``reason``: its code, or ""."""
 
     call: int
     kind: str
     text: str
     place: Place = NOWHERE
+    reason: str = ""
 
 
 class Story:
@@ -99,9 +100,9 @@ class Story:
         """The counts from the beginning, by name: those of the stories that it goes on from, too."""
         return {name: count + self._before[name] for name, count in dataclasses.asdict(self.counts).items()}
 
-    def say(self, kind: str, text: str, place: Place = NOWHERE) -> None:
+    def say(self, kind: str, text: str, place: Place = NOWHERE, reason: str = "") -> None:
         """Tell of something. The log is told once."""
-        self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place))
+        self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)
@@ -115,4 +116,4 @@ class Story:
         refusal = self.placed(refusal)
         if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(refusal)
-            self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place)
+            self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place, refusal.reason)

@@ -209,7 +209,11 @@ class InnerRecording(Recording):
             return
         known = self._object_at(base)
         if known is None:
-            self.refuse("a recursive call changes a list that was not found before", "nothing is known of it.")
+            self.refuse(
+                "recursion-list-used",
+                "a recursive call changes a list that was not found before",
+                "nothing is known of it.",
+            )
         if self.call_writes.is_appended(known):  # by calls, and by this one after them
             self.keep(args)
             self._mutated.add(base)
@@ -227,7 +231,7 @@ class InnerRecording(Recording):
             return
         if method != "append" or type(args[0]) is not torch.Tensor:
             what = "a recursive call does something else with a list of the step than appending tensors"
-            self.refuse(what, "calls are run many at a time.", "Return what it computes.")
+            self.refuse("recursion-list-used", what, "calls are run many at a time.", "Return what it computes.")
             return
         for tensor in args:
             with torch._C.DisableTorchFunction():
@@ -240,7 +244,9 @@ class InnerRecording(Recording):
 
     def _refuse_grown(self) -> None:
         what = "a recursive call looks into a list to which calls append"
-        self.refuse(what, "calls are run many at a time, in another order.", "Return what it computes.")
+        self.refuse(
+            "recursion-list-used", what, "calls are run many at a time, in another order.", "Return what it computes."
+        )
 
     def filled(self, base: AccessPath, outcome: bool) -> None:
         if base.is_grown:
@@ -325,7 +331,9 @@ class InnerRecording(Recording):
     def refuse_tally(self) -> None:
         """The call does what cannot be told with what calls add to, or count."""
         what = "a recursive call does something else with what the step sets and calls change than to add or count"
-        self.refuse(what, "calls are run many at a time, in another order.", "Return it from the call.")
+        self.refuse(
+            "recursion-accumulator", what, "calls are run many at a time, in another order.", "Return it from the call."
+        )
 
     def check_tallies(self) -> None:
         """The call is over: what it has found where calls add up, or count, is of no other use to it."""
@@ -340,6 +348,7 @@ class InnerRecording(Recording):
 
     def _refuse_written(self) -> None:
         self.refuse(
+            "recursion-reads-writes",
             "a recursive call reads what was written in the same step",
             "calls are run many at a time, in another order.",
             "Pass it to the call, or return it.",

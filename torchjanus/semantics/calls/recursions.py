@@ -136,7 +136,9 @@ class Recursions:
         """Its calls are unrolled."""
         place = Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)
         why = "Calls are followed before any is computed."
-        self.unsuited.setdefault(code, Refusal(place, f"{code.co_qualname} calls itself, and {what}", why, remedy))
+        self.unsuited.setdefault(
+            code, Refusal("recursion-unsuited", f"{code.co_qualname} calls itself, and {what}", why, remedy, place)
+        )
 
     def remember(self, facts: list[Event]) -> None:
         """Calls have relied on these."""

@@ -85,6 +85,7 @@ class SharedArrays:
                 read = self._read_after(bounds, one.event.after, anew)
         if read is not None:
             self._recording.refuse(
+                "array-shares-memory",
                 "an array is changed in the step, and a tensor that shares its memory is used after that",
                 "the host changes arrays when the graph has run, or before it.",
                 "Make the tensor of the array after the change (torch.from_numpy), or give it a copy (torch.tensor).",
@@ -113,6 +114,7 @@ class SharedArrays:
         for one in near[over + 1 :]:
             if one.looks:
                 self._recording.refuse(
+                    "array-shares-memory",
                     "a tensor that shares memory with an array is changed in the step, and native code is given it",
                     "the graph's changes are held back, and native code would see the array without them.",
                     "Change the array itself before a tensor is made of it, or make the tensor by torch.tensor().",

@@ -125,6 +125,7 @@ class ExternCalls:
         for value, shape in before:
             if not _same_shape(_shape_of(value), shape) or changes_in_place(func):
                 recording.refuse(
+                    "native-writes-argument",
                     f"{name_of(func)} changes a {type(value).__name__} that it is given",
                     "native code changes it at once, and a graph's changes are held back.",
                     "Give it a copy, and use what it returns.",
@@ -157,6 +158,7 @@ class ExternCalls:
         known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
         if known is not None and known not in self.recording.trace.access_paths:
             self.recording.refuse(
+                "native-keeps-tensor",
                 f"{access_path} gives back a tensor that was made in this call",
                 "native code kept it, and a graph's tensors are made anew each time.",
                 "Clone it.",
@@ -179,6 +181,7 @@ class ExternCalls:
                 result = self.framework.out(func, *args, **kwargs)
             except Exception as error:
                 self.recording.refuse(
+                    "native-raises",
                     f"{name_of(func)} raised {type(error).__name__}",
                     "what the program does about an error of native code is not part of a graph.",
                     "",
@@ -192,6 +195,7 @@ class ExternCalls:
         """An argument, which native code may look at, and not call."""
         if runs_user_code(value):
             self.recording.refuse(
+                "native-callback",
                 f"native code is given the function {name_of(value)} to call",
                 "what it does then is not watched.",
                 "Call it yourself, and hand over what it returns.",
@@ -258,7 +262,9 @@ class ExternCalls:
         except Exception:
             log.debug("internal fault in torchjanus while looking what native code reaches", exc_info=True)
             why = "it is native code that torchjanus does not know: it may read or change anything."
-            self.recording.refuse(f"calls {name_of(func)}", why, "Call it outside of the step and pass its result in.")
+            self.recording.refuse(
+                "native-unknown", f"calls {name_of(func)}", why, "Call it outside of the step and pass its result in."
+            )
             return Reach()
 
     def _stale_to(self, own: Reach) -> str:
@@ -298,7 +304,9 @@ class ExternCalls:
         name = "next()" if func is take else name_of(func)
         if own.modes:
             what = f"{name} may run code of the program's own that sets modes of torch"
-            self.recording.refuse(what, "a graph restores the modes it found.", "Set them before the step.")
+            self.recording.refuse(
+                "native-code-sets-mode", what, "a graph restores the modes it found.", "Set them before the step."
+            )
         for same in seen_tensors(own):
             self.recording.handed(same, f"a tensor that {name} may look at is changed later in the step")
         if not own.changes or effects.world:
@@ -328,6 +336,7 @@ class ExternCalls:
                 graded = tensor.requires_grad and not tensor.is_leaf
             if graded:
                 self.recording.refuse(
+                    "native-given-autograd",
                     f"{name_of(func)} is given a tensor with a backward graph",
                     "the graph hands out plain values only.",
                     "Give it tensor.detach().",

@@ -277,6 +277,7 @@ class ForeignCalls(NativeMethods):
         if any(isinstance(value, torch.Tensor) for value in values):
             if any(map(_is_array, values[:1])) or any(_is_array(value) and not value.ndim for value in values):
                 self.recording.refuse(
+                    "array-operator",
                     f"{name} of an array and a tensor is left to NumPy",
                     "what it makes of the tensor is not part of a graph.",
                     "Make a tensor of the array first.",

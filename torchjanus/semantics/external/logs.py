@@ -33,6 +33,7 @@ def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
     if module == "traceback" or (logs and kwargs.get("exc_info", name == "exception")):
         if sys.exc_info()[1] is not None:
             recording.refuse(
+                "handled-error",
                 "asks for the error that is being handled",
                 "there is none any more when the call is made.",
                 "Log the error's text: f'{error!r}'.",
@@ -41,7 +42,10 @@ def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
         return fn
     if kwargs.get("stacklevel", 1) != 1 or kwargs.get("stack_info"):
         recording.refuse(
-            "logs in its caller's name", "the caller is not there at commit.", "Leave out stacklevel and stack_info."
+            "caller-of-log",
+            "logs in its caller's name",
+            "the caller is not there at commit.",
+            "Leave out stacklevel and stack_info.",
         )
         return fn
     for frame in program_frames():

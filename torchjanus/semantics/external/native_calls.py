@@ -206,6 +206,7 @@ class NativeCalls(ForeignCalls):
                 self.heap.come_upon_kind(args[1], args[0])
                 return args[1]
             self.recording.refuse(
+                "class-registered",
                 "registers a class with an abstract one",
                 "isinstance() answers differently from then on, and asks the classes' own code.",
                 "Register it outside of the step.",
@@ -269,6 +270,7 @@ class NativeCalls(ForeignCalls):
             return self.extern(fn, args, kwargs)
         if is_one_of(fn, TELLING_VARIABLES):
             self.recording.refuse(
+                "frame-inspection",
                 f"calls {fn.__name__}()",
                 "it looks at variables behind the back of the watch.",
                 "Name the variables instead.",
@@ -304,10 +306,14 @@ class NativeCalls(ForeignCalls):
         """A mode is put in force: what sees the calls of torch would see none of a graph's."""
         if isinstance(mode, DeviceContext):
             what = "the default device is set inside the step"
-            self.recording.refuse(what, "a graph restores the modes it found.", "Use 'with torch.device(...):'.")
+            self.recording.refuse(
+                "default-device", what, "a graph restores the modes it found.", "Use 'with torch.device(...):'."
+            )
         elif not is_own(mode):
             what = f"the step enters a mode ({type(mode).__qualname__})"
-            self.recording.refuse(what, "it sees each call of torch, of which a graph makes none.", "Leave it out.")
+            self.recording.refuse(
+                "torch-mode", what, "it sees each call of torch, of which a graph makes none.", "Leave it out."
+            )
 
     def access_path_known(self, value: Any) -> bool:
         """Whether an object was there before the call, and was found."""
@@ -325,6 +331,7 @@ class NativeCalls(ForeignCalls):
         finalizer = getattr(cls, "__del__", None)
         if isinstance(finalizer, types.FunctionType) and not is_trusted_class(cls):
             self.recording.refuse(
+                "finalizer",
                 f"makes a {cls.__qualname__}, whose class has a __del__",
                 "when it runs depends on when the last reference goes, which a graph does not repeat.",
                 "Make the object outside of the step.",
@@ -362,18 +369,22 @@ class NativeCalls(ForeignCalls):
         """Torch's native code is called, and nothing is known of it, or that no graph makes such calls."""
         if communicates(fn):
             self.recording.refuse(
+                "distributed",
                 f"calls {name}",
                 "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
                 "Speculate on what comes before it and on what comes after it.",
             )
         elif calls_functions(fn):
             remedy = "Write it with Python's own if, for and while."
-            self.recording.refuse(f"calls {name}", "it calls functions that are not watched.", remedy)
+            self.recording.refuse(
+                "higher-order-operator", f"calls {name}", "it calls functions that are not watched.", remedy
+            )
         elif is_torch_script(fn):
             remedy = "Call the function or module it was made of."
-            self.recording.refuse(f"calls {name}", "what TorchScript does is not watched.", remedy)
+            self.recording.refuse("torchscript", f"calls {name}", "what TorchScript does is not watched.", remedy)
         else:
             self.recording.refuse(
+                "native-unknown",
                 f"calls {name}",
                 "it is native code that torchjanus does not know: it may read or change anything.",
                 "Call it outside of the step and pass its result in.",

@@ -27,7 +27,7 @@ _CONTAINERS = (list, dict, set, bytearray, collections.deque, contextvars.Contex
 class CalledBack:
     """Of one run: what the calls so far may have changed."""
 
-    def __init__(self, refuse: Callable[[str, str, str], None]) -> None:
+    def __init__(self, refuse: Callable[[str, str, str, str], None]) -> None:
         self.refuse = refuse
         self._reaches: list[tuple[Reach, str]] = []
         self.any = False  # whether there has been such a call
@@ -73,6 +73,7 @@ class CalledBack:
 
     def _found(self, what: str, call: str) -> None:
         self.refuse(
+            "native-call-changed",
             f"{what} is read after {call}, which may have changed it",
             "that call runs code of the program's own, when the graph has run.",
             "Read it before that call, or make the call outside of the step.",

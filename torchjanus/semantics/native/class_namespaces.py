@@ -27,6 +27,7 @@ def functions_of(raw: Any) -> list[types.FunctionType]:
 def refuse_view(recording: Recording) -> None:
     """The call looks through a view of a dictionary at what a graph would not see change."""
     recording.refuse(
+        "container-unwatched",
         "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
         "the dictionary behind it may change.",
         "Ask the dictionary itself.",

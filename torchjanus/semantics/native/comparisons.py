@@ -124,6 +124,7 @@ class Comparisons(NativeContainers):
         if found is None:
             return False
         self.recording.refuse(
+            "key-own-code",
             f"a dictionary or set asks a {type(found).__qualname__} for its hash, or compares it, by code that may "
             "change something",
             "a graph asks for neither as often as Python does.",
@@ -218,6 +219,7 @@ class Comparisons(NativeContainers):
 
     def _refuse_asking(self, value: Any, what: str) -> None:
         self.recording.refuse(
+            "native-asks-python",
             f"native code asks a {type(value).__qualname__} for what only Python code answers ({what})",
             "that code is not watched: what it reads may change.",
             "Compute it in Python, in the step itself.",

@@ -206,6 +206,7 @@ class ContainerMethods(NativeValues):
                 return True, shadow.clear()
             case "pop", ():
                 self.recording.refuse(
+                    "set-order",
                     "relies on the order of a set",
                     "which element pop() takes depends on more than the set's elements.",
                     "Use a list or a dictionary.",

@@ -220,6 +220,7 @@ class NativeContainers(ABC):
         if _hashed_by_python(type(value)):
             if self.recording.owner(value) is None:
                 self.recording.refuse(
+                    "key-new-object",
                     f"uses a new {type(value).__qualname__} as a key",
                     "native code compares it with other keys, by methods that are not watched.",
                     "Use numbers, texts or tuples of them as keys.",
@@ -244,6 +245,7 @@ class NativeContainers(ABC):
             self.recording.pin(self.recording.found(access_path.then(Step.OF, repr), repr(value)), why)
         elif access_path.waits_for:
             self.recording.refuse(
+                "key-native-object",
                 f"uses a {type(value).__qualname__} that native code has given as a key",
                 "what it is equal to only that code knows.",
                 "Use numbers, texts or tuples of them as keys.",
@@ -310,6 +312,7 @@ class NativeContainers(ABC):
             shadow = self.shadows.set(obj, access_path)
             if not shadow.ordered:
                 self.recording.refuse(
+                    "set-order",
                     "relies on the order of a set that the call has changed",
                     "that order depends on more than the set's elements.",
                     "Use sorted(), or a dictionary.",
@@ -321,6 +324,7 @@ class NativeContainers(ABC):
         if isinstance(obj, types.MappingProxyType) or (type(obj).__module__ == "builtins" and hasattr(obj, "mapping")):
             return obj  # type: ignore[no-any-return]
         self.recording.refuse(
+            "container-unwatched",
             f"iterates over a {type(obj).__name__} that was there before the call",
             "taking an element from it is a side effect outside of the graph.",
             "Take the elements outside of the step and pass them in.",
@@ -389,7 +393,9 @@ class NativeContainers(ABC):
             return len(obj)
         if access_path is None or isinstance(obj, torch.Tensor) or not isinstance(obj, CONTAINERS):
             if access_path is not None and not isinstance(obj, torch.Tensor | str | bytes | range):
-                self.recording.refuse(f"takes the length of a {type(obj).__name__}", "it is not watched.", "")
+                self.recording.refuse(
+                    "container-unwatched", f"takes the length of a {type(obj).__name__}", "it is not watched.", ""
+                )
             native = native_class(type(obj))
             return len(obj) if native is None else native.__len__(obj)
         if isinstance(obj, dict):

@@ -106,7 +106,7 @@ class NativeMethods(ContainerMethods):
             return result
         if self.framework.seen == seen and name not in METADATA:
             why, remedy = REFUSED.get(name, ("torch does not show it to those who record its calls.", ""))
-            self.recording.refuse(f"Tensor.{name} inside the step", why, remedy)
+            self.recording.refuse("tensor-internals", f"Tensor.{name} inside the step", why, remedy)
         return result
 
     def _taken(self, name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -83,9 +83,12 @@ class Texts(Comparisons):
             plain_kind = is_one_of(type(tensor), (torch.Tensor, torch.nn.Parameter)) and tensor.layout == torch.strided
             special = tensor.is_quantized or tensor.is_nested or torch._C._functorch.maybe_get_level(tensor) != -1
         if recording.is_written(torch._tensor_str.PRINT_OPTS):
-            recording.refuse("print options are changed inside the step", "texts are made at its end.", "")
+            recording.refuse(
+                "print-options", "print options are changed inside the step", "texts are made at its end.", ""
+            )
         if ref is None or history is None or special or not plain_kind:
             recording.refuse(
+                "text-unwatched",
                 f"a {type(tensor).__name__} is turned into text inside the step",
                 "only the text of a plain tensor is known when the graph has run.",
                 "Return the tensor and print it after.",
@@ -131,6 +134,7 @@ class Texts(Comparisons):
             return Read(access_path)
         if not isinstance(value, (int, float, *CONSTANT_TYPES, list, tuple, dict)) and not is_settled(value):
             self.recording.refuse(
+                "text-unwatched",
                 f"a {type(value).__name__} made in this call is turned into text beside numbers that change",
                 "its text is not known when the graph has run.",
                 "Make its text first: f'{value}'.",
@@ -196,7 +200,10 @@ class Texts(Comparisons):
         for value in (*args, *kwargs.values()):
             if _holds(value, torch.Tensor, set()):
                 self.recording.refuse(
-                    f"a tensor is given to str.{name}()", "how it is shown there is not known.", "Use an f-string."
+                    "text-unwatched",
+                    f"a tensor is given to str.{name}()",
+                    "how it is shown there is not known.",
+                    "Use an f-string.",
                 )
         self.recording.pin(owner, f"calls its method {name}")
         self._pin_all(args, kwargs)
@@ -306,6 +313,7 @@ class Texts(Comparisons):
 
     def _refuse_told(self, value: Any, part: Any) -> None:
         self.recording.refuse(
+            "text-unwatched",
             f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
             "the part's own text is made by Python code, which native code calls unwatched.",
             "Make the texts of its parts first: [str(part) for part in parts].",

@@ -229,7 +229,7 @@ def failed(recording: Any, where: str, error: Exception) -> None:
     at = "" if raised is None else f" at {raised.tb_frame.f_code.co_name}:{raised.tb_lineno}"
     what = f"torchjanus itself failed {where}: {type(error).__name__}: {error}{at}"
     try:
-        recording.refuse(what, "no graph is made of this call.", "Please report this.")
+        recording.refuse("internal-fault", what, "no graph is made of this call.", "Please report this.")
     except Exception:
         recording.give_up()
 

@@ -266,7 +266,12 @@ def _added(tally: Tally, recording: Any) -> Any:
         used = [trace.tensors[ref.number] for ref in refs]
         if share_memory(used, [tally.start]):
             what = "the step uses a tensor in place of which recursive calls add up, and not where they do"
-            recording.refuse(what, "calls are run many at a time.", "Read it where the calls have written it.")
+            recording.refuse(
+                "recursion-accumulator",
+                what,
+                "calls are run many at a time.",
+                "Read it where the calls have written it.",
+            )
     with torch._C.DisableTorchFunction():
         total = torch.stack([row.detach() for row in tally.terms]).sum(0)
     out = recording.new_tensor(total)

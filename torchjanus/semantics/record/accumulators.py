@@ -253,7 +253,9 @@ class _Settled(Rewriting):
             what = "the step uses a number between recursive calls that count it"
             why = "It is known when all calls have been followed."
             calls = [event for event in made.events if isinstance(event, Invoked)]
-            refusal = Refusal(calls[-1].place, what, why, "Use it when the last of them is over.")
+            refusal = Refusal(
+                "recursion-accumulator", what, why, "Use it when the last of them is over.", calls[-1].place
+            )
             for trace in (made, *(event.call for event in calls)):
                 trace.refusals.append(refusal)
         return made

@@ -136,11 +136,17 @@ class Recording(WriteRecord):
         self.unfinished.clear()
         for same, what, place in self._handed:
             if not same():
-                self.refuse(what, "native code may still see it, and a graph's changes are held back.", "", place)
+                why = "native code may still see it, and a graph's changes are held back."
+                self.refuse("native-argument-changed", what, why, place=place)
         trace = self.trace
         if self.replaced.shared(trace.tensors[number] for number in trace.access_paths):
             what = "'x.data = y' is done to a tensor that shares its memory with another"
-            self.refuse(what, "a graph would not know what belongs together at the next call.", "Use x.copy_(y).")
+            self.refuse(
+                "data-assignment",
+                what,
+                "a graph would not know what belongs together at the next call.",
+                "Use x.copy_(y).",
+            )
         self._check_leaving()
         with_numbers(trace, self._numbers, self._owners, self.rebinding.made)
         note_kinds(trace)
@@ -154,6 +160,7 @@ class Recording(WriteRecord):
         if shown := [number for number in made if number in self.copied]:
             hold_numbers(self.copied[number] for number in shown)
             self.refuse(
+                "index-view",
                 "a part of a tensor, picked by a tensor, leaves the step",
                 "it is a view of that, and a graph gives a copy.",
                 "Return a clone, or pick it by a number (tensor[int(index)]): each number has a graph of its own.",
@@ -201,6 +208,7 @@ class Recording(WriteRecord):
         if known is not ABSENT:
             if known is not value and not _unchanged(plain(known), value):
                 self.refuse(
+                    "unwatched-change",
                     f"{access_path} was changed by code that is not watched",
                     "native code or another thread has put something else there during the call.",
                     "",
@@ -259,15 +267,21 @@ class Recording(WriteRecord):
         detail = tensor_detail(tensor)
         if detail[3] == "nested":
             what = "a tensor of type Tensor with layout nested is read"
-            self.refuse(what, "only plain strided tensors go into a graph.", "Convert it before the step.")
+            self.refuse(
+                "tensor-uninitialized",
+                what,
+                "only plain strided tensors go into a graph.",
+                "Convert it before the step.",
+            )
         if is_lazy(tensor):
             what = f"{access_path} is a parameter or buffer that is not initialized yet"
             why = "it gets its shape, its memory and its class in this very call."
-            self.refuse(what, why, "Nothing to do: the next calls find it initialized.")
+            self.refuse("tensor-uninitialized", what, why, "Nothing to do: the next calls find it initialized.")
         self.shapes.setdefault(id(tensor), detail[2])
         self._versions.setdefault(id(tensor), version_of(tensor))
         if id(tensor) in self._numbers and id(tensor) not in self._owners:
             self.refuse(
+                "unwatched-tensor",
                 f"{access_path} holds a tensor made in this very call",
                 "it was stored by code that is not watched, so its place in the heap cannot be speculated on.",
                 "Store it from Python code.",
@@ -324,6 +338,7 @@ class Recording(WriteRecord):
         finalizer = getattr(type(value), "__del__", None)
         if isinstance(finalizer, types.FunctionType) and not is_trusted_module(type(value).__module__):
             self.refuse(
+                "finalizer",
                 f"drops a {type(value).__qualname__}, whose class has a __del__",
                 "when that runs depends on when the last reference goes, which a graph does not repeat.",
                 "Drop it outside of the step.",

@@ -86,11 +86,11 @@ class RunRecord:
             self.note(event)
 
     def refuse(
-        self, what: str, why: str, remedy: str = "", place: Place | None = None, of_lifetimes: bool = False
+        self, reason: str, what: str, why: str, remedy: str = "", place: Place | None = None, of_lifetimes: bool = False
     ) -> None:
         """The run goes on for real, but no graph will be made of it."""
         place = place or self.place
-        refusal = Refusal(place, what, why, remedy, _caller() if place.is_library else NOWHERE, of_lifetimes)
+        refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
             self.trace.refusals.append(refusal)
         self.refused()
@@ -100,11 +100,14 @@ class RunRecord:
 
     def give_up(self) -> None:
         """No graph will be made of the run, in which even saying so has failed."""
-        self.trace.refusals.append(Refusal(NOWHERE, "torchjanus itself failed", "no graph is made of this call.", ""))
+        self.trace.refusals.append(
+            Refusal("internal-fault", "torchjanus itself failed", "no graph is made of this call.")
+        )
 
     def refuse_weak(self, what: str) -> None:
         """Refuse a use of a weak reference."""
         self.refuse(
+            "weak-reference",
             what,
             "weak references tell when an object is gone, and a graph keeps the objects that it uses.",
             "Follow the weak reference outside of the step and pass the object in.",
@@ -138,6 +141,7 @@ class RunRecord:
 
     def _left_changed(self, variable: contextvars.ContextVar[Any]) -> None:
         self.refuse(
+            "context-variable",
             f"the call leaves the context variable '{variable.name}' changed",
             "that cannot be held back.",
             "Set it back with reset(), or set it outside of the step.",
@@ -244,6 +248,7 @@ class RunRecord:
     def refuse_nan(self) -> None:
         """NaN is one of those values that are equal where they are one object."""
         self.refuse(
+            "number-nan-key",
             "looks up NaN, or compares what holds it",
             "two of them are equal to a container if they are one object, which depends on how Python came by them.",
             "Ask math.isnan().",
@@ -259,6 +264,7 @@ class RunRecord:
     def deep(self) -> None:
         """A number has come of a long row of operations."""
         self.refuse(
+            "number-too-long",
             f"computes a number by more than {DEEP} operations of Python, each on the result of the one before",
             "so long an expression cannot be computed anew at each call.",
             "Compute it with torch, by sum(), or outside of the step.",

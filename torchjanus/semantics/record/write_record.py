@@ -170,6 +170,7 @@ class WriteRecord(ScalarRecord):
     def refuse_call_writes(self) -> None:
         """What recursive calls write is seen in the same step."""
         self.refuse(
+            "recursion-reads-writes",
             "what recursive calls write to objects is used in the same step",
             "calls are run many at a time, in another order, and their writes are made at the end.",
             "Return it from the call.",

@@ -59,7 +59,10 @@ class Arguments:
         if isinstance(value, type):
             return value
         self.recording.refuse(
-            f"{name} takes a {type(value).__name__}", "its contents are not part of the graph.", "Pass a tensor."
+            "argument-contents",
+            f"{name} takes a {type(value).__name__}",
+            "its contents are not part of the graph.",
+            "Pass a tensor.",
         )
         return None
 

@@ -84,7 +84,9 @@ class Context:
         if name.startswith("__"):
             raise AttributeError(name)
         value = getattr(self._real, name)
-        self._recording.refuse(f"reads ctx.{name}", "only the common parts of a Function's context are watched.", "")
+        self._recording.refuse(
+            "function-context", f"reads ctx.{name}", "only the common parts of a Function's context are watched.", ""
+        )
         return value
 
 
@@ -164,7 +166,9 @@ class BackwardCode:
         results = _tensors(result)
         refs = [framework.known(part) for part in context.returned]
         if None in refs:
-            self.recording.refuse("a Function returns a tensor of unknown access path", "it cannot be made again.", "")
+            self.recording.refuse(
+                "function-result", "a Function returns a tensor of unknown access path", "it cannot be made again.", ""
+            )
         marked = (context.to_save, context.dirty, context.undifferentiable)
         parts = (tuple(refs), *(tuple(self._ref(tensor) for tensor in tensors) for tensors in marked))
         outs = tuple(framework.known(part) or self.recording.new_tensor(part) for part in results)
@@ -231,7 +235,9 @@ class BackwardCode:
         if self.over:
             return run()
         if threading.get_ident() != self._thread:
-            self.recording.refuse("autograd calls the step's code in a thread of its own", "it is not watched.", "")
+            self.recording.refuse(
+                "backward-thread", "autograd calls the step's code in a thread of its own", "it is not watched.", ""
+            )
             return run()
         place = self.recording.place
         with self.framework.resumed():
@@ -267,7 +273,10 @@ class BackwardCode:
 
     def _raised(self) -> None:
         self.recording.refuse(
-            "code that autograd calls raises an exception", "how far autograd has come by then is not known.", ""
+            "backward-raises",
+            "code that autograd calls raises an exception",
+            "how far autograd has come by then is not known.",
+            "",
         )
 
     # -- hooks ----------------------------------------------------------------------------------------------------
@@ -276,6 +285,7 @@ class BackwardCode:
         """``tensor.register_hook(hook)`` in the step. ``called``: when (see ``Hook``)."""
         if self.recording.owner(tensor) is not None:
             self.recording.refuse(
+                "hook-outside",
                 "a hook is registered on a tensor that was there before the call",
                 "it would stay there after it.",
                 "Register it before the step.",
@@ -300,7 +310,7 @@ class BackwardCode:
         hang together with the operations made; what it holds with their arguments."""
         if name != "next_functions" and not callable(getattr(type(function), name, None)):
             what = f"reads the attribute '{name}' of autograd's {type(function).__name__}"
-            self.recording.refuse(what, _NOT_THERE, "Keep it beside the tensor.")
+            self.recording.refuse("autograd-node", what, _NOT_THERE, "Keep it beside the tensor.")
 
     def ask_function(self, function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A method of one of autograd's functions is called."""
@@ -312,7 +322,9 @@ class BackwardCode:
             current = tensor is not None and tensor.grad_fn is function  # and has not been changed in place
         if tensor is None or not current or method not in _AROUND or len(args) != 1 or kwargs:
             what = f"calls {method}() of autograd's {type(function).__name__}"
-            self.recording.refuse(what, _NOT_THERE, "Use hooks on tensors, on modules, or on tensor.grad_fn itself.")
+            self.recording.refuse(
+                "autograd-node", what, _NOT_THERE, "Use hooks on tensors, on modules, or on tensor.grad_fn itself."
+            )
             return call(*args, **kwargs)
         number, (hook,) = self._number(), args
         self.keep(hook)
@@ -352,11 +364,15 @@ class BackwardCode:
         leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
             self.recording.refuse(
-                "a tensor leaves the step with a hook on it", "a graph's tensors have none.", "Return tensor.detach()."
+                "hook-leaves",
+                "a tensor leaves the step with a hook on it",
+                "a graph's tensors have none.",
+                "Return tensor.detach().",
             )
         trace = self.recording.trace
         if any(_has_gradient(trace.tensors[number]) for number in leaving if number not in trace.access_paths):
             self.recording.refuse(
+                "gradient-leaves",
                 "a new tensor leaves the step with its gradient",
                 "a graph gives tensors, and no gradients along with them.",
                 "Return tensor.detach(), and its gradient beside it.",

@@ -42,6 +42,7 @@ class Checkpoints:
         recording = self.recording
         if options.get("use_reentrant") is not False or options.keys() & {"context_fn", "debug"}:
             recording.refuse(
+                "checkpoint-form",
                 "checkpoint() with use_reentrant or context_fn",
                 "only its plain form is known to compute what the function itself does.",
                 "Pass use_reentrant=False, and neither context_fn nor debug.",
@@ -99,7 +100,10 @@ class Checkpoints:
 
     def _refuse(self, why: str, what: str) -> None:
         self.recording.refuse(
-            f"checkpoint() of a function with effects ({what})", f"{why}.", "Do that outside of the function."
+            "checkpoint-effects",
+            f"checkpoint() of a function with effects ({what})",
+            f"{why}.",
+            "Do that outside of the function.",
         )
 
 

@@ -280,6 +280,7 @@ class Picks:
     def _refuse(self, places: Sequence[Place | None]) -> None:
         hold_numbers(places)
         self._recording.refuse(
+            "index-view",
             "a part of a tensor, picked by a tensor, is used when one of the two has been changed in place",
             "a graph looks the part up, and has a copy.",
             "Use the part before the change, or clone it.",

@@ -44,7 +44,9 @@ class Fetching:
             self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
             return value
         if not is_one_of(type(value), (int, float)):
-            self.recording.refuse(f"item() gives a {type(value).__name__}", "only int and float are carried on.", "")
+            self.recording.refuse(
+                "number-of-tensor", f"item() gives a {type(value).__name__}", "only int and float are carried on.", ""
+            )
             return value
         kind = type(value) if kind is None else kind
         return self._fetched(value, Fetch(ref.number, self.recording.ops, kind, place=self.recording.place))
@@ -68,7 +70,10 @@ class Fetching:
             index = next(counter)
             if not is_one_of(type(part), (int, float)):
                 self.recording.refuse(
-                    f"tolist() gives {type(part).__name__}s", "only int and float are carried on.", ""
+                    "number-of-tensor",
+                    f"tolist() gives {type(part).__name__}s",
+                    "only int and float are carried on.",
+                    "",
                 )
             return self._fetched(part, Fetch(ref.number, after, type(part), index, place=place))
 

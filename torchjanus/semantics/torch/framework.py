@@ -99,6 +99,7 @@ class FrameworkRecorder(TorchFunctionMode):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._given[-1]:
                 if self.recording.number(leaf) is not None:
                     self.recording.refuse(
+                        "native-uses-tensor",
                         "native code works with a tensor of the step that it was not given",
                         "what it does with it is not watched.",
                         "Pass the tensor to it.",
@@ -119,7 +120,7 @@ class FrameworkRecorder(TorchFunctionMode):
         if self._paused:
             return self._really(func, *args, **kwargs)
         if is_operator(func) and (unfit := unfit_operator(func)) is not None:
-            self.recording.refuse(f"calls the operator {operator_name(func)}", *unfit)
+            self.recording.refuse("custom-operator", f"calls the operator {operator_name(func)}", *unfit)
             return self._really(func, *bare(args), **bare(kwargs))
         kwargs = named(func, kwargs)
         func = accessor(func)
@@ -169,7 +170,10 @@ class FrameworkRecorder(TorchFunctionMode):
                 return self.code.function_of(args[0], function)
         if short.startswith("_fused_"):
             self.recording.refuse(
-                f"{name} inside the step", "torch cannot make it functional.", "Leave fused=True out: graphs fuse."
+                "fused-operator",
+                f"{name} inside the step",
+                "torch cannot make it functional.",
+                "Leave fused=True out: graphs fuse.",
             )
         if short in ("numpy", "__array__") and self.hand_out is not None:
             return self.hand_out(func, args, kwargs)
@@ -184,7 +188,7 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._copies.deepcopy(*args, **kwargs)
         if short in REFUSED:
             why, remedy = REFUSED[short]
-            self.recording.refuse(f"{name} inside the step", why, remedy)
+            self.recording.refuse("tensor-internals", f"{name} inside the step", why, remedy)
             return self._really(func, *bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
             self._put_elsewhere(bare_args[0], bare_args[1])
@@ -217,7 +221,7 @@ class FrameworkRecorder(TorchFunctionMode):
         hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
         if hindrance:
             what = f"'x.data = y' replaces a tensor's storage, and {hindrance}"
-            self.recording.refuse(what, "a graph cannot hold that back.", "Use x.copy_(y).")
+            self.recording.refuse("data-assignment", what, "a graph cannot hold that back.", "Use x.copy_(y).")
         else:
             self.recording.replaced.about_to(tensor, other, self.recording.owner(tensor) is not None)
 
@@ -255,7 +259,9 @@ class FrameworkRecorder(TorchFunctionMode):
         if name.rpartition(".")[2] in BACKWARD:
             hindered = hindrance()
             if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
-                recording.refuse(f"backward() under {hindered}", "a graph does not obey it.", "Switch it off.")
+                recording.refuse(
+                    "torch-mode", f"backward() under {hindered}", "a graph does not obey it.", "Switch it off."
+                )
             self.gradients.flow()
             if name.rpartition(".")[2] == "backward":
                 self.gradients.read_all()
@@ -274,6 +280,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 lying.append(lying_of(leaf))
             elif leaf is not None and not _harmless(leaf):
                 recording.refuse(
+                    "number-of-tensor",
                     f"{name} returns a {type(leaf).__name__}",
                     "it is computed from tensors and the program goes on with it in Python.",
                     "Keep it a tensor.",
@@ -367,6 +374,7 @@ class FrameworkRecorder(TorchFunctionMode):
         access_path = self.recording.owner(tensor)
         if access_path is None:
             self.recording.refuse(
+                "tensor-unknown-access path",
                 f"{name or 'the step'} uses a tensor of unknown access path",
                 "it was reached through code that is not watched (a C extension, a cache, a default argument).",
                 "Pass it as an argument or read it from an attribute.",
@@ -430,6 +438,7 @@ class FrameworkRecorder(TorchFunctionMode):
         """A tensor's text is asked for: by someone who has noted it, or by code that is not watched."""
         if id(args[0]) not in self._shown:
             self.recording.refuse(
+                "text-unwatched",
                 "a tensor is turned into text inside the step",
                 "that is done by code which is not watched, so it cannot be done again when the graph has run.",
                 "Print tensor.item(), or return the tensor and print it after.",

@@ -53,6 +53,7 @@ class Gradients:
         """Autograd computes gradients."""
         for access_path in self._hooked[:1]:
             self.recording.refuse(
+                "hook-on-node",
                 f"a hook is registered on the node of autograd that adds to the gradient of {access_path}",
                 "a graph has no such nodes.",
                 "Register it on the tensor (register_hook, register_post_accumulate_grad_hook).",

@@ -34,7 +34,7 @@ class TensorCopies:
             hindrance = self._hindrance(tensor, memo)
         if hindrance:
             what = f"copy.deepcopy() of a tensor that {hindrance}"
-            self.recording.refuse(what, "a graph makes clones only.", "Use clone().")
+            self.recording.refuse("tensor-deepcopy", what, "a graph makes clones only.", "Use clone().")
             return self._really(tensor, memo)
         plain = self.recorded_as(tensor.detach, torch.Tensor.detach, (tensor,))
         made = self.recorded_as(lambda: self._really(tensor, memo), torch.Tensor.clone, (plain,))

@@ -235,6 +235,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             self.recording.made_classes.append(made)
         if (called := unwatched_code(made)) is not None:
             self.recording.refuse(
+                "class-creation-hook",
                 f"makes the class {made.__name__}, whereby {called} is called",
                 "native code calls it in the midst of its own work: what it does is not watched.",
                 "Make the class outside of the step.",
@@ -247,6 +248,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             return functools.partial(self._warn, at, owner)
         if fn is not inspect.currentframe:
             self.recording.refuse(
+                "frame-inspection",
                 f"calls {getattr(fn, '__name__', fn)}()",
                 "it looks at variables behind the back of the watch.",
                 "Name the variables instead.",
@@ -270,12 +272,16 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
         if options or (stacklevel > 1 and caller is None):
             # Who calls the step, and from where, may be another one next time.
-            self.recording.refuse("warns in its caller's name", "the caller is not there at commit.", "")
+            self.recording.refuse(
+                "caller-of-log", "warns in its caller's name", "the caller is not there at commit.", ""
+            )
             warnings.warn(message, category, stacklevel + 1, source, **options)
             return
         if warnings_shown() != self.step.warnings:
             what = "warns under filters that the step has set"
-            self.recording.refuse(what, "at commit they are no longer in force.", "Set them before the step.")
+            self.recording.refuse(
+                "warning-filters", what, "at commit they are no longer in force.", "Set them before the step."
+            )
         file, line = at.file, at.line
         if caller is not None:
             owner, file, line = caller.f_globals, caller.f_code.co_filename, caller.f_lineno
@@ -438,7 +444,7 @@ def _watched(
     given = tuple(recording.found(AccessPath.arg(i, names[i]), value) for i, value in enumerate(args))
     named = {name: recording.found(AccessPath.kwarg(name), value) for name, value in kwargs.items()}
     if hindered := hindrance():
-        recording.refuse(f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
+        recording.refuse("torch-mode", f"the step runs under {hindered}", "a graph does not obey it.", "Switch it off.")
     listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
     try:
         with using(watch), watch.framework:
@@ -450,9 +456,12 @@ def _watched(
         ON_HASH.reset(listening)
         ON_DEPTH.reset(deep)
     if ambient_modes() != before or default_device() != device:
-        recording.refuse("the call leaves a torch mode changed", "a graph restores the modes it found.", "")
+        recording.refuse(
+            "mode-left-changed", "the call leaves a torch mode changed", "a graph restores the modes it found.", ""
+        )
     if any(cached for _, _, cached in before.autocast) and watch.framework.gradients.changed:
         recording.refuse(
+            "autocast-cache",
             "changes a parameter under an autocast that was entered before the call",
             "torch goes on using the parameter as it was cast first until autocast is left.",
             "Enter autocast inside the step.",
@@ -486,4 +495,4 @@ def _watched(
 
 def _failed(recording: Recording, when: str, error: Exception) -> None:
     what = f"torchjanus itself failed {when}: {type(error).__name__}: {error}"
-    recording.refuse(what, "no graph is made of this call.", "Please report this.")
+    recording.refuse("internal-fault", what, "no graph is made of this call.", "Please report this.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.graph.ir.loop_matching import Rolled, Unfit
 from torchjanus.graph.ir.program import Program, Slot
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
@@ -78,7 +78,9 @@ def roll_marked(program: Program) -> Program:
         return program
     except Unfit:
         what = "the iterations of a loop whose trip count changes are not all alike"
-        raise Refused(Refusal(place, what, "Each trip count has an entry of its own.", _REMEDY)) from None
+        raise refused(
+            "loop-iterations-differ", what, "Each trip count has an entry of its own.", _REMEDY, place
+        ) from None
 
 
 def place_of_loop(program: Program) -> Place:

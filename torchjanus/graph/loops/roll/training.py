@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.ir.loop_matching import Unfit, call_name, is_training
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.ir.repetition import Segment, leaves_of, marked
@@ -136,8 +136,8 @@ def put_gradient(tensor: torch.Tensor, gradient: torch.Tensor, added: bool) -> N
 
 
 def _refused(what: str) -> Refused:
-    return Refused(
-        Refusal(NOWHERE, f"an iteration of the loop {what}", "It cannot be compiled once for all iterations.", "")
+    return refused(
+        "loop-training", f"an iteration of the loop {what}", "It cannot be compiled once for all iterations."
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.ir.loop_matching import Rolled, Unfit, call_name
 from torchjanus.graph.ir.program import Assertion, Node, Program, Ref
 from torchjanus.graph.ir.repetition import leaves_of
@@ -53,7 +53,7 @@ def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """For each iteration the row of the one before; for the first ``start``. Raises Refused."""
     if start.size() != rows.size()[1:] or start.dtype != rows.dtype or start.device != rows.device:
         what = "what the first iteration takes for the row of the one before is of another kind"
-        raise Refused(Refusal(NOWHERE, what, "Iterations are compiled for one.", "Begin with one like the rows."))
+        raise refused("loop-first-iteration", what, "Iterations are compiled for one.", "Begin with one like the rows.")
     return torch.cat([start.unsqueeze(0), rows[:-1]])
 
 

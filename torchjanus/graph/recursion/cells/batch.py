@@ -16,7 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.core.errors import NOWHERE, JanusError, Refusal, Refused
+from torchjanus.core.errors import JanusError, Refusal, Refused
 from torchjanus.graph.aten import clean_up, functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet
@@ -24,7 +24,7 @@ from torchjanus.graph.ir.program import Input
 from torchjanus.graph.recursion.variants.plan import Cell, Recursion
 from torchjanus.graph.tracing.ambient import Ambient
 
-__all__ = ["COUNT", "Batched", "Like", "batched", "outputs_of", "refused"]
+__all__ = ["COUNT", "Batched", "Like", "batched", "outputs_of", "refused_cell"]
 
 aten = torch.ops.aten
 
@@ -76,9 +76,11 @@ def outputs_of(
         return _Trace(cell, recursion, shared, active, _COUNTS[0]).outputs()
 
 
-def refused(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refused:
+def refused_cell(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refused:
     """A cell cannot be run for many calls at once."""
-    return Refused(Refusal(NOWHERE, f"{cell.name} {what}", why or "It cannot be run for many calls at once.", remedy))
+    return Refused(
+        Refusal("recursion-body", f"{cell.name} {what}", why or "It cannot be run for many calls at once.", remedy)
+    )
 
 
 class _Reworded(torch.overrides.TorchFunctionMode):
@@ -150,7 +152,7 @@ class _Trace:
         expected = [self.recursion.buffers[index] for index in self.cell.gives]
         if kinds != [((self.count, *one.shape), one.dtype) for one in expected]:
             spoken = ", ".join(f"{dtype}{list(size[1:])}" for size, dtype in kinds)
-            raise refused(self.cell, f"gives {spoken or 'nothing'}: not what other calls give there")
+            raise refused_cell(self.cell, f"gives {spoken or 'nothing'}: not what other calls give there")
         return outs
 
     def run(self) -> None:
@@ -191,7 +193,7 @@ class _Trace:
         except Exception as error:
             raise self._failed(error) from error
         if mutated or restored:
-            raise refused(self.cell, "changes a tensor in place that was there before the call")
+            raise refused_cell(self.cell, "changes a tensor in place that was there before the call")
         if any(clean_up.is_random(node) for node in self.graph.graph.nodes):
             raise self._random()
         names = [f"shared_{index}" for index in range(len(shared))] + [f"given_{index}" for index in range(len(given))]
@@ -202,23 +204,23 @@ class _Trace:
 
     def _random(self) -> Refused:
         what = "draws random numbers"
-        return refused(self.cell, what, "Many calls at once would draw them in another order than one by one.")
+        return refused_cell(self.cell, what, "Many calls at once would draw them in another order than one by one.")
 
     def _failed(self, error: Exception) -> Refused:
         text = str(error)
         if "random" in text:
             return self._random()
         if "in-place" in text or "output with shape" in text:
-            return refused(self.cell, "changes in place a tensor that is the same for all calls")
+            return refused_cell(self.cell, "changes in place a tensor that is the same for all calls")
         if (
             ".item()" in text
             or "dynamic shape" in text
             or "data-dependent" in text
             or "DataDependent" in type(error).__name__
         ):
-            return refused(self.cell, "needs the contents of a tensor as a number, or as a size")
+            return refused_cell(self.cell, "needs the contents of a tensor as a number, or as a size")
         line = text.strip().partition("\n")[0][:200]
-        return refused(self.cell, f"cannot be mapped over calls ({type(error).__name__}: {line})")
+        return refused_cell(self.cell, f"cannot be mapped over calls ({type(error).__name__}: {line})")
 
 
 class _Union:
@@ -254,7 +256,7 @@ class _Union:
         return Batched(one.graph, len(one.cell.gives), tuple(one.tangents), tuple(one.taken), tuple(one.wanted), likes)
 
     def _differ(self) -> Refused:
-        return refused(self.one.cell, "computes something else for other numbers of calls")
+        return refused_cell(self.one.cell, "computes something else for other numbers of calls")
 
     def _general(self, value: Any, counterpart: Any, same: dict[torch.fx.Node, torch.fx.Node]) -> Any:
         if isinstance(value, torch.fx.Node):

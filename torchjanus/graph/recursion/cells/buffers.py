@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion, Total
 from torchjanus.graph.recursion.variants.reads import is_read, result_key
@@ -111,11 +111,17 @@ def assemble(
     }
     if len(examples) > MAX_CELLS:
         what = f"{len(examples)} bodies would have to be made for calls of {variants[0].name}"
-        raise Refused(Refusal(variants[0].place, what, "Nodes differ too much.", "Let nodes be of fewer kinds."))
+        raise refused(
+            "recursion-too-many-variants",
+            what,
+            "Nodes differ too much.",
+            "Let nodes be of fewer kinds.",
+            variants[0].place,
+        )
     access_paths = {access_path.token: access_path for _, part in examples for _, access_path in part.shared}
     for token, access_path in access_paths.items():
         if token not in shared:
-            raise Refused(Refusal(NOWHERE, f"the step does not hold {access_path}", "Recursive calls use it.", ""))
+            raise refused("recursion-unseen", f"the step does not hold {access_path}", "Recursive calls use it.")
     order = list(access_paths)
     classes = _classes(variants, cell_of, total_of)
     numbers: dict[Any, int] = {}
@@ -203,7 +209,13 @@ def _refuse_read_back(variants: Sequence[Variant]) -> None:
     for name, variant in written.items():
         if is_read(name, read):
             what = f"calls of {variant.name} write what calls read"
-            raise Refused(Refusal(variant.place, what, "They are run many at a time, in another order.", "Return it."))
+            raise refused(
+                "recursion-reads-writes",
+                what,
+                "They are run many at a time, in another order.",
+                "Return it.",
+                variant.place,
+            )
 
 
 def _buffer_of(
@@ -279,7 +291,7 @@ def _row(variants: Sequence[Variant], key: Any) -> torch.Tensor:
                     value: torch.Tensor = event.value
                     grad = value.is_floating_point()
                     return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)
-    raise Refused(Refusal(NOWHERE, "a recursive call is given a tensor that none was seen to use", "", ""))
+    raise refused("recursion-unseen", "a recursive call is given a tensor that none was seen to use")
 
 
 def _column(variant: Variant, kind: str, number: int) -> Column:
@@ -289,7 +301,12 @@ def _column(variant: Variant, kind: str, number: int) -> Column:
         example = variant.plan.program.inputs[number].example
         if example.requires_grad:
             what = f"nodes hold a tensor that requires gradients ({variant.plan.access_paths[number]})"
-            raise Refused(Refusal(variant.place, what, "Only shared tensors and those passed on have gradients.", ""))
+            raise refused(
+                "recursion-node-parameter",
+                what,
+                "Only shared tensors and those passed on have gradients.",
+                place=variant.place,
+            )
         return Column(tuple(example.size()), example.dtype)
     return Column((), torch.float64 if variant.number_at(number)[0] is float else torch.int64)
 
@@ -322,20 +339,20 @@ def _rows(
                 rows += [_blank(c.shape, c.dtype, torch.device("cpu"), False) for c in columns]
                 try:
                     made = function(fakes, rows)
-                except Refused as refused:
-                    if refused.refusal.place is not NOWHERE:
+                except Refused as error:
+                    if error.refusal.place is not NOWHERE:
                         raise
-                    raise Refused(replace(refused.refusal, place=part.place or variant.place)) from refused
+                    raise Refused(replace(error.refusal, place=part.place or variant.place)) from error
                 except Exception as error:
                     what = f"{variant.name} cannot be computed for many calls at a time"
                     why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-                    raise Refused(Refusal(variant.place, what, why, "")) from error
+                    raise refused("recursion-body", what, why, place=variant.place) from error
                 for number, value in zip(given, made, strict=True):
                     changed = _settle(known, number, value, variant) or changed
             for total, place in zip(totals, places, strict=True):
                 changed = _added_up(known, total, place) or changed
     if len(known) < count:
-        raise Refused(Refusal(NOWHERE, "a recursion has no end that was seen", "Nothing returns.", ""))
+        raise refused("recursion-unseen", "a recursion has no end that was seen", "Nothing returns.")
     return tuple(known[number] for number in range(count))
 
 
@@ -361,7 +378,9 @@ def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, variant:
         if (before.shape, before.dtype, before.device) != (made.shape, made.dtype, made.device):
             what = f"recursive calls pass on tensors of sizes {list(before.shape)} and {list(made.shape)}"
             place = NOWHERE if variant is None else variant.place
-            raise Refused(Refusal(place, what, "Many are one tensor, a row each.", "Let them be of one size."))
+            raise refused(
+                "recursion-sizes", what, "Many are one tensor, a row each.", "Let them be of one size.", place
+            )
         made = replace(made, differentiable=before.differentiable or made.differentiable)
     known[number] = made
     return made != before

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import Refusal, Refused
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.loop_op import Given, describe
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
@@ -138,7 +138,7 @@ def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:
 
 def _of_other_sizes(now: tuple[int, ...], before: tuple[int, ...]) -> Refusal:
     what = f"recursive calls use tensors of sizes {list(before)} and {list(now)}"
-    return Refusal(NOWHERE, what, "A graph of all calls is made for one size.", "Let them be of one size.")
+    return Refusal("recursion-sizes", what, "A graph of all calls is made for one size.", "Let them be of one size.")
 
 
 class _Calls(torch.autograd.Function):

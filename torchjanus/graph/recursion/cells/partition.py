@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.core.errors import NOWHERE, Refusal, Refused
+from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import new_key
 from torchjanus.graph.recursion.cells.batch import batched, outputs_of
 from torchjanus.graph.recursion.cells.split import CellParts, cut
@@ -95,8 +95,8 @@ def partition_of(
     """Both directions, where ``shared`` and ``seeds`` say what requires gradients. Raises Refused."""
     everything = [*(tensor.device for tensor in recursion.shared), *(buffer.device for buffer in recursion.buffers)]
     if any(device.type != "cpu" for device in everything):
-        raise Refused(
-            Refusal(NOWHERE, "a recursion works on another device than the processor", "That has not been tried.", "")
+        raise refused(
+            "recursion-device", "a recursion works on another device than the processor", "That has not been tried."
         )
     active = _active(recursion, shared, seeds, traced)
     cells = [traced.parts(cell, recursion, shared, active) for cell in recursion.cells]
@@ -126,7 +126,7 @@ def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool],
                     continue
                 if not recursion.buffers[index].differentiable:
                     what = f"{cell.name} gives gradients to a value that had none when it was watched"
-                    raise Refused(Refusal(NOWHERE, what, "They would be lost.", ""))
+                    raise refused("recursion-unseen", what, "They would be lost.")
                 active[index] = changed = True
         for total in recursion.totals:
             flows = total.grad and (active[total.items] or (total.start is not None and active[total.start]))

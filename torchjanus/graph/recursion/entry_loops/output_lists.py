@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.ir.program import Node
 from torchjanus.graph.loops.rewrites.lists import takes_all
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
@@ -96,7 +96,9 @@ def _lists(trace: Trace) -> Iterator[_List]:
 
 def _refused(place: Place, what: str) -> Refused:
     why = "It is one tensor, of as many rows as there are."
-    return Refused(Refusal(place, f"the step {what}", why, "Stack the list, or add it up; or return what is used."))
+    return refused(
+        "recursion-list-used", f"the step {what}", why, "Stack the list, or add it up; or return what is used.", place
+    )
 
 
 class _Grown(Rewriting):

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.recursion.cells.buffers import Assembled, Uneven, assemble
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
 from torchjanus.graph.recursion.grouping.variants import VariantTable
@@ -64,7 +64,7 @@ class Calls:
                 variants = variant_table.reached([self.callee], self.world)
                 if not tables_in(variants).issuperset(self.tables):
                     what = f"{self.events[0].name} does something else with a tensor of which it has only picked rows"
-                    raise Refused(Refusal(self.events[0].place, what, "", ""))
+                    raise refused("recursion-list-gradients", what, place=self.events[0].place)
                 deciding = next((variant for variant in variants if variant.sides), None)
                 if deciding is not None and self._exact(variant_table):
                     name = deciding.name
@@ -72,11 +72,13 @@ class Calls:
                         f"a tensor decides which variant {name} goes, and some of its results are detached or not used"
                     )
                     why = "Which parameters have a gradient is not known beforehand."
-                    raise Refused(Refusal(deciding.place, what, why, "Choose with torch.where()."))
+                    raise refused("recursion-list-gradients", what, why, "Choose with torch.where().", deciding.place)
                 appends = set().union(*(variant.trace.appends for variant in variants))
                 if self.leaving and len(appends) > len({place for place, _ in appends}):
                     what = "a list leaves the step in which some elements have gradients and others have none"
-                    raise Refused(Refusal(self.events[0].place, what, "Rows of one tensor are alike.", ""))
+                    raise refused(
+                        "recursion-list-gradients", what, "Rows of one tensor are alike.", place=self.events[0].place
+                    )
                 several = any(isinstance(event, InvokedEach) for event in self.events)
                 return assemble(
                     variants, self.shared, self.passed, self.results, lists, several, self.reached(variant_table)
@@ -89,7 +91,7 @@ class Calls:
         known = {place for event in self.events for place, (one, _) in enumerate(event.grown) if one == number}
         if len(known) > 1:
             what = "the lists to which recursive calls append change places"
-            raise Refused(Refusal(self.events[0].place, what, "", "Pass them in one order."))
+            raise refused("recursion-list-shared", what, "", "Pass them in one order.", self.events[0].place)
         return known.pop()
 
     def walker(self, assembled: Assembled, variant_table: VariantTable, needs: dict[Any, Any]) -> Walker:

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import Refusal, Refused
+from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.generalize.generalize import Generalised
 from torchjanus.graph.ir.program import Assertion, Node, Ref
 from torchjanus.graph.loops.rewrites.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
@@ -237,7 +237,13 @@ class _Grouping:
                 changed = {memory[ref.number] for ref in taken_by(event)}
                 if changed & picked:
                     what = "the step changes a tensor in place of which recursive calls pick rows by their own numbers"
-                    raise Refused(Refusal(event.place, what, "The host picks them before the step.", "Pass on a copy."))
+                    raise refused(
+                        "recursion-table-changed",
+                        what,
+                        "The host picks them before the step.",
+                        "Pass on a copy.",
+                        event.place,
+                    )
 
 
 def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable) -> None:
@@ -245,7 +251,13 @@ def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable)
     for event in events:
         if not isinstance(event, InvokedEach) and variant_table.shows_always(event):
             what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
-            raise Refused(Refusal(event.place, what, "What calls return lies in rows of one tensor.", "Return a copy."))
+            raise refused(
+                "recursion-result-outside",
+                what,
+                "What calls return lies in rows of one tensor.",
+                "Return a copy.",
+                event.place,
+            )
 
 
 def _refuse_read_later(writing: CallGroup, other: CallGroup) -> None:
@@ -256,12 +268,16 @@ def _refuse_read_later(writing: CallGroup, other: CallGroup) -> None:
     for write in writing.assembled.writes:
         if is_read(write.name, names):
             what = f"calls of {writing.calls.events[0].name} write what other calls read"
-            raise Refused(Refusal(write.event.place, what, "Writes are made at the end.", "Return it."))
+            raise refused(
+                "recursion-reads-writes", what, "Writes are made at the end.", "Return it.", write.event.place
+            )
 
 
 def _refused(group: Group, what: str, why: str) -> Refused:
     event = group[0][1]
-    return Refused(Refusal(event.place, f"calls of {event.name} write to objects, and {what}", why, "Return it."))
+    return refused(
+        "recursion-writes", f"calls of {event.name} write to objects, and {what}", why, "Return it.", event.place
+    )
 
 
 def _list_of(plan: Generalised, node: Node) -> int:

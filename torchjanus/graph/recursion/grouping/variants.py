@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.errors import Place, Refusal, Refused
+from torchjanus.core.errors import Place, refused
 from torchjanus.graph.recursion.cells.buffers import Uneven
 from torchjanus.graph.recursion.cells.partition import TracedCells
 from torchjanus.graph.recursion.variants.facts import distinguished, part_by_tensor
@@ -101,7 +101,13 @@ class VariantTable:
             if known is None:
                 if sum(map(len, self._known.values())) >= MAX_VARIANTS:
                     what = f"{MAX_VARIANTS} ways through {event.name} have been seen, and there are more"
-                    raise Refused(Refusal(event.place, what, "Each is followed for itself.", "Let nodes differ less."))
+                    raise refused(
+                        "recursion-too-many-variants",
+                        what,
+                        "Each is followed for itself.",
+                        "Let nodes differ less.",
+                        event.place,
+                    )
                 self._refuse_lengths(event)
                 known = self._learn(event)
                 alike.append(known)
@@ -160,7 +166,7 @@ class VariantTable:
                 why = (
                     "Calls are followed before any is computed, and what these variants do cannot be computed for all."
                 )
-                raise Refused(Refusal(asked.place, what, why, "Choose with torch.where()."))
+                raise refused("recursion-branch", what, why, "Choose with torch.where().", asked.place)
 
     def _refuse_lengths(self, event: Invoked) -> None:
         """A list of all that is below a node has another length at each of them, and an object that holds those of the
@@ -174,7 +180,7 @@ class VariantTable:
             if len(depths) <= MAX_LENGTHS:
                 return
         remedy = "Pass a list along, and append to it."
-        raise Refused(Refusal(event.place, what, "What calls return has to be alike.", remedy))
+        raise refused("recursion-list-lengths", what, "What calls return has to be alike.", remedy, event.place)
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
         """The ways that these calls, and those within, take."""

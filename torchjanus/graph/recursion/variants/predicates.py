@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.errors import Place, refused
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.recursion.variants.nodes import gives_back
 from torchjanus.trace.actions import Invoked, Op
@@ -61,7 +61,7 @@ def selected(taken: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> tor
         what = (
             f"the variants on which a tensor decides give tensors of sizes {list(one.size())} and {list(other.size())}"
         )
-        raise Refused(Refusal(NOWHERE, what, "Many are one tensor, a row each.", "Let them be alike."))
+        raise refused("recursion-branch", what, "Many are one tensor, a row each.", "Let them be alike.")
     return torch.where(taken, one, other)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.errors import Place, Refusal, Refused
+from torchjanus.core.errors import Place, Refused, refused
 from torchjanus.graph.generalize.generalize import Generalised, generalise
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.recursion.variants.counts import counted
@@ -156,7 +156,7 @@ class Variant:
             raise self._refused("it runs under autocast or in inference mode", self.place)
 
     def _refused(self, why: str, place: Place) -> Refused:
-        return Refused(Refusal(place, f"calls of {self.name} cannot be run many at a time", f"{why}.", ""))
+        return refused("recursion-body", f"calls of {self.name} cannot be run many at a time", f"{why}.", place=place)
 
     def _written(self) -> Iterator[Write]:
         calls, program = 0, self.plan.program

@@ -34,5 +34,10 @@ class PassedOnWatch(WatchBase):
         if not self.recording.is_stand_in(value):
             return False
         what = f"the step {what} a tensor that a recursive call returned and did not make"
-        self.recording.refuse(what, "another call may return another one.", "Return tensors that the call makes.")
+        self.recording.refuse(
+            "recursion-result-identity",
+            what,
+            "another call may return another one.",
+            "Return tensors that the call makes.",
+        )
         return True

@@ -101,7 +101,11 @@ class RecursionWatch(GivenWatch):
         shared = {"shared": tuple(map(TensorRef, step.shared)), "own": tuple(call.own.values())} if step is self else {}
         if made is None:
             why = "calls are run many at a time, and objects hold only what the call that makes them has computed."
-            self._refuse("a recursive call returns something else than tensors, numbers and new objects of them", why)
+            self._refuse(
+                "a recursive call returns something else than tensors, numbers and new objects of them",
+                why,
+                reason="recursion-result",
+            )
         self.recursions.made.setdefault(call.callee, made)
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
@@ -161,8 +165,8 @@ class RecursionWatch(GivenWatch):
                 step.recording.tallies.set_in_call(place, value)
                 self._refuse(f"a recursive call sets the variable '{place.name}' of the step", "")
 
-    def _refuse(self, what: str, why: str, place: Place | None = None) -> None:
-        self.recording.refuse(what, why or "calls are run many at a time.", _REMEDY, place)
+    def _refuse(self, what: str, why: str, place: Place | None = None, reason: str = "recursion-effects") -> None:
+        self.recording.refuse(reason, what, why or "calls are run many at a time.", _REMEDY, place)
 
     def _take_tallies(self) -> None:
         """See what the call has made by now of what calls add to, or count."""

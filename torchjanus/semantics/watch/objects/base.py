@@ -148,6 +148,7 @@ class WatchBase(Protocols):
     def _unknown_container(self, obj: Any, what: str, act: Callable[[], Any]) -> Any:
         if not isinstance(obj, str | bytes | range | torch.Size):
             self.recording.refuse(
+                "container-unwatched",
                 f"{what} of a {type(obj).__name__} that was there before the call",
                 "what it holds is not watched.",
                 "Read it into a tensor, list or dict before the step.",

@@ -143,6 +143,7 @@ class ClassWatch(WatchBase):
                 made, refused = self.recording.made_classes, self.recording.trace.refusals
                 if (made or refused) and _may_change(kind):  # what the class knows is asked for no more, as a rule
                     self.recording.refuse(
+                        "subclass-hook",
                         f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
                         "the step makes classes: how often it is asked a graph does not repeat.",
                         "Make the classes outside of the step.",

@@ -64,6 +64,7 @@ class ErrorRecorder(FrameworkRecorder):
             self.recording.trace.failures += 1
         if not self._explained(error, func, args, kwargs):
             self.recording.refuse(
+                "operation-raises",
                 f"{call_name(func)} raises {type(error).__name__}",
                 "whether it does may depend on the contents of tensors.",
                 "Test the contents beforehand.",

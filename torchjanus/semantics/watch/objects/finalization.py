@@ -126,7 +126,10 @@ class Settlement:
         name = named.__qualname__.rpartition("<locals>.")[2]
         what = "function " if isinstance(value, types.FunctionType) else "class " if isinstance(value, type) else ""
         self.recording.refuse(
-            f"a new {what}{name} leaves the step", why, "Return or store tensors, numbers and containers of them."
+            "new-object-leaves",
+            f"a new {what}{name} leaves the step",
+            why,
+            "Return or store tensors, numbers and containers of them.",
         )
 
     def _tensor(self, value: torch.Tensor) -> Recipe:
@@ -138,12 +141,18 @@ class Settlement:
             return TensorAt(TensorRef(number), self._extern.after)
         if number is None:
             self.recording.refuse(
-                "a tensor leaves the step that no watched operation made", "its access path is unknown.", "Clone it."
+                "tensor-unknown-access path",
+                "a tensor leaves the step that no watched operation made",
+                "its access path is unknown.",
+                "Clone it.",
             )
             return Constant(None)
         if type(value) is not torch.Tensor:
             self.recording.refuse(
-                f"a new {type(value).__name__} leaves the step", "only plain tensors can be made by a graph.", ""
+                "new-object-leaves",
+                f"a new {type(value).__name__} leaves the step",
+                "only plain tensors can be made by a graph.",
+                "",
             )
         return TensorOf(TensorRef(number))
 

@@ -148,6 +148,7 @@ class _ForeignContext:
         self._watch.at(self._at)
         if error is not None:
             self._watch.recording.refuse(
+                "native-with-block",
                 f"an error goes through 'with' of a {type(self._manager).__name__}",
                 "whether native code lets it pass is not part of a graph.",
                 "",

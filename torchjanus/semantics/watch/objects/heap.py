@@ -101,7 +101,9 @@ class HeapWatch(ClassWatch):
     def _load_tensor_attr(self, tensor: torch.Tensor, name: str) -> Any:
         namespace, access_path = vars(tensor), self.recording.owner(tensor)
         if name == "__dict__" or (name in namespace and access_path is None):
-            self.recording.refuse(f"reads the Python attribute '{name}' of a tensor", "it is not watched.", "")
+            self.recording.refuse(
+                "tensor-attribute", f"reads the Python attribute '{name}' of a tensor", "it is not watched.", ""
+            )
         elif access_path is not None and class_lookup(type(tensor), name)[1] is None:
             base = self._dict_of(access_path, namespace)
             if name in namespace:
@@ -181,6 +183,7 @@ class HeapWatch(ClassWatch):
 
     def _refuse_attribute(self, obj: Any, name: str) -> None:
         self.recording.refuse(
+            "attribute-unwatched",
             f"reads the attribute '{name}' of a {type(obj).__qualname__}",
             "its class keeps it where it cannot be watched.",
             "Read it before the step and pass it in.",
@@ -217,7 +220,9 @@ class HeapWatch(ClassWatch):
         if isinstance(obj, torch.Tensor):
             descriptor, owner = class_lookup(type(obj), name)
             if owner is None or not hasattr(type(descriptor), "__set__"):
-                self.recording.refuse(f"sets the Python attribute '{name}' of a tensor", "it is not watched.", "")
+                self.recording.refuse(
+                    "tensor-attribute", f"sets the Python attribute '{name}' of a tensor", "it is not watched.", ""
+                )
             setattr(obj, name, plain(value))
             return
         access_path = self.access_path_of(obj)
@@ -227,6 +232,7 @@ class HeapWatch(ClassWatch):
             return
         if (kind := replaces_kind(obj, name, value)) is not None:
             self.recording.refuse(
+                "class-replaced",
                 f"replaces the {kind} of a {type(obj).__qualname__} that was there before the call",
                 "what was assumed of it is not asked again.",
                 "Do it outside of the step, or make another object.",
@@ -255,7 +261,9 @@ class HeapWatch(ClassWatch):
         if isinstance(obj, torch.Tensor):
             super().drop_attr(at, obj, name)
             if name != "grad":
-                self.recording.refuse(f"deletes the attribute '{name}' of a tensor", "it is not watched.", "")
+                self.recording.refuse(
+                    "tensor-attribute", f"deletes the attribute '{name}' of a tensor", "it is not watched.", ""
+                )
             return
         access_path = self.access_path_of(obj)
         if access_path is None:
@@ -355,6 +363,7 @@ class HeapWatch(ClassWatch):
             self.recording.has_written(cell, name) or self.recording.has_found(access_path)
         ):
             self.recording.refuse(
+                "variable-deleted",
                 f"deletes the variable '{name}' of an enclosing function unseen",
                 "whether it is there is known only where it is read or written before.",
                 "Set it to None.",

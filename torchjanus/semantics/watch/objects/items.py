@@ -170,7 +170,10 @@ class ItemWatch(HeapWatch):
                 shadow.store(key, value)
             return
         recording.refuse(
-            f"assigns to an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
+            "container-unwatched",
+            f"assigns to an item of a {type(obj).__name__}",
+            "this container's writes cannot be held back.",
+            "",
         )
         obj[key] = recording.bare(value)
 
@@ -196,7 +199,10 @@ class ItemWatch(HeapWatch):
             return
         if access_path is not None:
             recording.refuse(
-                f"deletes an item of a {type(obj).__name__}", "this container's writes cannot be held back.", ""
+                "container-unwatched",
+                f"deletes an item of a {type(obj).__name__}",
+                "this container's writes cannot be held back.",
+                "",
             )
         if not isinstance(obj, dict | list | collections.deque):
             del obj[key]

@@ -160,6 +160,7 @@ class ValueWatch(WatchBase):
                 recording.hold(Apply(function, (first, limit)), True)
             return True
         recording.refuse(
+            "number-identity",
             "compares two equal numbers or texts by identity",
             "whether they are one object depends on how Python came by them.",
             "Compare them with ==.",

@@ -1,0 +1,58 @@
+"""Reason codes: the table is complete, every code is in use, and every decision against speculation names one."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchjanus.cli.reasons import page
+from torchjanus.core.reasons import reasons
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "torchjanus"
+# What takes a code as its first argument.
+DECIDING = {"Refusal", "refuse", "refused"}
+# The same names with another meaning: the command line's own errors, and what hands on a refusal made before.
+OTHERS = {"cli/__init__.py", "runtime/calls.py", "runtime/learning/learning.py", "runtime/cutting.py"}
+
+
+def trees() -> Iterator[tuple[str, ast.Module]]:
+    for path in sorted(SOURCE.rglob("*.py")):
+        yield path.relative_to(SOURCE).as_posix(), ast.parse(path.read_text())
+
+
+def test_every_decision_names_a_code_of_the_table() -> None:
+    seen = 0
+    for where, tree in trees():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+            if name not in DECIDING or not call.args or (where in OTHERS and name == "refuse"):
+                continue
+            code = call.args[0]
+            if where in OTHERS and not isinstance(code, ast.Constant):
+                continue
+            if isinstance(code, ast.Name) and code.id == "reason":
+                continue  # handed on
+            seen += 1
+            assert isinstance(code, ast.Constant), f"{where}:{call.lineno}"
+            assert code.value in reasons(), f"{where}:{call.lineno}"
+    assert seen > 200
+
+
+def test_every_code_is_in_use() -> None:
+    written = {node.value for _, tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    assert reasons().keys() - written == set()
+
+
+def test_the_page_is_the_table() -> None:
+    assert (ROOT / "docs" / "reasons.md").read_text() == page() + "\n"
+
+
+@pytest.mark.parametrize("code", reasons())
+def test_an_entry_is_whole(code: str) -> None:
+    reason = reasons()[code]
+    assert all(text.strip().endswith((".", "`")) for text in (reason.title, reason.meaning, reason.remedy))
+    assert code == code.lower() and code.isascii()
