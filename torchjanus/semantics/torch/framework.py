@@ -374,7 +374,7 @@ class FrameworkRecorder(TorchFunctionMode):
         access_path = self.recording.owner(tensor)
         if access_path is None:
             self.recording.refuse(
-                "tensor-unknown-access path",
+                "tensor-unknown-origin",
                 f"{name or 'the step'} uses a tensor of unknown access path",
                 "it was reached through code that is not watched (a C extension, a cache, a default argument).",
                 "Pass it as an argument or read it from an attribute.",

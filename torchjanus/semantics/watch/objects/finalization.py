@@ -141,7 +141,7 @@ class Settlement:
             return TensorAt(TensorRef(number), self._extern.after)
         if number is None:
             self.recording.refuse(
-                "tensor-unknown-access path",
+                "tensor-unknown-origin",
                 "a tensor leaves the step that no watched operation made",
                 "its access path is unknown.",
                 "Clone it.",
