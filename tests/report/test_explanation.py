@@ -65,7 +65,8 @@ def test_a_refusal_shows_the_line_and_the_remedy() -> None:
     text = report(step).splitlines()
     at = text.index("  refused:")
     assert text[at + 1 : at + 3] == [
-        "    F:1  Tensor.data_ptr inside the step: the address of a tensor in a graph means nothing. [tensor-internals]",
+        "    F:1  Tensor.data_ptr inside the step: "
+        "the address of a tensor in a graph means nothing. [tensor-internals]",
         "        return x.data_ptr()",
     ]
     assert text[2].startswith("  runs imperatively: F:1: Tensor.data_ptr inside the step")
