@@ -48,7 +48,7 @@ class Program:
                 self.pace.rest -= 1
                 python = True
             elif self.speculated >= self.pace.due:
-                python = self.pace.iteration(self.speculated, self.engines, lambda kind=kind: kind)  # type: ignore[misc]
+                python = self.pace.trial(self.speculated, self.engines, lambda kind=kind: kind)  # type: ignore[misc]
             timed = self.pace.measuring
             self.speculated += not python
             if timed:
@@ -179,7 +179,7 @@ def test_nothing_is_measured_where_an_executor_was_asked_for() -> None:
 def test_calls_that_no_graph_makes_end_the_measure() -> None:
     measure = Pace(lambda kind, text: None, measures=True, busy=bool)
     engines: Any = [Engine()]
-    assert measure.iteration(pace.FIRST, engines) is False
+    assert measure.trial(pace.FIRST, engines) is False
     for _ in range(pace.UNTIMED):
         measure.untimed(pace.FIRST)
     assert not measure.measuring and measure.due > pace.FIRST

@@ -733,7 +733,7 @@ def test_an_entry_whose_assertions_keep_failing_is_given_up() -> None:
         assert fast(-torch.ones(2)).equal(-torch.ones(2))
     counts = fast.statistics()
     assert counts.violated == 6
-    assert "a tensor decides which variant the program goes" in str(torchjanus.explain(fast))
+    assert "a tensor decides which path is taken" in str(torchjanus.explain(fast))
     assert fast(torch.ones(2)).equal(torch.full((2,), 2.0))
 
 

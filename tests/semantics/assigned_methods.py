@@ -262,7 +262,7 @@ METHODS: list[tuple[str, Callable[..., Any], str]] = [
     ("__complex__", _complex, "return complex(o).real"),
     ("__index__", _number, "return [5] * 20 and list(range(20))[o]"),
     ("__index__", _number, "return len(hex(o)) + operator.index(o)"),
-    ("__iteration__", _number, "return round(o)"),
+    ("__round__", _number, "return round(o)"),
     ("__trunc__", _number, "return math.trunc(o)"),
     ("__floor__", _number, "return math.floor(o)"),
     ("__ceil__", _number, "return math.ceil(o)"),

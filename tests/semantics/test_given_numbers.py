@@ -188,7 +188,7 @@ def test_the_call_of_a_number_on_another_way_is_another_call():
 
 def test_a_generator_made_in_the_step_is_put_back_itself():
     def step(x, t):
-        return x * random.Random(0).switches(range(t.item() + 1), k=2)[0]
+        return x * random.Random(0).choices(range(t.item() + 1), k=2)[0]
 
     assert asked_in_turns(torchjanus.speculate(step, executor="replay"), FEW) == asked_in_turns(step, FEW)
 

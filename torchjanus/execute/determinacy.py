@@ -2,7 +2,7 @@
 
 Replay is run again on the call's own inputs, changed in their last bits. What varies under replay alone as much as it
 disagreed (the gradient of a bias in front of a BatchNorm is nothing but rounding, and Adam blows it up to full size) is
-no disagreement. The first change is of the size of rounding. The next are as large as what fifty layers iteration, and
+no disagreement. The first change is of the size of rounding. The next are as large as what fifty layers round, and
 then come some in between, for a jump that only few changes bring about: one of many activations next to zero that comes
 out on the other side of a ReLU takes a step of a thousandth in the gradients (ResNet50 was seen to be turned down for
 such a step). Whatever explains most comes first, as it does not matter which question does.

@@ -207,7 +207,7 @@ class Semantics:
     # ---- truth and operators ----
 
     def branch(self, at: Site, value: Any) -> bool:
-        """The truth of a value that decides which variant the program goes; ``at.kind`` says in which construct."""
+        """The truth of a value that decides which path the program takes; ``at.kind`` says in which construct."""
         return bool(value)
 
     def not_(self, at: Site, value: Any) -> bool:

@@ -74,7 +74,7 @@ class Pace:
         self._wait = AGAIN
         self._calls = 0  # by Python, since that won
 
-    def iteration(
+    def trial(
         self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: None
     ) -> bool | None:
         """Who makes this call: Python (True), or a graph (False; None where nobody wants to know its time). ``kind``

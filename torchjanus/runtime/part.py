@@ -106,7 +106,7 @@ class Part:
             return self._by_graph(args, kwargs)
         engines = [engine for route in routes for engine in route.engines]
         kind = functools.partial(routes.dispatch.foresee, args, kwargs)
-        python, speculated = pace.iteration(counts.speculated, engines, kind), counts.speculated
+        python, speculated = pace.trial(counts.speculated, engines, kind), counts.speculated
         if not pace.measuring:
             return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
         started = _now()

@@ -42,7 +42,7 @@ class Counted:
     def __index__(self):
         return self.n
 
-    def __iteration__(self, digits=None):
+    def __round__(self, digits=None):
         return self.n
 
     def __abs__(self):
@@ -253,7 +253,7 @@ def by_repetition(o):
     return len([0] * int(o)) < EDGE
 
 
-def by_iteration(o):
+def by_round(o):
     return round(o) < EDGE
 
 
@@ -632,7 +632,7 @@ def by_str_join(o):
     return "".join([str(o)]) < f"{EDGE:03d}"
 
 
-def by_iteration_digits(o):
+def by_round_digits(o):
     return round(float(o) + 0.01, 1) < EDGE
 
 

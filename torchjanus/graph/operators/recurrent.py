@@ -16,7 +16,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from torchjanus.graph.operators.loop_op import TAGS, define
 
-__all__ = ["autograd_within", "gru", "is_packed", "packed", "rnn_relu", "rnn_tanh"]
+__all__ = ["autograd_within", "gru", "is_packed", "lstm", "packed", "rnn_relu", "rnn_tanh"]
 
 _LSTM = "lstm"
 _KINDS: dict[str, Callable[..., Any]] = {
@@ -54,6 +54,13 @@ def packed(kind: str, *args: Any) -> Any:
     return (data, *(torch.stack(rows) for rows in last))
 
 
+def lstm(*args: Any) -> Any:
+    """What ``torch.lstm`` does where no gradients are recorded: its kernel rounds otherwise where they are, and a graph
+    runs with them recorded."""
+    projected = not is_packed(args) and args[1][0].size(2) != args[1][1].size(2)
+    return torch.lstm(*args) if torch.is_grad_enabled() or projected else _layers(_LSTM, *args)
+
+
 def gru(*args: Any) -> Any:
     """What ``torch.gru`` does, with a sequence whose length may be symbolic."""
     return _layers("gru", *args)
@@ -82,23 +89,25 @@ def _layers(kind: str, *args: Any) -> Any:
         return _KINDS[kind](*args)
     x = x.transpose(0, 1) if batch_first else x
     directions, each = 1 + bidirectional, 4 if biases else 2
-    states = hidden.unbind(0)
-    last: list[torch.Tensor] = []
+    states = hidden if kind == _LSTM else (hidden,)
+    last: list[list[torch.Tensor]] = [[] for _ in states]
     for layer in range(count):
         first = layer * directions
         own = weights[first * each : (first + directions) * each]
-        x, *ends = _layer(kind, biases, directions, x, *states[first : first + directions], *own)
-        last += ends
+        begin = [row for state in states for row in state.unbind(0)[first : first + directions]]
+        x, *ends = _layer(kind, biases, directions, x, *begin, *own)
+        for place, rows in enumerate(last):
+            rows += ends[place * directions : (place + 1) * directions]
         if dropout and train and layer < count - 1:
             x = torch.dropout(x, dropout, True)
-    return (x.transpose(0, 1) if batch_first else x), torch.stack(last)
+    return (x.transpose(0, 1) if batch_first else x), *(torch.stack(rows) for rows in last)
 
 
 def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """One layer in one or both directions: what it gives, and its last states."""
     if not torch.is_grad_enabled():
         # ``needs_input_grad`` tells what requires gradients, whether or not they are recorded; and eager's kernels
-        # iteration otherwise where they are.
+        # round otherwise where they are.
         given = tuple(one.detach() for one in given)
     made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
     return made

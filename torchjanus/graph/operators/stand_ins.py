@@ -16,7 +16,7 @@ from torchjanus.graph.ir.program import Node, Slot
 from torchjanus.graph.operators import packed_rows
 from torchjanus.graph.operators.ctc import ctc_loss
 from torchjanus.graph.operators.linspace import linspace
-from torchjanus.graph.operators.recurrent import gru, is_packed, packed, rnn_relu, rnn_tanh
+from torchjanus.graph.operators.recurrent import gru, is_packed, lstm, packed, rnn_relu, rnn_tanh
 from torchjanus.trace import functions
 
 __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "stand_in", "tensor_given"]
@@ -35,7 +35,7 @@ def of_layers(func: Any) -> bool:
 
 
 def rounding(node: Node) -> Any:
-    """What is called for an operation: where it iterations numbers of the host to the kind of a tensor, one by which
+    """What is called for an operation: where it rounds numbers of the host to the kind of a tensor, one by which
     that can be followed."""
     made = _ROUNDING.get(node.func) if isinstance(node.func, _NATIVE) else None
     if made is None:
@@ -221,6 +221,8 @@ def _lstm(*args: Any) -> Any:
     """What ``torch.lstm`` does where oneDNN computes its layers: C++ asks for the numbers of sizes on its way there."""
     if is_packed(args):
         return packed("lstm", *args)
+    if not torch.is_grad_enabled():
+        return lstm(*args)
     x, state, weights, biases, layers, dropout, train, bidirectional, batch_first = (*args, *(None,) * 9)[:9]
     plain = isinstance(weights, list | tuple) and biases and state[0].size(2) == state[1].size(2)
     if not (plain and torch._C._get_mkldnn_enabled() and x.dtype == torch.float32 and x.device.type == "cpu"):
@@ -302,7 +304,7 @@ def _pad_sequence(
 
 
 def _lstm_layers(*args: Any) -> Any:
-    return packed("lstm", *args) if is_packed(args) else torch.lstm(*args)
+    return packed("lstm", *args) if is_packed(args) else lstm(*args)
 
 
 def _gru_layers(*args: Any) -> Any:

@@ -31,6 +31,7 @@ from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program,
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
 from torchjanus.graph.operators import data_sizes, stand_ins
 from torchjanus.graph.operators.dynamic_index import Picks
+from torchjanus.graph.operators.spectral import as_eager
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
@@ -277,8 +278,13 @@ class _Run:
                 if name == "unbind":
                     self._count_rows(node, *args, **kwargs)
                 # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
-                with enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext():
+                opened = enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext()
+                given = _versions(kwargs.get("out"))
+                with opened, as_eager(name, lambda: _tensors_in((args, kwargs))):
                     result = func(*args, **kwargs)
+                if given and given == _versions(kwargs["out"]):
+                    what = f"{name} does not write to what it is given as out= when it is traced"
+                    raise Refused(Refusal(node.place, what, "A graph would lose it.", "Copy its result instead."))
         except JanusError:
             raise
         except Exception as error:
@@ -413,3 +419,12 @@ class _Run:
             if tensor.requires_grad != entry.requires_grad:
                 flips.append((index, tensor.requires_grad))
         return tuple(flips)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    return [part for part in pytree.tree_leaves(value) if isinstance(part, torch.Tensor)]
+
+
+def _versions(out: Any) -> list[int]:
+    """How often each of these tensors has been changed in place, as far as torch counts that."""
+    return [one._version for one in _tensors_in(out) if not one.is_inference()]

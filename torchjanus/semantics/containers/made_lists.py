@@ -64,14 +64,14 @@ def _iteration_of(iterations: LoopInstance, position: int) -> int:
     return bisect.bisect_right(iterations.starts, position) - 1
 
 
-def _more(loop_record: Sequence[int], count: int) -> int | None:
+def _more(indices: Sequence[int], count: int) -> int | None:
     """How many more elements there are than iterations, if they are one of each, but for a few of the first or last:
     first to last or last to first, and nothing between them."""
-    first = next((at for at, iteration in enumerate(loop_record) if iteration >= 0), len(loop_record))
-    inside = [iteration for iteration in loop_record if iteration >= 0]
-    if len(inside) < KEPT or any(iteration < 0 for iteration in loop_record[first : first + len(inside)]):
+    first = next((at for at, iteration in enumerate(indices) if iteration >= 0), len(indices))
+    inside = [iteration for iteration in indices if iteration >= 0]
+    if len(inside) < KEPT or any(iteration < 0 for iteration in indices[first : first + len(inside)]):
         return None
     step = 1 if inside[1] > inside[0] else -1
     if inside != list(range(inside[0], inside[0] + step * len(inside), step)) or count - len(inside) > MISSING:
         return None
-    return len(loop_record) - count
+    return len(indices) - count

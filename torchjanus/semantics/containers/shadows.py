@@ -233,7 +233,7 @@ class SequenceShadow:
         self.items, self.grown, self.tail, self.emptied = [], -self.before, 0, True
         self._record("clear")
 
-    def iteration(self, method: str, *args: Any) -> None:
+    def reorder(self, method: str, *args: Any) -> None:
         """``reverse`` or ``rotate``: what comes of them is told by the elements' places."""
         if self._computed:
             self.hold_length()

@@ -286,10 +286,10 @@ class ContainerMethods(NativeValues):
             case "clear", ():
                 return True, shadow.clear()
             case "reverse", ():
-                return True, shadow.iteration(name)
+                return True, shadow.reorder(name)
             case "rotate", _:
                 shadow.hold_length()
-                return True, shadow.iteration(name, *(self._index(a) for a in args))
+                return True, shadow.reorder(name, *(self._index(a) for a in args))
             case "sort", ():
                 values = list(self.iterable(owner))
                 shadow.arrange(values, self.order(values, **kwargs))

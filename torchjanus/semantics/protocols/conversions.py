@@ -49,7 +49,7 @@ _BY_INDEX = (
 )
 # Functions of one object that has a special method for just this.
 _WHOLE = {
-    round: "__iteration__",
+    round: "__round__",
     math.floor: "__floor__",
     math.ceil: "__ceil__",
     math.trunc: "__trunc__",

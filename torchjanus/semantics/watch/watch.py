@@ -51,7 +51,7 @@ from torchjanus.semantics.watch.loops.columns import ColumnWatch
 from torchjanus.semantics.watch.loops.comprehensions import MakingWatch
 from torchjanus.semantics.watch.loops.if_regions import RegionWatch
 from torchjanus.semantics.watch.objects.errors import ErrorWatch
-from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.semantics.watch.objects.finalization import ARGS, Settlement
 from torchjanus.semantics.watch.objects.indices import IndexWatch
 from torchjanus.semantics.watch.objects.looking import looking
 from torchjanus.semantics.watch.objects.made_classes import unwatched_code
@@ -380,9 +380,10 @@ def _settle_after(error: BaseException, recording: Recording, code: BackwardCode
     try:
         settlement.settle(None)
         for one in _linked(error):
-            given = settlement.bare(one.args)
-            if given is not one.args:
-                one.args = given
+            given = ARGS.__get__(one)
+            bare = settlement.bare(given)
+            if bare is not given:
+                ARGS.__set__(one, bare)
             for name, value in vars(one).items():
                 vars(one)[name] = settlement.bare(value)
         code.leave(settlement.bare)

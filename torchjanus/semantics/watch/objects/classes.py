@@ -140,13 +140,12 @@ class ClassWatch(WatchBase):
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
         if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
             if not (self._stays(kind) and self._stays(tp)):
-                made, refused = self.recording.made_classes, self.recording.trace.refusals
-                if (made or refused) and _may_change(kind):  # what the class knows is asked for no more, as a rule
+                if _may_change(kind):  # a guard would ask it once more
                     self.recording.refuse(
                         "subclass-hook",
                         f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
-                        "the step makes classes: how often it is asked a graph does not repeat.",
-                        "Make the classes outside of the step.",
+                        "how often a graph or its guards ask it is not how often eager does.",
+                        "Let the hook only read, or ask for the class outside of the step.",
                     )
                     return
                 asked = _kinds.known.get(id(kind)) or _kinds.put(kind, _is_of(weakref.ref(kind)))

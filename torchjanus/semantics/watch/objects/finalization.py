@@ -28,7 +28,9 @@ from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Re
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Described, Traced, plain
 
-__all__ = ["Settlement"]
+__all__ = ["ARGS", "Settlement"]
+
+ARGS: Any = vars(BaseException)["args"]  # reads and writes it without methods of the error's class
 
 
 class Settlement:
@@ -275,4 +277,7 @@ class Settlement:
                 held = (self.bare(value.func), self.bare(value.args), self.bare(value.keywords))
                 value.__setstate__((*held, vars(value)))  # type: ignore[attr-defined]
             case _ if isinstance(value, BaseException):
-                value.args = self.bare(value.args)
+                given = ARGS.__get__(value)
+                bare = self.bare(given)
+                if bare is not given:  # not by ``__setattr__``, which may be the program's
+                    ARGS.__set__(value, bare)

@@ -1,0 +1,45 @@
+"""Functions of singular values and eigenvalues, traced as eager computes them.
+
+Where nothing is differentiated, ATen computes these values without the vectors; on fake tensors it computes the vectors,
+too (``_may_require_fw_or_bw_grad`` takes every tensor subclass for one that may be differentiated). LAPACK's routines for
+the two differ in their last bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+__all__ = ["as_eager"]
+
+_NAMES = frozenset("svdvals eigvalsh eigvals cond matrix_rank matrix_norm norm nuclear_norm".split())
+_NAMES |= {f"linalg_{name}" for name in _NAMES}
+_aten = torch.ops.aten
+
+
+class _ValuesOnly(TorchDispatchMode):
+    """Decompositions without vectors: their places in what these return hold empty tensors."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is _aten._linalg_svd.default:
+            return func(args[0], False, False, **kwargs)
+        if func is _aten._linalg_eigh.default:
+            return func(args[0], *(args[1:2] or ("L",)), False)
+        if func is _aten.linalg_eig.default:
+            values = _aten._linalg_eigvals.default(args[0])
+            return values, values
+        return func(*args, **kwargs)
+
+
+def as_eager(name: str, tensors: Callable[[], Iterable[torch.Tensor]]) -> contextlib.AbstractContextManager[Any]:
+    """The mode in which a function of this name is traced, given these tensors."""
+    if name not in _NAMES or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors())):
+        return contextlib.nullcontext()
+    return _ValuesOnly()
