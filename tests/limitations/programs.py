@@ -141,8 +141,8 @@ def key_that_counts():
     return Program(step, inputs())
 
 
-@program(refused="asks hook_for_classes_of_the_step.<locals>.Kind for its kinds")
-def hook_for_classes_of_the_step():
+@program(refused="asks hook_that_counts.<locals>.Kind for its kinds")
+def hook_that_counts():
     class Kind(abc.ABC):
         asked = 0
 
@@ -152,10 +152,7 @@ def hook_for_classes_of_the_step():
             return NotImplemented
 
     def step(x):
-        class Made(Kind):
-            factor = 2
-
-        return x * Made.factor + isinstance(Made(), dict) + isinstance(3, Kind)
+        return x + isinstance(3, Kind)
 
     return Program(step, inputs())
 
@@ -1195,3 +1192,32 @@ def product_written_by_columns():
         return total.sum()
 
     return Program(step, inputs(CALLS, 3))
+
+
+@program(refused="does not write to what it is given as out= when it is traced")
+def write_that_tracing_loses():
+    rank = torch.zeros((), dtype=torch.int64)
+
+    def step(x):
+        return x.sum() + torch.linalg.matrix_rank(x[None] * x[:, None], out=rank)
+
+    return Program(step, inputs(CALLS, 3))
+
+
+@program(refused="which is asked for by a __subclasshook__ that may change something")
+def class_of_a_hook_that_counts():
+    class Counted(abc.ABC):
+        asked = 0
+
+        @classmethod
+        def __subclasshook__(cls, other):
+            Counted.asked += 1
+            return NotImplemented
+
+    def step(x):
+        class Kind(Counted):
+            pass
+
+        return x * len(Kind.__mro__)
+
+    return Program(step, inputs())

@@ -650,3 +650,34 @@ def of_a_counter():
         return x * sum(n for _, n in items) + max(items, key=lambda item: item[1])[1]
 
     return Program(step, inputs(), state=held)
+
+
+class Filling(dict):
+    def __missing__(self, key):
+        return 7
+
+
+def _seen_through_a_proxy(make, look, **spec):
+    def made():
+        held = make(a=1)
+        proxy = types.MappingProxyType(held)
+
+        def step(x):
+            return x * look(proxy)
+
+        return Program(step, [(torch.ones(3) * k,) for k in range(CALLS)], before={6: lambda: held.pop("a")})
+
+    return made
+
+
+for _name, _make in {"counter": collections.Counter, "filling": Filling, "user": collections.UserDict}.items():
+    for _how, _look in {
+        "gets": lambda proxy: 2 if proxy.get("a") else 1,
+        "keys": lambda proxy: 1 + len(list(proxy.keys())),
+        "items": lambda proxy: 1 + sum(value for _, value in proxy.items()),
+        "length": lambda proxy: 1 + len(proxy),
+        "membership": lambda proxy: 1 + ("a" in proxy),
+    }.items():
+        _made = _seen_through_a_proxy(_make, _look)
+        _made.__name__ = f"{_how}_of_a_{_name}_behind_a_proxy"
+        globals()[_made.__name__] = program(speculated=0, compiles=9)(_made)

@@ -878,3 +878,48 @@ def many_calls_raise():
         return low.sum()
 
     return Program(step, matrices(20, bad=tuple(range(5, 20, 2))), state=t)
+
+
+class Noted(Exception):
+    last = ""
+
+    def __setattr__(self, name, value):
+        super().__setattr__("last", name)
+
+
+@program()
+def an_error_that_notes_its_attributes_is_returned():
+    def step(x):
+        error = Noted(x.shape[0])
+        error.kind = 1
+        return x * 2, error.last, Noted("made").last
+
+    return Program(step, inputs())
+
+
+@program()
+def an_error_that_notes_its_attributes_is_kept():
+    kept = []
+
+    def step(x):
+        kept[:] = [Noted("made")]
+        return x * 2
+
+    return Program(step, inputs(), state=lambda: [one.last for one in kept])
+
+
+@program(speculated=0)
+def an_error_that_notes_its_attributes_is_raised():
+    raised = []
+
+    def step(x):
+        raise Noted(x.shape[0])
+
+    def caught(x):
+        try:
+            step(x)
+        except Noted as error:
+            raised.append(error.last)
+        return x * 2
+
+    return Program(caught, inputs(), state=raised)

@@ -965,7 +965,7 @@ def instancecheck():
     return _of(step, lambda: M.n)
 
 
-@program(speculated=7, compiles=9)
+@program(refused="by a __subclasshook__ that may change something")
 def subclasshook():
     class A(abc.ABC):
         n = 0

@@ -1,8 +1,8 @@
 """Functions of singular values and eigenvalues, traced as eager computes them.
 
-Where nothing is differentiated, ATen computes these values without the vectors; on fake tensors it computes the vectors,
-too (``_may_require_fw_or_bw_grad`` takes every tensor subclass for one that may be differentiated). LAPACK's routines for
-the two differ in their last bits.
+Where nothing is differentiated, ATen computes these values without the vectors. On fake tensors it computes the
+vectors, too: ``_may_require_fw_or_bw_grad`` takes each tensor subclass for one that may be differentiated. LAPACK's
+routines for the two differ in their last bits.
 """
 
 from __future__ import annotations

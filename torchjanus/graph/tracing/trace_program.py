@@ -284,7 +284,8 @@ class _Run:
                     result = func(*args, **kwargs)
                 if given and given == _versions(kwargs["out"]):
                     what = f"{name} does not write to what it is given as out= when it is traced"
-                    raise Refused(Refusal(node.place, what, "A graph would lose it.", "Copy its result instead."))
+                    remedy = "Copy its result instead."
+                    raise refused("write-unsupported", what, "A graph would lose it.", remedy, node.place)
         except JanusError:
             raise
         except Exception as error:
@@ -298,6 +299,7 @@ class _Run:
             # Composite operations may take another way for fake tensors, which leaves other strides (max_pool1d).
             new = (ref.index not in values for ref in node.outs)
             made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
+        self._part(node, made, values)
         if any(dimension.few for dimension in self.program.dimensions):
             self.made += made
         for ref, tensor in zip(node.outs, made, strict=True):
@@ -320,6 +322,14 @@ class _Run:
             if known is not tensor:
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
                 raise refused("trace-differs", what, "The aliasing of its result is not stable.", place=node.place)
+
+    @staticmethod
+    def _part(node: Node, made: list[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
+        """Some fake kernels give one tensor twice where the real ones give two (``mkldnn_rnn_layer_backward``)."""
+        first: dict[int, int] = {}
+        for place, (ref, tensor) in enumerate(zip(node.outs, made, strict=True)):
+            if first.setdefault(id(tensor), ref.index) != ref.index and ref.index not in values:
+                made[place] = tensor.clone()
 
     def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
         """Sizes stand for themselves by large numbers here: so many rows are not made only to find that their number

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchjanus.core.kinds import is_one_of, isinstance
 
-__all__ = ["ITEMS", "KEYS", "VALUES", "dictionary_behind", "is_view"]
+__all__ = ["ITEMS", "KEYS", "VALUES", "dictionary_behind", "is_view", "shows_other_class"]
 
 KEYS: type = type({}.keys())
 VALUES: type = type({}.values())
@@ -27,12 +27,17 @@ def is_view(value: Any) -> bool:
     return isinstance(value, _VIEWS)
 
 
+def shows_other_class(proxy: Any) -> bool:
+    """Whether a mapping proxy asks methods of a class of the program's or a library's for what it shows."""
+    return not all(is_one_of(type(held), (dict, collections.OrderedDict)) for held in gc.get_referents(proxy))
+
+
 def dictionary_behind(view: Any) -> Any:
     """The dictionary that a view shows; None if it shows anything else, or what a class or a module has of names."""
     held = gc.get_referents(view)
     if len(held) != 1 or not isinstance(held[0], dict):
         return None
     behind = held[0]
-    if type(view) is types.MappingProxyType and not is_one_of(type(behind), (dict, collections.OrderedDict)):
-        return None  # it asks methods of the other class
+    if type(view) is types.MappingProxyType and shows_other_class(view):
+        return None
     return None if any(names <= dict.keys(behind) for names in _OF_MODULES_AND_CLASSES) else behind

@@ -15,6 +15,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.known.framework_calls import METADATA, REFUSED
+from torchjanus.semantics.known.live_views import shows_other_class
 from torchjanus.semantics.native.class_namespaces import refuse_view
 from torchjanus.semantics.native.container_methods import KEYED, SEARCHING, ContainerMethods
 from torchjanus.semantics.native.containers import CONTAINERS
@@ -94,7 +95,7 @@ class NativeMethods(ContainerMethods):
     def seen_by_view(self, proxy: types.MappingProxyType[Any, Any], name: str, result: Any) -> Any:
         """What a view of a dictionary shows of it, which nobody watches."""
         shown = [result] if name in ("get", "__getitem__") else list(proxy.values()) if name in _SHOWING else []
-        if any(map(_may_change, shown)):
+        if shows_other_class(proxy) or any(map(_may_change, shown)):
             refuse_view(self.recording)
         return result
 

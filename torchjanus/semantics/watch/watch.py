@@ -50,6 +50,7 @@ from torchjanus.semantics.watch.calls.recursion import RecursionWatch
 from torchjanus.semantics.watch.loops.columns import ColumnWatch
 from torchjanus.semantics.watch.loops.comprehensions import MakingWatch
 from torchjanus.semantics.watch.loops.if_regions import RegionWatch
+from torchjanus.semantics.watch.objects.classes import hook_may_change
 from torchjanus.semantics.watch.objects.errors import ErrorWatch
 from torchjanus.semantics.watch.objects.finalization import ARGS, Settlement
 from torchjanus.semantics.watch.objects.indices import IndexWatch
@@ -239,6 +240,13 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
                 f"makes the class {made.__name__}, whereby {called} is called",
                 "native code calls it in the midst of its own work: what it does is not watched.",
                 "Make the class outside of the step.",
+            )
+        elif isinstance(made, type) and hook_may_change(made):
+            self.recording.refuse(
+                "subclass-hook",
+                f"makes the class {made.__name__}, which is asked for by a __subclasshook__ that may change something",
+                "how often it is asked depends on which classes are still alive.",
+                "Make the class outside of the step, or let the hook only read.",
             )
         return made
 

@@ -27,7 +27,7 @@ from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.protocols.stand_ins import cached_property, partial_method
 from torchjanus.semantics.watch.objects.base import WatchBase
 
-__all__ = ["ClassWatch", "class_lookup"]
+__all__ = ["ClassWatch", "class_lookup", "hook_may_change"]
 
 # Whether nobody is expected to change a class, and it or one of its bases.
 _libraries: ClassTable[bool] = ClassTable()
@@ -140,7 +140,7 @@ class ClassWatch(WatchBase):
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
         if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
             if not (self._stays(kind) and self._stays(tp)):
-                if _may_change(kind):  # a guard would ask it once more
+                if hook_may_change(kind):  # a guard would ask it once more
                     self.recording.refuse(
                         "subclass-hook",
                         f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
@@ -176,14 +176,14 @@ def _parts_of(raw: Any) -> tuple[str, ...]:
     return ("__func__",) if isinstance(raw, _WRAPPING) else ()
 
 
-def _may_change(kind: type) -> bool:
+def hook_may_change(kind: type) -> bool:
     """Whether code of the program's that may change something is asked for subclasses of an abstract class."""
     for base in mro_of(kind):
         hook = namespace_of(base).get("__subclasshook__")
         if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
             if not _is_library(base) and does_more_than_read([hook.__func__], base):
                 return True
-    return not _is_library(kind) and any(map(_may_change, type.__subclasses__(kind)))
+    return not _is_library(kind) and any(map(hook_may_change, type.__subclasses__(kind)))
 
 
 def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
