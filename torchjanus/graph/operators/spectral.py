@@ -42,4 +42,4 @@ def as_eager(name: str, tensors: Callable[[], Iterable[torch.Tensor]]) -> contex
     """The mode in which a function of this name is traced, given these tensors."""
     if name not in _NAMES or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors())):
         return contextlib.nullcontext()
-    return _ValuesOnly()
+    return _ValuesOnly()  # type: ignore[no-untyped-call]
