@@ -1221,3 +1221,20 @@ def class_of_a_hook_that_counts():
         return x * len(Kind.__mro__)
 
     return Program(step, inputs())
+
+
+@program(refused="makes the class Made, whereby")
+def class_made_with_a_hook():
+    made = []
+
+    class Base:
+        def __init_subclass__(cls):
+            made.append(cls.__name__)
+
+    def step(x):
+        class Made(Base):
+            factor = 2
+
+        return x * Made.factor
+
+    return Program(step, inputs(), state=made)
