@@ -1,4 +1,4 @@
-"""The hooks that rewritten code calls, the semantics that answer them, and which semantics is in force."""
+"""The hooks that rewritten code calls, the semantics that answer them, and the current semantics."""
 
 from __future__ import annotations
 

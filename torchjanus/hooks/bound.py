@@ -1,6 +1,8 @@
-"""What rewritten code calls: a Bound belongs to one function and asks the current semantics, with the site's data.
+"""The object through which the rewritten code of one function calls the hooks of the current semantics.
 
-Outside of any semantics a Bound does what Python does, at once.
+``rewrite`` puts a ``Bound`` into the code of each twin and numbers the sites. Each method here looks up the current
+semantics and passes it the site. Where no semantics is current, it does what Python does. These methods run for every
+construct of a watched program.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ __all__ = ["Bound", "class_keyword", "made_class", "rewritten"]
 
 NATIVE = Semantics()
 
-# Callables that look at the frame they are called from. They are called as they are, from the user's frame.
+# Callables that look at the frame of their caller. They are called natively, from the user's frame.
 FRAME_READERS: tuple[Any, ...] = (
     builtins.breakpoint,
     builtins.eval,
@@ -60,17 +62,21 @@ _bare_frame_readers = frozenset(map(id, (*FRAME_READERS, *BARE_FRAME_READERS)))
 
 
 def made_class(made: Any) -> Any:
-    """A class statement has made this. A semantics may look at it where it is asked to call this."""
+    """Return ``made``, a class that a class statement has made. A semantics may record the class where it is asked to
+    call this function."""
     return made
 
 
 def class_keyword(value: Any) -> Any:
-    """A class statement is about to give this to native code. A semantics may give something else."""
+    """Return ``value``, which a class statement passes to native code. A semantics may pass something else."""
     return value
 
 
 class Bound(Anchor):
-    """The hook object in the code of one function and of what is defined inside of it."""
+    """The hook object in the code of one function and of the functions that are defined inside it.
+
+    A method's ``n`` is the index of the asking site in ``sites``.
+    """
 
     __slots__ = ("cells", "function", "globals", "sites")
 
@@ -125,13 +131,13 @@ class Bound(Anchor):
         return GlobalSlot(CURRENT.get() or NATIVE, self.sites[n], self.globals, name)
 
     def imported(self, n: int, module: str, level: int, name: str, value: Any) -> Any:
-        """``from module import name`` has found the value: where the module has it, that was a read of its variable."""
+        """Record that ``from module import name`` read a variable of the module, and return its value."""
         semantics = CURRENT.get()
         if semantics is None:
             return value
         names = imported_names(module, level, self.globals)
         if names.get(name, MISSING) is not value:
-            return value  # a function of the module has found it
+            return value  # the module's __getattr__ returned it
         return semantics.get_global(self.sites[n], names, name, value)
 
     def get_cell(self, n: int, name: str, value: Any) -> Any:
@@ -161,7 +167,7 @@ class Bound(Anchor):
         return semantics.callee(self.sites[n], fn)
 
     def bare_callee(self, n: int, fn: Any) -> Any:
-        """For a call without arguments."""
+        """Return what a call without arguments calls in the place of ``fn``."""
         semantics = CURRENT.get()
         if semantics is None or fn is super:
             return fn
@@ -191,7 +197,7 @@ class Bound(Anchor):
         return Operand(CURRENT.get() or NATIVE, self.sites[n], value)
 
     def value(self, outcome: Any) -> Any:
-        """The outcome of ``and`` or ``or``: an operand that decided it, or the last operand's value."""
+        """Return the result of ``and`` or ``or``: the operand that decided it, or the value of the last operand."""
         return outcome.value if type(outcome) is Operand else outcome
 
     def not_(self, n: int, value: Any) -> bool:
@@ -266,7 +272,7 @@ class Bound(Anchor):
         return Unpacked(semantics or NATIVE, self.sites, described, value).take()
 
     def fan(self, described: tuple[tuple[Any, ...] | None, ...], value: Any) -> tuple[Any, ...]:
-        """One value for each of several targets."""
+        """Return one value for each of the targets of ``a = (b, c) = value``."""
         semantics = CURRENT.get() or NATIVE
         return tuple(value if each is None else Unpacked(semantics, self.sites, each, value) for each in described)
 
@@ -276,23 +282,24 @@ class Bound(Anchor):
         semantics = CURRENT.get() or NATIVE
         entered: Any = semantics.context(self.sites[n], manager)
         made = Entered(semantics, self.sites, described, entered)
-        return made if made.complete else entered  # else Python's own error, worded by its version
+        return made if made.complete else entered  # Python raises its own error for what is no context manager
 
     def region(self, n: int) -> AbstractContextManager[Any, Any]:
         semantics = CURRENT.get()
         return NOTHING if semantics is None else semantics.region(self.sites[n])
 
     def made_class(self) -> Any:
-        """What is called with a class that a statement has just made, before its decorators are."""
+        """Return the function that rewritten code calls with each class that a statement makes, before the class
+        decorators."""
         return made_class
 
     def class_keyword(self, n: int, value: Any) -> Any:
-        """What a class statement gives to whoever makes the class, which is native code."""
+        """Return what a class statement passes to the native code that makes the class."""
         semantics = CURRENT.get()
         return value if semantics is None else semantics.call(self.sites[n], class_keyword, (value,), {})
 
     def metaclass(self, n: int, value: Any) -> Any:
-        """What a class statement names as the metaclass: where that is a function, it is called like any other."""
+        """Return the metaclass that a class statement names. A function in its place is called as any other callee."""
         semantics = CURRENT.get()
         if semantics is None or type(value) not in (FunctionType, MethodType):
             return value
@@ -335,5 +342,5 @@ class Bound(Anchor):
 
 
 def rewritten(fn: FunctionType) -> FunctionType:
-    """The twin of ``fn`` whose hooks ask the current semantics. Raises SourceUnavailable."""
+    """Return the twin of ``fn`` whose hooks ask the current semantics. Raises SourceUnavailable."""
     return twin(fn, Bound)

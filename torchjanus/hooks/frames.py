@@ -1,4 +1,4 @@
-"""Takes torchjanus's own frames out of the user's tracebacks and stacks. Knows nothing of hooks."""
+"""Removes torchjanus's own frames from the user's tracebacks and stacks. Knows nothing of hooks."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from types import CodeType, FrameType, TracebackType
 __all__ = ["hide_frames", "program_frames"]
 
 OWN = str(Path(__file__).resolve().parents[1]) + "/"
-OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, where the two differ
+OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, which may differ from OWN
 
-GENERATED = "<torchjanus "  # how the names of our generated code begin
+GENERATED = "<torchjanus "  # the prefix of the file names of generated code
 
 
 def hide_frames(exception: BaseException) -> None:
-    """Removes our frames from the exception's traceback, and from those of the exceptions it hangs together with."""
+    """Remove torchjanus's frames from the traceback of an exception, its causes, its contexts and its group members."""
     waiting, seen = [exception], set()
     while waiting:
         one = waiting.pop()
@@ -37,7 +37,8 @@ def _is_own(code: CodeType) -> bool:
 
 
 def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
-    """The frames of the stack as it is now, innermost first, without ours; as far as a frame that runs ``until``."""
+    """Yield the frames of the current stack without torchjanus's, innermost first, until a frame that runs
+    ``until``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not until:
         if not _is_own(frame.f_code):
@@ -46,7 +47,8 @@ def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
 
 
 def without_own(traceback: TracebackType) -> TracebackType | None:
-    """The chain without our frames. Entries that stay are relinked in place, as they may be shared."""
+    """Return the traceback without torchjanus's frames. The remaining entries are relinked in place, since they may be
+    shared."""
     kept: list[TracebackType] = []
     step: TracebackType | None = traceback
     while step is not None:

@@ -1,6 +1,6 @@
-"""How Python looks up special methods: on the class and its bases, past whatever their metaclasses define.
+"""Looks up special methods as Python does: on the class and its bases, never through their metaclass.
 
-Asks classes by the type machinery's own accessors: ``cls.__mro__`` and ``cls.__dict__`` would run a metaclass's
+Classes are read by accessors of the type machinery. ``cls.__mro__`` and ``cls.__dict__`` would run a metaclass's
 ``__getattribute__``, and ``issubclass`` its ``__subclasscheck__``.
 """
 
@@ -37,25 +37,25 @@ _derives: Callable[[type, type], bool] = type.__subclasscheck__
 
 
 def is_python_class(tp: type) -> bool:
-    """Whether it was made by a class statement, or by a C extension that asked for such a one."""
+    """Whether the class is a heap type: made by a class statement, or by a C extension that asked for a heap type."""
     return bool(_flags(tp) & _HEAP_TYPE)
 
 
 def bound_to(obj: Any, found: Any) -> Any:
-    """What ``on_type`` found on the object's class, bound to the object if it is a descriptor."""
+    """Return ``found``, which ``on_type`` found on the object's class, bound to the object if it is a descriptor."""
     bind = on_type(type(found), "__get__")
     return found if bind is MISSING else bind(found, obj, type(obj))
 
 
 def asks_for_attributes(tp: type) -> bool:
-    """Whether code of the program's is run whenever an attribute of an object of this class is read."""
+    """Whether each attribute read of an instance of this class runs code of the program."""
     return type(on_type(tp, "__getattribute__")) is not WrapperDescriptorType
 
 
 def attributes_of(obj: Any) -> Any:
-    """The object's own ``__dict__``, past what the program's ``__getattribute__`` says; None where it has none."""
+    """Return the object's own ``__dict__`` without asking the program's ``__getattribute__``; None if it has none."""
     if issubclass(type(obj), threading.local):
-        return obj.__dict__  # that of this thread
+        return obj.__dict__  # each thread has its own
     try:
         return _attribute(obj, "__dict__")
     except AttributeError:
@@ -63,7 +63,7 @@ def attributes_of(obj: Any) -> Any:
 
 
 def own_dict(obj: Any) -> Any:
-    """``obj.__dict__`` without the program's ``__getattribute__``, if its class has one. Raises AttributeError."""
+    """Return ``obj.__dict__`` without asking the program's ``__getattribute__``. Raises AttributeError."""
     tp = type(obj)
     if asks_for_attributes(tp) and not issubclass(tp, type):
         return object.__getattribute__(obj, "__dict__")
@@ -71,13 +71,13 @@ def own_dict(obj: Any) -> Any:
 
 
 def derives(tp: type, base: type) -> bool:
-    """Whether ``base`` is really among the bases of ``tp``: virtual subclasses do not count."""
+    """Whether ``base`` is among the bases of ``tp``. Virtual subclasses do not count."""
     return _derives(base, tp)
 
 
 def imported_names(module: str, level: int, names: Mapping[str, Any]) -> dict[str, Any]:
-    """The variables of the module that ``from module import`` means where the variables are ``names``; ``level``: the
-    dots in front. Empty where it is not found, or is no module."""
+    """Return the variables of the module that ``from module import`` names, where the importing module's variables are
+    ``names`` and ``level`` is the number of leading dots. Return an empty dictionary if there is no such module."""
     if level:
         spec = names.get("__spec__")
         package = names.get("__package__") or (spec.parent if spec is not None else None)

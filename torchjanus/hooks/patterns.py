@@ -1,8 +1,8 @@
-"""What the patterns of ``match`` look at, under a semantics: a view in the subject's place, whose parts are views, too.
+"""Views of the subject of a ``match`` statement, through which its patterns ask the hooks of a semantics.
 
-CPython matches natively, in its own order: it asks the view for its class, length, items, attributes and equality, and
-the view asks the semantics' hooks, as ``type``, ``len``, ``[]``, ``.`` and ``==`` would. A name that a pattern binds is
-given what the view stands for before anybody reads it (see ``opened``).
+CPython matches natively, in its own order: it asks the view for its class, length, items, attributes and equality. The
+view asks the hooks for ``type``, ``len``, ``[]``, ``.`` and ``==``. The parts of a view are views. ``opened`` replaces
+a view by its value before the program reads a name that a pattern has bound.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from torchjanus.rewrite import Site
 
 __all__ = ["Compared", "opened", "viewed"]
 
-# CPython's type flags by which it knows what sequence patterns and mapping patterns fit.
+# CPython's type flags for values that sequence patterns and mapping patterns match.
 _SEQUENCE, _MAPPING = 1 << 5, 1 << 6
 
 
 class View:
-    """Stands for a value while patterns look at it."""
+    """Represents a value while patterns look at it."""
 
     __slots__ = ("_at", "_semantics", "_value")
     __hash__ = None  # type: ignore[assignment]
@@ -44,7 +44,7 @@ class View:
 
 
 class Compared(View):
-    """What a pattern compares the subject with; that is on the left, and may have no view."""
+    """A value with which a pattern compares the subject. The subject is on the left and need not be a view."""
 
     __slots__ = ()
     __hash__ = None
@@ -55,7 +55,7 @@ class Compared(View):
 
 
 class SequenceView(View, Sequence[Any]):
-    """Of what sequence patterns take apart."""
+    """A view of a value that sequence patterns match."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
@@ -71,13 +71,13 @@ class SequenceView(View, Sequence[Any]):
 
 
 class MappingView(View, Mapping[Any, Any]):
-    """Of what mapping patterns look into."""
+    """A view of a value that mapping patterns match."""
 
     __slots__ = ()
     __hash__ = None  # type: ignore[assignment]
 
     def __getattribute__(self, name: str) -> Any:
-        # The interpreter's own ways to a part, and to the rest of a mapping.
+        # The interpreter reads items, and the rest of a mapping, by these methods.
         return object.__getattribute__(self, name) if name in ("get", "keys") else View.__getattribute__(self, name)
 
     def __len__(self) -> int:
@@ -100,7 +100,7 @@ class MappingView(View, Mapping[Any, Any]):
         return tuple(_semantics(self).star(_at(self), _value(self)))
 
 
-# Past the view's own look-up of attributes.
+# Accessors that avoid the view's own __getattribute__.
 _semantics: Callable[[View], Semantics] = vars(View)["_semantics"].__get__
 _at: Callable[[View], Site] = vars(View)["_at"].__get__
 _value: Callable[[View], Any] = vars(View)["_value"].__get__
@@ -111,7 +111,7 @@ def _length(view: View) -> int:
     semantics, at = _semantics(view), _at(view)
     told: int = semantics.call(at, len, (_value(view),), {})
     count = int(told)
-    if told is not count:  # it carries what a semantics knows of it, and CPython is about to compare it
+    if told is not count:  # a traced number, which CPython is about to compare
         semantics.branch(at, semantics.compare(at, "==", told, count))
     return count
 
@@ -122,7 +122,8 @@ def _part(view: View, key: Any) -> Any:
 
 
 def viewed(semantics: Semantics, at: Site, value: Any) -> Any:
-    """What patterns are to look at in the place of a value: a view, but for what they know by its identity."""
+    """Return a view of a value. None, True and False are returned as they are, since patterns match them by
+    identity."""
     if value is None or value is True or value is False:
         return value
     flags = type(value).__flags__
@@ -131,8 +132,8 @@ def viewed(semantics: Semantics, at: Site, value: Any) -> Any:
 
 
 def opened(value: Any) -> Any:
-    """What a name that a pattern has bound stands for. A list or dictionary that a pattern has just made of views
-    (``*rest``, ``**rest``) is given the values themselves."""
+    """Return the value of a view. In a list or dictionary that a pattern made of views (``*rest``, ``**rest``), replace
+    the views by their values."""
     if _is_view(value):
         return _value(value)
     if type(value) is list:

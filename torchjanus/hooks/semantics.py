@@ -1,7 +1,7 @@
-"""The closed list of hooks, and the base of every semantics. Knows nothing of how rewritten code reaches a hook.
+"""The closed list of hooks, and the base class of every semantics. Knows nothing of how rewritten code reaches a hook.
 
-Each method is one hook; its first argument is the site that asks. What the methods do here is what Python does
-natively, without looking inside of what they call: a semantics overrides the ones it cares about.
+Each method is one hook. Its first argument is the site that asks. The methods here do what Python does natively,
+without looking into what they call. A semantics overrides the hooks that it needs.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ TEXT: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}  # by 
 
 
 def native_unpack(value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
-    """What ``a, b = value`` takes out of the value. A starred target gets its list as one element."""
+    """Return the elements that ``a, b = value`` takes from the value. A starred target is one element, a list."""
     return _unpacker(before, star, after)(value)
 
 
@@ -93,8 +93,8 @@ _unpackers: dict[tuple[int, bool, int], Callable[[Any], tuple[Any, ...]]] = {}
 
 
 def _unpacker(before: int, star: bool, after: int) -> Callable[[Any], tuple[Any, ...]]:
-    # The same instructions as the user's own statement: CPython asks an iterator for one element more than it needs,
-    # and words its errors by the number of targets.
+    # Compiled code has the same instructions as the user's statement: CPython asks an iterator for one element more
+    # than it needs, and words its errors by the number of targets.
     made = _unpackers.get((before, star, after))
     if made is None:
         names = [f"a{number}" for number in range(before + star + after)]
@@ -111,7 +111,7 @@ NOTHING: AbstractContextManager[Any, Any] = nullcontext()
 
 
 class Invocation:
-    """A callee as rewritten code sees it: called natively, it asks the semantics. Passes for the callee in errors."""
+    """A callee that asks the semantics to make the call. It looks like the callee in error messages."""
 
     __slots__ = ("_at", "_fn", "_semantics")
 
@@ -128,14 +128,14 @@ class Invocation:
         return self._fn.__module__
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._fn, name)  # with __module__, what "f() got multiple values for ..." asks for
+        return getattr(self._fn, name)  # read, with __module__, for the text of "f() got multiple values for ..."
 
     def __str__(self) -> str:
         return str(self._fn)
 
 
 class Semantics:
-    """What each construct means. Stateless between calls as far as this class is concerned."""
+    """The meaning of each construct of Python. This class keeps no state between calls."""
 
     # ---- attributes and items ----
 
@@ -180,24 +180,24 @@ class Semantics:
     # ---- calls ----
 
     def callee(self, at: Site, fn: Any) -> Any:
-        """What rewritten code calls, natively and in the user's frame, in the place of ``fn``. Must not raise."""
+        """Return what rewritten code calls in the place of ``fn``, natively and in the user's frame. Must not raise."""
         return Invocation(self, at, fn)
 
     def frame_reader(self, at: Site, owner: dict[str, Any], fn: Any) -> Any:
-        """What is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,
-        ``warnings.warn``). It is called natively, from the user's frame; ``owner`` is the frame's globals."""
+        """Return what is called in the place of a function that looks at its caller's frame (``locals``, ``eval``,
+        ``warnings.warn``). The call is native, from the user's frame. ``owner`` is the frame's globals."""
         return fn
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return fn(*args, **kwargs)
 
     def star(self, at: Site, iterable: Any) -> Iterable[Any]:
-        """``*iterable`` in a call or a display."""
+        """Return what ``*iterable`` unpacks in a call or a display."""
         result: Iterable[Any] = iterable
         return result
 
     def double_star(self, at: Site, mapping: Any) -> Mapping[Any, Any]:
-        """``**mapping`` in a call or a display."""
+        """Return what ``**mapping`` unpacks in a call or a display."""
         result: Mapping[Any, Any] = mapping
         return result
 
@@ -207,7 +207,7 @@ class Semantics:
     # ---- truth and operators ----
 
     def branch(self, at: Site, value: Any) -> bool:
-        """The truth of a value that decides which path the program takes; ``at.kind`` says in which construct."""
+        """Return the truth of a value that decides which path the program takes. ``at.kind`` names the construct."""
         return bool(value)
 
     def not_(self, at: Site, value: Any) -> bool:
@@ -228,62 +228,63 @@ class Semantics:
     # ---- iteration ----
 
     def iterate(self, at: Site, iterable: Any) -> Iterable[Any]:
-        """What the loop is to iterate over, natively."""
+        """Return what the loop iterates over natively."""
         result: Iterable[Any] = iterable
         return result
 
     def delegate(self, at: Site, iterable: Any) -> Any:
-        """What ``yield from`` is to pass on, natively."""
+        """Return what ``yield from`` delegates to natively."""
         return iterable
 
     def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
-        """What the variable of a ``while`` that counts down becomes before it is asked whether it is ``op`` (">", ">="
-        or "!=") the bound."""
+        """Return the value of the induction variable of a ``while`` that counts down, before it is compared with the
+        bound by ``op`` (">", ">=" or "!=")."""
         return value
 
     def hashed(self, at: Site, value: Any) -> Any:
-        """What becomes a key of a dictionary, or an element of a set, that is written out or comprehended."""
+        """Return what becomes a key of a dictionary, or an element of a set, in a display or comprehension."""
         return value
 
     def making(self, at: Site) -> int:
-        """A list, set or dictionary is comprehended from here on. Returns what ``made`` is told."""
+        """A comprehension of a list, set or dictionary begins. Return the ``level`` that ``made`` is given."""
         return -1
 
     def gathered(self, at: Site, value: Any) -> Any:
-        """What becomes an element of it, a key or a value."""
+        """Return what becomes an element, a key or a value of a comprehension."""
         return value
 
     def made(self, at: Site, level: int, container: Any) -> Any:
-        """What has been comprehended."""
+        """Return the container that a comprehension has made."""
         return container
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
-        """``before + star + after`` elements; the starred one is a list."""
+        """Return ``before + star + after`` elements of the value. The starred one is a list."""
         return native_unpack(value, before, star, after)
 
     # ---- blocks and the rest ----
 
     def context(self, at: Site, manager: Any) -> AbstractContextManager[Any, Any]:
-        """What ``with`` is to enter, natively."""
+        """Return what ``with`` enters natively."""
         result: AbstractContextManager[Any, Any] = manager
         return result
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
-        """Entered before an ``if`` statement asks for anything, and left where both of its variants have met again."""
+        """Return a context manager, entered before an ``if`` statement evaluates its condition and left where its arms
+        join."""
         return NOTHING
 
     def raised(self, at: Site, exception: Any) -> Any:
         return exception
 
     def caught(self, at: Site, exception: BaseException) -> None:
-        """A handler or a ``finally`` block of user code begins while ``exception`` is being handled."""
+        """A handler or a ``finally`` block of user code begins while ``exception`` is handled."""
 
     def join(self, at: Site, pieces: tuple[str, ...]) -> str:
-        """The pieces of an f-string, formatted and literal, as one text."""
+        """Return an f-string made of its formatted and literal pieces."""
         return "".join(pieces)
 
     def format(self, at: Site, value: Any, conversion: str, spec: str) -> str:
-        """A value in an f-string. ``conversion``: "", "s", "r" or "a"."""
+        """Return a value of an f-string as text. ``conversion`` is "", "s", "r" or "a"."""
         if conversion:
             value = TEXT[conversion](value)
         return format(value, spec)
@@ -293,13 +294,13 @@ CURRENT: ContextVar[Semantics | None] = ContextVar("torchjanus semantics", defau
 
 
 def current() -> Semantics | None:
-    """The semantics in force, or None outside of any: then rewritten code does what Python does."""
+    """Return the current semantics, or None: then rewritten code does what Python does."""
     return CURRENT.get()
 
 
 @contextmanager
 def using(semantics: Semantics | None) -> Iterator[None]:
-    """Rewritten code that runs inside of the block runs under ``semantics``."""
+    """Make ``semantics`` current for rewritten code that runs inside the block."""
     token = CURRENT.set(semantics)
     try:
         yield

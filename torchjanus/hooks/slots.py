@@ -1,6 +1,6 @@
-"""The small objects that rewritten expressions carry: targets to store to, operands, links of chained comparisons.
+"""Objects that rewritten expressions use: targets of stores, operands, links of chained comparisons.
 
-Rewritten code makes them and drops them within one expression or one statement; users never get hold of one.
+Rewritten code makes and drops them within one expression or one statement. The program never holds one.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ __all__ = [
 
 
 def special(obj: Any, name: str) -> Any:
-    """A special method, looked up as Python does: on the class, past its metaclass; MISSING if there is none."""
+    """Return a bound special method, looked up on the class as Python does; MISSING if there is none."""
     found = on_type(type(obj), name)
     return found if found is MISSING else bound_to(obj, found)
 
 
 class Updated:
-    """What an augmented assignment loaded; ``+=`` (whatever the user's operator is) asks the ``inplace`` hook."""
+    """The value that an augmented assignment loaded. Its ``+=`` asks the ``inplace`` hook for the user's operator."""
 
     __slots__ = ("_at", "_op", "_semantics", "_value")
 
@@ -50,7 +50,7 @@ class Updated:
 
 
 class AttributeSlot:
-    """The target ``obj.name``."""
+    """The target ``obj.name`` of an assignment, augmented assignment or deletion."""
 
     __slots__ = ("_at", "_name", "_obj", "_op", "_semantics")
 
@@ -72,7 +72,7 @@ class AttributeSlot:
 
 
 class ItemSlot:
-    """The target ``obj[key]``."""
+    """The target ``obj[key]`` of an assignment, augmented assignment or deletion."""
 
     __slots__ = ("_at", "_key", "_obj", "_op", "_semantics")
 
@@ -94,7 +94,7 @@ class ItemSlot:
 
 
 class GlobalSlot:
-    """A global variable as one of several targets."""
+    """A global variable as one of several targets of an assignment."""
 
     __slots__ = ("_at", "_name", "_owner", "_semantics")
 
@@ -102,14 +102,14 @@ class GlobalSlot:
         self._semantics, self._at, self._owner, self._name = semantics, at, owner, name
 
     def _store(self, value: Any) -> None:
-        # As STORE_GLOBAL does it, even where the globals are a subclass of dict.
+        # As STORE_GLOBAL does, even where the globals are a subclass of dict.
         dict.__setitem__(self._owner, self._name, self._semantics.set_global(self._at, self._owner, self._name, value))
 
     value = property(None, _store)
 
 
 class CellSlot:
-    """A variable in a closure cell as one of several targets."""
+    """A variable in a closure cell as one of several targets of an assignment."""
 
     __slots__ = ("_at", "_cell", "_name", "_semantics")
 
@@ -123,7 +123,7 @@ class CellSlot:
 
 
 class Carried:
-    """What a pattern compares with: CPython compiles nothing but attributes there."""
+    """Holds a value with which a pattern compares: a value pattern has to be a dotted name."""
 
     __slots__ = ("value",)
 
@@ -132,7 +132,7 @@ class Carried:
 
 
 class Operand:
-    """An operand of ``and`` or ``or``. Its truth is the ``branch`` hook's answer, asked for once."""
+    """An operand of ``and`` or ``or``. Its truth is the answer of the ``branch`` hook, which is asked once."""
 
     __slots__ = ("_at", "_known", "_semantics", "value")
 
@@ -146,8 +146,8 @@ class Operand:
         return self._known
 
 
-# Whether the link that a frame has just made holds, by the frame's id. The frame asks right after making the link, so
-# an entry never outlives its frame. A finalizer or signal handler that runs in between has a frame of its own.
+# Whether the link that a frame has just made holds, by the frame's id. The frame asks right after it makes the link, so
+# an entry never outlives its frame. A finalizer or signal handler that runs in between has its own frame.
 _holding: dict[int, bool] = {}
 
 
@@ -156,7 +156,7 @@ def holds(depth: int) -> bool:
 
 
 class Link:
-    """``a < b`` as the beginning of a chained comparison: keeps ``b`` until the rest is evaluated, if it is."""
+    """``a < b`` at the start of a chained comparison. Keeps ``b`` until the rest is evaluated, if it is."""
 
     __slots__ = ("_holds", "_right", "_semantics", "_sites", "_value")
 
@@ -189,7 +189,7 @@ class Link:
 
 
 class Unpacked:
-    """A value whose turn to be unpacked has not come: asks the ``unpack`` hook when Python begins to unpack it."""
+    """A value that is unpacked later. It asks the ``unpack`` hook when Python begins to unpack it."""
 
     __slots__ = ("_described", "_semantics", "_sites", "_value")
 
@@ -211,7 +211,8 @@ class Unpacked:
 
 
 class Entered:
-    """A context manager as rewritten code enters it: its exit sees no frames of ours; its value may be unpacked."""
+    """A context manager that rewritten code enters. Its exit sees no frames of torchjanus. Its value may be
+    unpacked."""
 
     __slots__ = ("_described", "_enter", "_exit", "_semantics", "_sites")
 

@@ -1,1 +1,1 @@
-"""Python's own protocols, spelled out, and the meanings that need no more: imperative and virtualized."""
+"""Python's own protocols in Python, and the two semantics that need no more: imperative and virtualized."""

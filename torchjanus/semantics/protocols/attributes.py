@@ -14,7 +14,7 @@ from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS, Sp
 
 __all__ = ["Attributes"]
 
-# Instances of these have native attribute access through and through.
+# Attribute access on instances of these types runs native code only.
 PLAIN_TYPES = frozenset(
     id(kind)
     for kind in {int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range, slice}
@@ -23,7 +23,7 @@ PLAIN_TYPES = frozenset(
 
 
 class Attributes(SpecialMethods):
-    """``obj.name``, ``obj[key]``, and their stores and deletions."""
+    """Reads, stores and deletions of ``obj.name`` and ``obj[key]``."""
 
     # ---- reads ----
 
@@ -47,7 +47,7 @@ class Attributes(SpecialMethods):
             if fallback is None:
                 say_what_was_asked(error, obj, name)
                 raise
-        # Not within the handler: what __getattr__ raises has no context, as in Python.
+        # Outside the handler: what __getattr__ raises has no context, as in Python.
         try:
             return self.invoke(at, fallback, obj, name)
         except AttributeError as error:
@@ -55,7 +55,8 @@ class Attributes(SpecialMethods):
             raise
 
     def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
-        """What ``object.__getattribute__`` does: descriptors, then the instance. Raises AttributeError."""
+        """Return what ``object.__getattribute__`` returns: descriptors first, then the instance. Raises
+        AttributeError."""
         tp = type(obj)
         raw = on_type(tp, name)
         if raw is MISSING:
@@ -72,9 +73,10 @@ class Attributes(SpecialMethods):
                         fallback = on_type(tp, "__getattr__")
                         if type(fallback) is not FunctionType or self.native_reason(fallback) is None:
                             raise
-                    # The class's own Python-level answer is left native. (A module of torch.jit finds forward() so.)
+                    # The class's Python-level __getattr__ is left native. A module of torch.jit finds forward() this
+                    # way.
                     return self.call_native(at, fallback, (obj, name), {})
-        if issubclass(tp, type):  # not isinstance(): that may ask the object for its __class__
+        if issubclass(tp, type):  # isinstance() may ask the object for its __class__
             raw = on_type(obj, name)
             if raw is not MISSING and not is_plain(raw) and not issubclass(type(raw), property):
                 getter = self.getter(raw)
@@ -85,11 +87,12 @@ class Attributes(SpecialMethods):
         return self.load_attr(at, obj, name)
 
     def hides(self, obj: Any, name: str) -> bool:
-        """Whether an object has an attribute of its own, which comes before its class's."""
+        """Whether an attribute of the object itself hides the class's attribute of this name."""
         return in_instance(obj, name)
 
     def super_attr(self, at: Site, obj: Any, name: str) -> Any:
-        """``super().name``: the class after the current one in the order of the instance's class."""
+        """Return ``super().name``, looked up after the current class in the method resolution order of the instance's
+        class."""
         owner = obj.__self_class__
         if owner is not None and name != "__class__":
             after = itertools.dropwhile(lambda base: base is not obj.__thisclass__, mro_of(owner))
@@ -118,7 +121,7 @@ class Attributes(SpecialMethods):
             self.set_plain_attr(at, obj, name, value)
 
     def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
-        """What ``object.__setattr__`` does."""
+        """Store an attribute as ``object.__setattr__`` does."""
         raw = on_type(type(obj), name)
         if raw is MISSING:
             self.come_upon(type(obj), name)
@@ -182,7 +185,7 @@ class Attributes(SpecialMethods):
 
 
 def say_what_was_asked(error: AttributeError, obj: Any, name: str) -> None:
-    """Completes an error that Python code raised, as CPython does: its suggestions of other names go by this."""
+    """Set name and object of an error that Python code raised, as CPython does: its suggestions of names use them."""
     if error.name is None and error.obj is None:
         error.name, error.obj = name, obj
 
@@ -193,7 +196,7 @@ def is_data_descriptor(raw: Any) -> bool:
 
 
 def in_instance(obj: Any, name: str) -> bool:
-    """Whether the instance itself has the attribute, without asking its class."""
+    """Whether the instance itself has the attribute. Does not ask its class."""
     try:
         namespace = object.__getattribute__(obj, "__dict__")
     except AttributeError:

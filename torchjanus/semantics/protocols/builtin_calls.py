@@ -1,6 +1,6 @@
-"""Calls of builtins that run Python-level code behind the scenes: the same protocols, reached.
+"""Calls of builtins behind which Python-level code may run: the same protocols, with that code rewritten.
 
-Where a native callable takes a Python callback or an iterable that it only uses up, what it is given runs rewritten.
+Where a native callable takes a Python callback, or an iterable that it consumes, it is given one that runs rewritten.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Args = tuple[Any, ...]
 Kwargs = dict[str, Any]
 
 
-# Dictionaries that are updated by native code.
+# Dictionary classes that native code updates.
 UPDATED = (dict, collections.OrderedDict, collections.defaultdict)
 
 
@@ -44,13 +44,13 @@ def _is_plain(kind: Any) -> bool:
 
 
 def _is_only_name(tp: type, member: MemberDescriptorType) -> bool:
-    """Whether objects of a class have this slot as an attribute of the slot's own name, and of no other name."""
+    """Whether instances of a class have this slot as an attribute of the slot's own name, and under no other name."""
     names = [name for base in mro_of(tp) for name, found in namespace_of(base).items() if found is member]
     return names == [member.__name__] and on_type(tp, member.__name__) is member
 
 
 class BuiltinCalls(Conversions):
-    """Builtins with protocols behind them."""
+    """Calls of builtins that use protocols."""
 
     class_calls: ClassVar[frozenset[int]] = frozenset(
         id(each)
@@ -59,7 +59,7 @@ class BuiltinCalls(Conversions):
     )
 
     def is_routed(self, fn: Any) -> bool:
-        """Whether a native callable has Python-level code behind it that is reached."""
+        """Whether a native callable may run Python-level code that is entered."""
         if id(fn) in ROUTES or id(fn) in CONSUMER_IDS:
             return True
         owner = getattr(fn, "__self__", None)
@@ -118,11 +118,12 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, cls, args, kwargs)
 
     def pairs(self, at: Site, mapping: Any) -> Any:
-        """What native code makes a dictionary of, in the place of a mapping with Python methods; all else as it is."""
+        """Return what native code makes a dictionary of, in the place of a mapping with Python methods; other values
+        unchanged."""
         tp = type(mapping)
         if on_type(tp, "keys") is MISSING:
             return self.used_up(at, mapping)
-        copied = issubclass(tp, dict) and on_type(tp, "__iter__") is dict.__iter__  # as it lies there
+        copied = issubclass(tp, dict) and on_type(tp, "__iter__") is dict.__iter__  # copied without calling its methods
         if copied or (self.dunder(tp, "keys") is None and self.dunder(tp, "__getitem__") is None):
             return mapping
         keys = self.invoke(at, self.attr(at, mapping, "keys"))
@@ -145,7 +146,11 @@ class BuiltinCalls(Conversions):
         super().set_item(at, obj, key, value)
 
     def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
-        """The callbacks and the iterables go in reached; everything else as it is."""
+        """Call native code with its callbacks and iterables wrapped so that Python-level code behind them runs
+        rewritten.
+
+        ``where`` holds the positions of the callback and of the first iterable, or None.
+        """
         callback, iterable = where
         given = list(args)
         if callback is not None and len(given) > callback:
@@ -165,11 +170,11 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, tuple(given), kwargs)
 
     def callback(self, at: Site, fn: Any) -> Any:
-        """What native code is given to call in the place of ``fn``."""
+        """Return what native code is given to call in the place of ``fn``."""
         return self.callee(at, fn) if is_one_of(type(fn), (FunctionType, MethodType)) else fn
 
     def call_slot(self, at: Site, fn: Any, name: str, owner: Any, args: Args, kwargs: Kwargs) -> Any:
-        """``super().__setattr__(name, value)`` and the like: the native end of attribute access."""
+        """Call ``super().__setattr__(name, value)`` or the like: the native end of attribute access."""
         tp = type(owner)
         if kwargs or issubclass(tp, type) or self.accessor_left_native(tp, name):
             return self.call_native(at, fn, args, kwargs)
@@ -187,7 +192,8 @@ class BuiltinCalls(Conversions):
     def call_member(
         self, at: Site, fn: Any, name: str, member: MemberDescriptorType, args: Args, kwargs: Kwargs
     ) -> Any:
-        """``Class.slot.__set__(obj, value)`` and the like: what the attribute does, past the class's own access."""
+        """Call ``Class.slot.__set__(obj, value)`` or the like: attribute access that skips the class's own
+        accessors."""
         if not kwargs and args and _is_only_name(type(args[0]), member):
             match name, args:
                 case "__set__", (obj, value):
@@ -201,14 +207,14 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, args, kwargs)
 
     def call_unbound_member(self, at: Site, fn: Any, args: Args) -> Any:
-        """``MemberDescriptorType.__set__(Class.slot, obj, value)`` and the like."""
+        """Call ``MemberDescriptorType.__set__(Class.slot, obj, value)`` or the like."""
         if len(args) > 1 and type(args[0]) is MemberDescriptorType:
             name = fn.__name__
             return self.call_member(at, getattr(args[0], name), name, args[0], args[1:], {})
         return self.call_native(at, fn, args, {})
 
     def accessor_left_native(self, tp: type, name: str) -> bool:
-        """Whether the class's own Python-level access is left native: the leaves would go through it."""
+        """Whether the class's Python-level accessor is left native. The leaves would then go through it."""
         names = (name, "__getattr__") if name == "__getattribute__" else (name,)
         accessors = [on_type(tp, each) for each in names]
         return any(type(one) is FunctionType and self.native_reason(one) is not None for one in accessors)
@@ -249,7 +255,8 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, args, {})
 
     def call_object_slot(self, at: Site, fn: Any, args: Args) -> Any:
-        """``object.__setattr__(obj, name, value)``, where ``object``'s is the native end for that object."""
+        """Call ``object.__setattr__(obj, name, value)`` or the like, where ``object``'s slot is the native end for that
+        object."""
         name = fn.__name__
         if args and native_end(type(args[0]), name) is fn:
             return self.call_slot(at, fn.__get__(args[0]), name, args[0], args[1:], {})
@@ -269,7 +276,7 @@ class BuiltinCalls(Conversions):
                 iterator = self.invoke(at, method, args[0])
                 if on_type(type(iterator), "__next__") is MISSING:
                     raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
-                return iterator  # the user's own object: its __next__ is reached where it is stepped through
+                return iterator  # the user's own object: its __next__ is entered where it is advanced
             if self.dunder(type(args[0]), "__next__") is None:
                 return Indexing(self, at, args[0])
         if len(args) == 2 and callable(args[0]):
@@ -286,7 +293,7 @@ class BuiltinCalls(Conversions):
                 length = self.call_len(at, len, args)
                 count = int.__add__(length, 0)
                 if type(length) is not int:
-                    self.branch_value(at, self.compare(at, "==", length, count))  # tells how many elements are taken
+                    self.branch_value(at, self.compare(at, "==", length, count))  # decides how many are taken
                 return Backwards(self, at, args[0], count)
         return self.call_native(at, fn, args, {})
 
@@ -302,7 +309,7 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, args, {})
 
     def call_instance_check(self, at: Site, fn: Any, args: Args) -> Any:
-        """``isinstance`` and ``issubclass``, with a metaclass's Python-level check."""
+        """Call ``isinstance`` or ``issubclass``, with a metaclass's Python-level check."""
         name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
         if len(args) == 2:
             value, cls = args
@@ -325,14 +332,15 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, args, {})
 
     def _tells_its_class(self, tp: type) -> bool:
-        """Whether code of the program's says which class an object of this type is of."""
+        """Whether code of the program computes ``__class__`` of an object of this type."""
         if self.dunder(tp, "__getattribute__") is not None:
             return True
         raw = on_type(tp, "__class__")
         return raw is not _CLASS and self.getter(raw) is not None
 
     def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
-        """``isinstance`` for a class that leaves the answer to ``type``: an object is asked where its type says no."""
+        """Return ``isinstance`` for a class that inherits the check of ``type``: ``__class__`` is read where the type
+        does not match."""
         self.come_upon_kind(type(value), kind)
         abstract = isinstance(kind, abc.ABCMeta)
         if derives(type(value), kind) and not abstract:
@@ -348,7 +356,7 @@ class BuiltinCalls(Conversions):
         return said is not type(value) and isinstance(said, type) and derives(said, kind)
 
     def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
-        """Whether something is of a protocol is whether it, or it as a class, has the protocol's attributes."""
+        """Read the attributes of a ``typing.Protocol``: a value matches if it, or it as a class, has all of them."""
         if type(cls) is type(typing.Protocol):
             names = getattr(cls, "__protocol_attrs__", None) or typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]
             for name in sorted(names):
@@ -377,7 +385,7 @@ class BuiltinCalls(Conversions):
     # ---- text ----
 
     def text(self, at: Site, value: Any, conversion: str) -> str:
-        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        """Return ``str(value)``, ``repr(value)`` or ``ascii(value)``, given the first letter of the function."""
         tp = type(value)
         method = None
         if conversion == "s":
@@ -407,7 +415,7 @@ class BuiltinCalls(Conversions):
 
 
 class Pairs:
-    """A mapping as native code goes through it: keys, among which one may be twice, and an item for each."""
+    """A mapping that native code reads: its keys, which may repeat, and one item for each."""
 
     __slots__ = ("_item", "_keys")
 
@@ -422,7 +430,7 @@ class Pairs:
 
 
 def native_end(tp: type, name: str) -> Any:
-    """The native method that attribute access on this class ends in."""
+    """Return the native method in which attribute access on this class ends; None if there is none."""
     for base in mro_of(tp):
         found = namespace_of(base).get(name, MISSING)
         if type(found) is WrapperDescriptorType and found.__name__ == name:

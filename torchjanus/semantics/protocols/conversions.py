@@ -1,7 +1,7 @@
-"""Numbers that native code asks an object for (``int(x)``, ``math.sqrt(x)``), and the functions of ``operator``.
+"""Conversions to numbers by native code (``int(x)``, ``math.sqrt(x)``), and the functions of ``operator``.
 
-A special method of the object's class that is written in Python is reached: it runs rewritten, and the native function
-is given what it returned. Knows Python's protocols, not what a semantics makes of them.
+A special method of the object's class that is written in Python runs rewritten, and the native function is given its
+result. Knows Python's protocols, not what a semantics does with them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ INDEX = ("__index__",)
 FLOAT = ("__float__", "__index__")
 INT = ("__int__", "__index__")
 COMPLEX = ("__complex__", *FLOAT)
-# What a special method has to return, where native code looks.
+# The class that native code requires of a special method's result.
 KINDS: dict[str, type] = {"__int__": int, "__index__": int, "__float__": float, "__complex__": complex}
 
 CONVERTING_CLASSES: dict[type, tuple[str, ...]] = {int: INT, float: FLOAT, complex: COMPLEX, range: INDEX}
@@ -47,7 +47,7 @@ _BY_INDEX = (
     math.perm,
     math.isqrt,
 )
-# Functions of one object that has a special method for just this.
+# Functions that call a special method of their own.
 _WHOLE = {
     round: "__round__",
     math.floor: "__floor__",
@@ -61,11 +61,11 @@ _OF_ROWS = frozenset((math.fsum, math.prod, math.dist, getattr(math, "sumprod", 
 
 
 class Conversions(Attributes, Iteration):
-    """Conversions to numbers, and operators under their names as functions."""
+    """Conversions to numbers, and operators called as functions."""
 
     def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
-        """What the first of these special methods that the value's class has returns, if it is one to be entered; else
-        the value."""
+        """Return the result of the first of these special methods that the value's class has, if it is to be entered;
+        else the value."""
         tp = type(value)
         if id(tp) in PLAIN:
             return value
@@ -75,7 +75,7 @@ class Conversions(Attributes, Iteration):
             if found is MISSING:
                 continue
             if name == "__index__" and issubclass(tp, int):
-                return value  # an int already, to native code
+                return value  # native code takes it as an int
             method = self.dunder(tp, name)
             if method is None:
                 return value
@@ -86,7 +86,7 @@ class Conversions(Attributes, Iteration):
             return _answering(tp.__name__, name, result)
         return value
 
-    # An index of a class of one's own tells its number to the sequence.
+    # An index object of the program is converted to its number before a sequence sees it.
 
     def item(self, at: Site, obj: Any, key: Any) -> Any:
         return super().item(at, obj, self._index(at, obj, key))
@@ -110,7 +110,7 @@ class Conversions(Attributes, Iteration):
         return tuple(self.asked(at, value, names) for value in args)
 
     def call_converting(self, at: Site, fn: Any, args: Args) -> Any:
-        """A function of numbers; some have a special method of their own, which comes first."""
+        """Call a function of numbers. Where it has a special method of its own, that comes first."""
         name = _WHOLE.get(fn)
         if name is not None and args:
             if is_one_of(fn, (divmod, pow)):
@@ -126,7 +126,7 @@ class Conversions(Attributes, Iteration):
         return id(type(value)) not in PLAIN and self.dunder(type(value), name) is not None
 
     def by_method(self, at: Site, fn: Any, a: Any, b: Any) -> Any:
-        """``divmod(a, b)`` and ``pow(a, b)``, where one of them answers by a Python method."""
+        """Return ``divmod(a, b)`` or ``pow(a, b)``, where one operand has a Python method for it."""
         if fn is pow:
             return self.binary(at, "**", a, b)
         for receiver, other, name in ((a, b, "__divmod__"), (b, a, "__rdivmod__")):
@@ -167,12 +167,12 @@ class Conversions(Attributes, Iteration):
 
 
 def _answering(cls: str, name: str, answer: Any) -> Any:
-    """An object that gives this answer, for native code to word the error."""
+    """Return an object whose special method gives this answer, so that native code words the error."""
     return type(cls, (), {name: lambda self: answer})()
 
 
 def _operators() -> dict[Any, tuple[str, str]]:
-    """Functions of ``operator`` by what they do."""
+    """Return the hook and operator of each function of ``operator``."""
     found: dict[Any, tuple[str, str]] = {}
     for op, name in METHODS.items():
         spelled = f"{name}_" if name in ("and", "or") else name

@@ -1,7 +1,8 @@
-"""Room for recursion: a watched function takes several Python frames where the program's own takes one.
+"""Counts the program's own recursion depth while a run is watched.
 
-Python's limit on recursion is raised while a run is watched, and the program's own depth is counted instead, so that a
-recursion that eager can do can be watched, and one without an end raises RecursionError about where it does in eager.
+A watched function takes several Python frames where the program's own takes one. Python's recursion limit is raised
+during the run, and the depth is counted here. So a recursion that eager can do can be watched, and an endless one
+raises RecursionError about where it does in eager.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from types import FrameType
 
 __all__ = ["Depth", "room"]
 
-_FRAMES = 12  # Python frames, and calls through C, that one watched call of a function takes at most
+_FRAMES = 12  # the most Python frames and C calls that one watched call of a function takes
 
 
 _lock = threading.Lock()
-_limits: list[int] = []  # the program's own limit, once for each run that is being watched
+_limits: list[int] = []  # the program's own limit, one element for each run that is being watched
 
 
 class Depth:
-    """How deep the watched program is in calls of its own."""
+    """The depth of the watched program's own calls."""
 
     def __init__(self) -> None:
         frame: FrameType | None = sys._getframe()
@@ -34,23 +35,24 @@ class Depth:
 
     @property
     def left(self) -> int:
-        """How many more functions can be entered within each other."""
+        """How many more nested functions can be entered."""
         return self._left
 
     def enter(self) -> None:
-        """One more function begins. Raises RecursionError."""
+        """A function begins. Raises RecursionError."""
         if self._left <= 0:
             raise RecursionError("maximum recursion depth exceeded")
         self._left -= 1
 
     def leave(self) -> None:
-        """It has ended."""
+        """A function has ended."""
         self._left += 1
 
 
 @contextlib.contextmanager
 def room() -> Iterator[None]:
-    """While a run is watched. The limit is one for all threads: the last run that ends puts it back."""
+    """Raise the recursion limit while a run is watched. All threads share the limit; the last run that ends restores
+    it."""
     with _lock:
         if not _limits:
             _limits.append(sys.getrecursionlimit())

@@ -1,4 +1,4 @@
-"""Runs generators and coroutines of rewritten code under a semantics: it is in force while they run, not in between."""
+"""Runs generators and coroutines of rewritten code under a semantics, which is current only while they run."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from torchjanus.hooks import Semantics, hide_frames, using
 
 __all__ = ["drive", "driven"]
 
-# A generator shares its context with whoever resumes it, so the semantics cannot be left in force over a yield.
+# A generator shares its context with its caller, so the semantics cannot stay current over a yield.
 
 
 def drive(inner: Any, semantics: Semantics) -> Generator[Any, Any, Any]:
-    """Passes on all that goes in and out of a generator, or of anything with ``send``, ``throw`` and ``close``."""
+    """Forward values and exceptions between the caller and a generator, or anything with ``send``, ``throw`` and
+    ``close``."""
     resume: Callable[..., Any] = inner.send
     given: Any = None
     while True:
@@ -64,7 +65,7 @@ async def drive_async_generator(inner: AsyncGenerator[Any, Any], semantics: Sema
 
 
 def driven(result: Any, semantics: Semantics) -> Any:
-    """What a call returned; if that is yet to run, so that it will run under the semantics."""
+    """Return the result of a call. A generator or coroutine is wrapped so that it runs under the semantics."""
     match result:
         case _ if isinstance(result, types.GeneratorType):
             return drive(result, semantics)

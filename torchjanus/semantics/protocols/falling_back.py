@@ -1,12 +1,10 @@
-"""Where an emulation of ours fails on a real run, Python carries the operation out, and no graph is made of the run.
+"""Recovers from faults of torchjanus in a watched run: Python carries the operation out, and no graph is made of the
+run.
 
-Watching is a real run: what torchjanus notes beside it must not be noticed, even where it is wrong. So there is a
-border. A *note* that fails (``noted``) is left out, and gives what there was. A *hook* that fails (``falling_back``) is
-done by Python natively, once: what it has called out for by then, the program's own code or native code, is not done
-again, but its result is taken.
-
-An error is the program's where something that was called out for has raised it, or where Python raises it, too. Knows
-nothing of what is noted.
+The program must not notice a fault, since watching is a real run. A *note* that fails (``noted``) is left out and
+returns a default. A *hook* that fails (``falling_back``) is done by Python natively. Calls that the hook has already
+made, of the program's code or of native code, are not repeated: their results are used. An error belongs to the program
+if one of these calls raised it, or if Python raises it, too. Knows nothing of what is noted.
 """
 
 from __future__ import annotations
@@ -24,8 +22,7 @@ __all__ = ["CallsOut", "attempt", "failed", "falling_back", "made_all_the_same",
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
-# Modules that only note. What code of ours raises elsewhere, it raises for Python: by a native operation, or in so many
-# words.
+# Modules that only note. Code elsewhere in torchjanus raises an error of its own accord only where Python would.
 _NOTING = (
     "trace/",
     "semantics/record/",
@@ -39,17 +36,18 @@ _NOTING = (
 )
 _OWN = __file__.removesuffix("semantics/protocols/falling_back.py")
 
-# What a hook gives whose native part gave this.
+# Hooks that return the result of their native part, and hooks that return None.
 _AS_IT_IS = frozenset({"attr", "item", "call", "binary", "inplace", "unary", "compare", "format", "join"})
 _NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global", "del_cell", "caught"})
 
 
 class CallsOut:
-    """What a watched run has called out for: the program's own functions, native code, operations of torch.
+    """Counts the calls that a watched run makes of the program's own functions, native code and operations of torch.
 
-    ``begun``: how often; ``ended``: the same when one ended last; ``made``: what that gave. ``thrown``: the mark of
-    the last error that came out of one, and ``threw`` how often there had been one by then. Of the call that is being
-    watched: ``direct`` is how often it has called out itself, and ``first`` what the first of these gave.
+    ``begun`` counts the calls. ``ended`` is the value of ``begun`` when the last call ended, and ``made`` its result.
+    ``thrown`` is the mark of the last error that came out of a call, and ``threw`` the value of ``begun`` then.
+    ``direct`` counts the calls that the innermost watched call has made itself, and ``first`` is the result of the
+    first of these.
     """
 
     __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown")
@@ -61,7 +59,7 @@ class CallsOut:
         self.made: Any = None
 
     def __call__(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call out."""
+        """Call ``fn`` and count the call."""
         self.begun += 1
         number = self.direct = self.direct + 1
         try:
@@ -76,14 +74,14 @@ class CallsOut:
         return made
 
     def is_the_programs(self, error: BaseException) -> None:
-        """Whoever asks next takes the error for the program's."""
+        """Record that the error belongs to the program."""
         self.begun += 1
         self.thrown, self.threw = mark(error), self.begun
 
 
 def mark(error: BaseException) -> tuple[Any, ...]:
-    """What tells an error from others, without keeping it alive: its id, which another may have when it is gone, and
-    the place where it was raised."""
+    """Return what identifies an error without keeping it alive: its id, which may be used again later, and the place
+    where it was raised."""
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next
@@ -91,7 +89,7 @@ def mark(error: BaseException) -> tuple[Any, ...]:
 
 
 def falling_back(hooks: Iterable[str]) -> Callable[[Any], Any]:
-    """A class decorator for watching semantics: these hooks fall back on Python."""
+    """Return a decorator for classes of watching semantics whose ``hooks`` fall back on Python."""
 
     def decorate(watch: Any) -> Any:
         for name in hooks:
@@ -123,7 +121,7 @@ def _guarded(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
         return _guarded_call(hook)
     operands = ", ".join([*inspect.signature(getattr(Semantics, name)).parameters][1:])
     scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "MARK": mark, "NAME": name}
-    # Written out: each of its parameters packed and unpacked would be a part of what watching costs.
+    # Generated with explicit parameters: packing and unpacking them would slow watching.
     exec(compile(_GUARDED.format(operands=operands), __file__, "exec"), scope)
     return functools.wraps(hook)(scope["guarded"])
 
@@ -143,7 +141,7 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
             failure = error
         else:
             out.direct, out.ended, out.first = outer + 1, out.begun, None
-            # Nothing is held longer than the program holds it, but for what this is part of.
+            # A result is kept only within an outer call, so that it lives no longer than in the program.
             out.made = made if outer else None
             return made
         done, out.direct = out.direct, outer + 1
@@ -160,10 +158,11 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
 def _fallen(
     self: Any, name: str, operands: tuple[Any, ...], failure: Exception, begun: int, direct: int | None = None
 ) -> Any:
-    """What the hook gives by Python. Raises the failure where it is the program's.
+    """Return the result of the hook by Python. Raise the failure if it is the program's.
 
-    An error that is raised again leads to this frame and the hook's. If one of these led back to it, what the run holds
-    would wait for the cyclic collector."""
+    The traceback of an error that is raised again refers to this frame and the hook's. Their references to the error
+    are deleted, so that no cycle keeps the run's objects alive.
+    """
     try:
         made = _NOTHING
         if not isinstance(failure, _ENDING):
@@ -177,7 +176,7 @@ def _fallen(
 
 
 def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:
-    """What the hook gives by Python, given that ``done`` call-outs were begun; _NOTHING where the error is the
+    """Return the result of the hook by Python, given that it began ``done`` calls; _NOTHING if the error is the
     program's."""
     out = self.out
     if not done:
@@ -212,7 +211,7 @@ def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception
 
 
 def _speaks_for_python(error: Exception) -> bool:
-    """Whether code of ours has raised it that says what Python would."""
+    """Whether the error was raised by code of torchjanus that raises where Python would."""
     step, last = error.__traceback__, ""
     while step is not None:
         name = step.tb_frame.f_code.co_filename
@@ -222,7 +221,7 @@ def _speaks_for_python(error: Exception) -> bool:
 
 
 def failed(recording: Any, where: str, error: Exception) -> None:
-    """Something of ours has failed in a run: no graph is made of it."""
+    """Record that torchjanus failed in this run: no graph is made of it."""
     raised = error.__traceback__
     while raised is not None and raised.tb_next is not None:
         raised = raised.tb_next
@@ -235,7 +234,7 @@ def failed(recording: Any, where: str, error: Exception) -> None:
 
 
 def attempt(recording: Any, where: str, note: Callable[..., Any], *args: Any) -> Any:
-    """What ``note(*args)`` gives; None if it fails, and then no graph is made of the run. ``where``: of the program."""
+    """Return ``note(*args)``, or None if it fails; then no graph is made of the run. ``where`` describes the place."""
     try:
         return note(*args)
     except Exception as error:
@@ -244,7 +243,8 @@ def attempt(recording: Any, where: str, note: Callable[..., Any], *args: Any) ->
 
 
 def noted(instead: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
-    """A class decorator for a recording: methods that note what the run does, and what each gives if it fails."""
+    """Return a decorator for recordings: each named method, if it fails, returns what its function in ``instead``
+    returns."""
 
     def decorate(recording: Any) -> Any:
         for name, otherwise in instead.items():
@@ -274,9 +274,11 @@ def _noting(name: str, method: Callable[..., Any], otherwise: Callable[..., Any]
 
 
 def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A decorator for the method that makes a call of torch and records it: if that fails, the call has been made once.
+    """Decorate the method that makes a call of torch and records it, so that a failure does not repeat the call.
 
-    The recorder's ``natively`` holds for each call that is under way what torch has given."""
+    The last element of the recorder's ``natively`` is the result of the innermost call in progress, if torch has
+    returned it.
+    """
 
     @functools.wraps(call)
     def guarded(self: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

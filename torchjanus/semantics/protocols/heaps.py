@@ -1,7 +1,7 @@
-"""What ``heapq`` does to lists, in Python: the same comparisons in the same order, and so the same lists.
+"""The functions of ``heapq`` in Python, with the same comparisons in the same order and so the same lists.
 
-The library has it in C, where nobody sees what is compared and moved. These functions run in its place, and are watched
-like a program's own.
+The library's C code hides what it compares and moves. These functions run in its place and are watched like the
+program's own.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ HEAPS: dict[Any, Callable[..., Any]] = {
     heapq.heapreplace: _heapreplace,
     heapq.heappushpop: _heappushpop,
     heapq.heapify: _heapify,
-    # What nsmallest() goes by.
+    # nsmallest() uses these.
     heapq._heapify_max: _heapify_max,
     heapq._heapreplace_max: _heapreplace_max,  # type: ignore[attr-defined]
 }

@@ -1,7 +1,7 @@
-"""The identity: under it a rewritten program does what it did before it was rewritten.
+"""The identity semantics: a rewritten program does what it did before it was rewritten.
 
-Python functions are called directly, by their twins, in the user's own frame: recursion goes as deep, and callees
-that look at their callers' frames see the user's.
+Python functions are called directly, by their twins, in the user's own frame. So recursion reaches the same depth, and
+callees that look at their callers' frames see the user's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Imperative"]
 
 
 class Imperative(Protocols):
-    """Python, rewritten."""
+    """Rewritten code with Python's own meaning."""
 
     def callee(self, at: Site, fn: Any) -> Any:
         tp = type(fn)

@@ -1,7 +1,8 @@
-"""What ``inspect`` tells of objects and functions: it is not looked into, but what it gives may be the program's own.
+"""Functions of ``inspect`` that may return objects of the program.
 
-``getmembers`` and ``getattr_static`` read attributes: they are watched in another wording. A signature holds the
-defaults of functions. What hands out variables does so behind the back of the watch. Knows nothing of recording.
+``getmembers`` and ``getattr_static`` read attributes, so equivalent Python functions are watched in their place.
+Signatures hold the defaults of functions. Functions that return variables read them without the watch. Knows nothing of
+recording.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ __all__ = ["READING", "TELLING_DEFAULTS", "TELLING_VARIABLES", "functions_of"]
 
 
 def _again(fn: Any) -> Any:
-    """The same function as another object, of which nothing else is watched in its place."""
+    """Return a copy of the function that has no watched replacement."""
     return types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
 
 
@@ -25,10 +26,10 @@ _native_members, _native_static = _again(inspect.getmembers), _again(inspect.get
 
 
 def _members(thing: Any, predicate: Any = None) -> list[tuple[str, Any]]:
-    """``inspect.getmembers()``."""
+    """Return ``inspect.getmembers(thing, predicate)``."""
     if isinstance(thing, enum.EnumMeta):
         listed: list[tuple[str, Any]] = _native_members(thing, predicate)
-        return listed  # it goes through what the classes hold
+        return listed  # it reads the namespaces of the classes
     found = []
     for name in dir(thing):
         try:
@@ -43,7 +44,7 @@ def _members(thing: Any, predicate: Any = None) -> list[tuple[str, Any]]:
 
 
 def _static(thing: Any, name: str, *default: Any) -> Any:
-    """``inspect.getattr_static()``."""
+    """Return ``inspect.getattr_static(thing, name, *default)``."""
     if isinstance(thing, type):
         return _of_class(thing, name, *default)
     cls = type(thing)
@@ -62,13 +63,13 @@ def _of_class(cls: type, name: str, *default: Any) -> Any:
     return getattr(cls, name)
 
 
-# What reads attributes, and as what it is watched.
+# Functions that read attributes, and what is watched in their place.
 READING: dict[Any, Callable[..., Any]] = {inspect.getmembers: _members, inspect.getattr_static: _static}
 
-# What tells the defaults of functions: objects that were there before the call.
+# Functions that return the defaults of functions, which are objects from before the call.
 TELLING_DEFAULTS: frozenset[Any] = frozenset({inspect.signature, inspect.getfullargspec, inspect.getcallargs})
 
-# What hands out variables, or what classes hold.
+# Functions that return variables or the contents of classes.
 TELLING_VARIABLES: frozenset[Any] = frozenset(
     {
         _native_members,
@@ -83,7 +84,7 @@ TELLING_VARIABLES: frozenset[Any] = frozenset(
 
 
 def functions_of(thing: Any) -> Iterator[types.FunctionType]:
-    """The functions whose defaults the signature of ``thing`` tells."""
+    """Yield the functions whose defaults the signature of ``thing`` contains."""
     seen = set[int]()
     while thing is not None and id(thing) not in seen:
         seen.add(id(thing))

@@ -1,4 +1,8 @@
-"""Iteration, unpacking and context managers by Python's protocols."""
+"""Iteration, unpacking and context managers by Python's protocols.
+
+Native code that iterates over an object with Python-level methods is given one of the ``Reaching`` classes, which
+enters those methods.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ PLAIN = frozenset(
 
 
 class Iteration(Operators):
-    """What ``for``, unpacking, ``*`` and ``with`` do to objects with Python-level methods."""
+    """``for``, unpacking, ``*`` and ``with`` on objects with Python-level methods."""
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         tp = type(iterable)
@@ -35,7 +39,7 @@ class Iteration(Operators):
         return self.native_iter(at, iterable)
 
     def iterator_by(self, at: Site, method: Any, iterable: Any) -> Any:
-        """What a Python-level ``__iter__`` returns."""
+        """Return the iterator that a Python-level ``__iter__`` returns. Raises TypeError."""
         iterator = self.invoke(at, method, iterable)
         if on_type(type(iterator), "__next__") is MISSING:
             raise TypeError(f"iter() returned non-iterator of type '{type(iterator).__name__}'")
@@ -47,7 +51,7 @@ class Iteration(Operators):
         if method is not None:
             iterable = self.iterator_by(at, method, iterable)
             tp = type(iterable)
-        # Generators and what is awaited: values go in as well, and what is returned at the end counts.
+        # Generators and awaitables: values are sent in as well, and their return value is used.
         takes = on_type(tp, "__await__") is not MISSING or on_type(tp, "send") is not MISSING
         if takes and self.dunder(tp, "__next__") is None:
             return iterable
@@ -55,13 +59,13 @@ class Iteration(Operators):
         return steps if isinstance(steps, Stepping) else PassedOn(steps, iterable)
 
     def stepping(self, at: Site, iterator: Any) -> Any:
-        """The iterator, with a Python-level ``__next__`` reached."""
+        """Return the iterator, wrapped so that a Python-level ``__next__`` is entered."""
         if self.dunder(type(iterator), "__next__") is None:
             return self.native_iter(at, iterator)
         return Stepping(self, at, iterator)
 
     def next_of(self, at: Site, iterator: Any) -> Any:
-        """``next(iterator)``."""
+        """Return ``next(iterator)``."""
         method = self.dunder(type(iterator), "__next__")
         return self.native_next(at, iterator) if method is None else self.invoke(at, method, iterator)
 
@@ -83,7 +87,8 @@ class Iteration(Operators):
         return self.used_up(at, iterable)
 
     def used_up(self, at: Site, iterable: Any) -> Any:
-        """What native code is given in the place of an iterable that it uses up, and may ask how long it is."""
+        """Return what native code is given in the place of an iterable that it consumes and whose length it may ask
+        for."""
         if not self.reaches(iterable):
             return iterable
         iterator, tp = self.iterate(at, iterable), type(iterable)
@@ -92,12 +97,13 @@ class Iteration(Operators):
         return Measured(self, at, iterable, iterator)
 
     def length_hint(self, at: Site, iterable: Any) -> Any:
-        """What ``list`` asks of an iterable before it uses it up: ``__len__``, else ``__length_hint__``."""
+        """Return the length that ``list`` asks an iterable for: ``__len__``, else ``__length_hint__``, else
+        NotImplemented."""
         tp = type(iterable)
         if on_type(tp, "__len__") is not MISSING:
             try:
                 return len(iterable) if self.dunder(tp, "__len__") is None else self.length(at, iterable)
-            except TypeError:  # no answer, to CPython
+            except TypeError:  # CPython ignores it
                 pass
         hint = on_type(tp, "__length_hint__")
         return NotImplemented if hint is MISSING else self.special(at, hint, iterable)
@@ -115,23 +121,23 @@ class Iteration(Operators):
 
 
 class Reaching:
-    """What is gone through in the place of something of the program's, and reaches Python-level methods."""
+    """Base of the iterables that take the place of an iterable of the program and enter its Python-level methods."""
 
     __slots__ = ()
 
     def native(self) -> Any:
-        """What the program's objects hold, if they hold this: what Python would have made."""
+        """Return the object that Python would have made. The program's objects hold it in the place of this one."""
         raise NotImplementedError
 
     def advance(self) -> None:
-        """Brings what ``native()`` has given to where this is."""
+        """Bring the object that ``native()`` returned to the position of this one."""
 
     def has_ended(self) -> bool:
-        """Whether it gives nothing any more, whatever becomes of what it goes through."""
+        """Whether it yields nothing more, whatever happens to the iterable."""
         return False
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As Python's own: it may be copied and pickled."""
+        """Return the reduction of Python's own object, so that it can be copied and pickled."""
         if self.has_ended():
             return iter, ((),)
         made = self.native()
@@ -140,7 +146,7 @@ class Reaching:
 
 
 class Positioned(Reaching):
-    """One that goes by an index, which the program may ask for and set."""
+    """One with an index, which the program may read and set."""
 
     __slots__ = ()
 
@@ -151,7 +157,7 @@ class Positioned(Reaching):
         self.go_on_from(made.__reduce__()[2:])
 
     def go_on_from(self, state: tuple[Any, ...]) -> None:
-        """Takes up the index of what ``native()`` has given; there is none where that has ended."""
+        """Set the index from the state of the native object, which is empty if that has ended."""
         raise NotImplementedError
 
     def __length_hint__(self) -> Any:
@@ -161,7 +167,7 @@ class Positioned(Reaching):
 
 
 class Stepping(Reaching):
-    """An iterator whose ``__next__`` is a Python function, as native code steps through it."""
+    """An iterator whose ``__next__`` is a Python function, as native code advances it."""
 
     __slots__ = ("_at", "_iterator", "_semantics")
 
@@ -178,7 +184,7 @@ class Stepping(Reaching):
         return self._iterator
 
     def __getattr__(self, name: str) -> Any:
-        """``send``, ``throw`` and ``close``, which ``yield from`` looks for."""
+        """Return ``send``, ``throw`` or ``close``, which ``yield from`` looks up."""
         method = self._semantics.attr(self._at, self._iterator, name)
         return functools.partial(self._reached, method)
 
@@ -187,7 +193,7 @@ class Stepping(Reaching):
 
 
 class PassedOn(Reaching):
-    """What native code goes through in the place of an iterable to which no values are sent."""
+    """Takes the place of an iterable in ``yield from``, where the iterable does not receive sent values."""
 
     __slots__ = ("_iterable", "_steps")
 
@@ -208,7 +214,7 @@ class PassedOn(Reaching):
 
 
 class Measured(Reaching):
-    """An iterable that knows its length, as native code uses it up."""
+    """An iterable with a length, as native code consumes it."""
 
     __slots__ = ("_at", "_iterable", "_iterator", "_semantics")
 
@@ -226,14 +232,14 @@ class Measured(Reaching):
 
 
 class Nothing:
-    """What an iterator that has ended went through."""
+    """The empty sequence behind an iterator that has ended."""
 
     def __getitem__(self, index: int) -> Any:
         raise IndexError
 
 
 class Indexing(Positioned):
-    """The old sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
+    """Iterates by the sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
     __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
 
@@ -271,12 +277,12 @@ class Indexing(Positioned):
         return self._done
 
     def go_on_from(self, state: tuple[Any, ...]) -> None:
-        if not self._done:  # what has ended stays so
+        if not self._done:  # an iterator that has ended stays ended
             self._index = state[0]
 
 
 class Backwards(Positioned):
-    """The same from the last to the first: ``reversed(obj)``."""
+    """Iterates by the sequence protocol from the last element to the first: ``reversed(obj)``."""
 
     __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
 
@@ -310,7 +316,7 @@ class Backwards(Positioned):
 
 
 class CallingUntil(Reaching):
-    """``iter(call, end)``: what the calls return, until it is the end."""
+    """``iter(call, end)``: yields the results of calls until one equals ``end``."""
 
     __slots__ = ("_at", "_call", "_done", "_end", "_semantics", "_twin")
 
@@ -329,7 +335,7 @@ class CallingUntil(Reaching):
         except StopIteration:
             self._done = True
             raise
-        if self._done:  # the function has itself gone through all of this
+        if self._done:  # the function itself has exhausted this iterator
             raise StopIteration
         compared = self._semantics.compare(self._at, "==", self._end, value)
         self._done = self._end is value or self._semantics.branch_value(self._at, compared)
@@ -362,5 +368,5 @@ class Reached:
         self, kind: type[BaseException] | None, exception: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         result = self._semantics.special(self._at, self._exit, self._manager, kind, exception, traceback)
-        # Python asks for the truth only where there is an exception to swallow.
+        # Python evaluates the truth only where there is an exception to swallow.
         return exception is not None and self._semantics.branch_value(self._at, result)

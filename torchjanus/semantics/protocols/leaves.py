@@ -1,7 +1,6 @@
-"""The leaves of Python's protocols: what is left of an operation when no Python-level code of anyone's is involved.
+"""The leaves of Python's protocols: what remains of an operation when no Python-level code is involved.
 
-A semantics that watches or changes what programs do to the heap overrides leaves; the protocols above them stay
-Python's.
+A semantics that records or changes heap accesses overrides leaves. The protocols above the leaves stay Python's.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ __all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of",
 
 
 def native_slot(tp: type, name: str) -> Any:
-    """The first ``name`` on the class or its bases that is a slot of a class written in C: what it would be without
-    those that were put in its place."""
+    """Return the first ``name`` on the class or its bases that is a slot of a class written in C, skipping
+    replacements."""
     for base in mro_of(tp):
         found = namespace_of(base).get(name, MISSING)
         if type(found) is WrapperDescriptorType and found.__name__ == name:
@@ -31,7 +30,7 @@ def native_slot(tp: type, name: str) -> Any:
 
 
 class Leaves(Semantics):
-    """Leaves, and the question which Python functions are to be entered."""
+    """The leaves, and the decision which Python functions are entered."""
 
     def __init__(self) -> None:
         self._reasons: dict[int, tuple[weakref.ref[CodeType], str | None]] = {}
@@ -39,8 +38,7 @@ class Leaves(Semantics):
     # ---- which functions are entered ----
 
     def leave_native(self, fn: FunctionType) -> str | None:
-        """Why ``fn`` is to be called as it is, or None if its rewritten twin is to run. Asked once for a code
-        object."""
+        """Return why ``fn`` is called as it is, or None if its rewritten twin runs. Asked once for each code object."""
         reason = module_reason(fn.__globals__.get("__name__"), NATIVE_MODULES)
         if reason is None:
             try:
@@ -50,7 +48,7 @@ class Leaves(Semantics):
         return reason
 
     def native_reason(self, fn: FunctionType) -> str | None:
-        """``leave_native``, remembered with the code object."""
+        """Return ``leave_native(fn)``, cached by code object."""
         code = fn.__code__
         number = id(code)
         known = self._reasons.get(number)
@@ -64,7 +62,8 @@ class Leaves(Semantics):
         return reason
 
     def dunder(self, tp: type, name: str) -> Any:
-        """The special method, if it is a Python function that is to be entered: called with the object first."""
+        """Return the special method if it is a Python function that is entered, else None. It takes the object
+        first."""
         found = on_type(tp, name)
         if type(found) is FunctionType and self.native_reason(found) is None:
             self.come_upon(tp, name)
@@ -72,26 +71,26 @@ class Leaves(Semantics):
         return None
 
     def come_upon(self, tp: type, name: str) -> None:
-        """A protocol has found what it runs under this name on a class. Nothing happens here."""
+        """A protocol looked up this name on a class. Does nothing here."""
 
     def come_upon_kind(self, tp: type, kind: Any) -> None:
-        """The program has asked whether a class is of a kind. Nothing happens here."""
+        """The program asked whether a class derives from ``kind``. Does nothing here."""
 
     def invoke(self, at: Site, fn: Any, *args: Any) -> Any:
-        """Calls something that a protocol has come upon."""
+        """Call something that a protocol has found."""
         return self.call(at, fn, args, {})
 
     # ---- heap ----
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
-        """``obj.name`` without its class's Python-level ``__getattribute__`` and ``__getattr__``."""
+        """Return ``obj.name`` without its class's Python-level ``__getattribute__`` and ``__getattr__``."""
         tp = type(obj)
         if self.dunder(tp, "__getattr__") is None and self.dunder(tp, "__getattribute__") is None:
             return getattr(obj, name)
         return native_slot(tp, "__getattribute__")(obj, name)
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
-        """``obj.name = value`` without its class's Python-level ``__setattr__``."""
+        """Do ``obj.name = value`` without its class's Python-level ``__setattr__``."""
         tp = type(obj)
         if type(on_type(tp, "__setattr__")) is WrapperDescriptorType:
             setattr(obj, name, value)
@@ -135,33 +134,33 @@ class Leaves(Semantics):
     # ---- calls ----
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls what is not entered: native code, or a Python function that is left native."""
+        """Call what is not entered: native code, or a Python function that is left native."""
         return fn(*args, **kwargs)
 
     def enter(self, at: Site, fn: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Calls a Python function by its rewritten twin."""
+        """Call a Python function by its rewritten twin."""
         return rewritten(fn)(*args, **kwargs)
 
     def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``cls.__new__`` where that is native; ``__init__`` comes after."""
+        """Return the result of a native ``cls.__new__``. The caller runs ``__init__``."""
         maker = on_type(cls, "__new__")
         return (maker if type(maker) is BuiltinFunctionType else cls.__new__)(cls, *args, **kwargs)
 
     # ---- values ----
 
     def kind_of(self, value: Any) -> type:
-        """The value's class, to native code."""
+        """Return the class that native code takes the value for."""
         return type(value)
 
     def same_number(self, answer: Any, number: Any) -> Any:
-        """The number that native code has made of a special method's answer."""
+        """Return ``number``, which native code made of the answer of a special method."""
         return number
 
     def truth(self, at: Site, value: Any) -> bool:
         return bool(value)
 
     def native_iter(self, at: Site, obj: Any) -> Any:
-        """What a loop natively iterates over."""
+        """Return what a loop iterates over natively."""
         return obj
 
     def native_next(self, at: Site, iterator: Iterator[Any]) -> Any:
@@ -183,7 +182,7 @@ class Leaves(Semantics):
         return format(value, spec)
 
     def native_text(self, at: Site, value: Any, conversion: str) -> str:
-        """``str``, ``repr`` or ``ascii``, by their first letter."""
+        """Return the result of ``str``, ``repr`` or ``ascii``, given the first letter of the function."""
         return TEXT[conversion](value)
 
     # ---- hooks that are leaves already ----

@@ -37,7 +37,7 @@ UNARY = {"+": "__pos__", "-": "__neg__", "~": "__invert__"}
 COMPARE = {"==": "__eq__", "!=": "__ne__", "<": "__lt__", "<=": "__le__", ">": "__gt__", ">=": "__ge__"}
 MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
-# Nothing Python-level is behind the operators of these.
+# The operators of these types run no Python-level code.
 PLAIN = frozenset(
     map(id, (int, float, complex, bool, str, bytes, list, tuple, dict, set, frozenset, type(None), range))
 )
@@ -60,7 +60,8 @@ class Operators(SpecialMethods):
         return result
 
     def attempt(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        """One or both operands answer by a Python method; the result may be NotImplemented."""
+        """Return the result of an operator for which at least one operand has a Python method; it may be
+        NotImplemented."""
         forward, reflected, _, _ = NAMES[op]
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
@@ -81,7 +82,7 @@ class Operators(SpecialMethods):
         return NotImplemented
 
     def special(self, at: Site, method: Any, receiver: Any, *args: Any) -> Any:
-        """Calls a special method as it was found on the receiver's class."""
+        """Call a special method that was found on the receiver's class."""
         if type(method) is FunctionType or receiver is None:  # a slot of None's class takes None for "not bound"
             return self.call(at, method, (receiver, *args), {})
         return self.call(at, self.bind(at, method, receiver), args, {})
@@ -100,7 +101,7 @@ class Operators(SpecialMethods):
         else:
             native = on_type(type(a), own)
             if native is not MISSING:
-                if issubclass(type(a), SEQUENCES):  # x += y on a list: the other's reflected method comes first
+                if issubclass(type(a), SEQUENCES):  # x += y on a list tries y's reflected method first
                     other = on_type(type(b), reflected)
                     result = NotImplemented if other is MISSING else self.special(at, other, b, a)
                     return self.special(at, native, a, b) if result is NotImplemented else result
@@ -132,7 +133,7 @@ class Operators(SpecialMethods):
         return self.native_compare(at, op, a, b)
 
     def comparable(self, tp: type, op: str) -> bool:
-        """Whether a Python method answers the comparison."""
+        """Whether a Python method implements the comparison."""
         return self.dunder(tp, COMPARE[op]) is not None or (op == "!=" and self.dunder(tp, "__eq__") is not None)
 
     def rich_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -159,10 +160,10 @@ class Operators(SpecialMethods):
     def compare_one(self, at: Site, op: str, a: Any, b: Any) -> Any:
         method = on_type(type(a), COMPARE[op])
         self.come_upon(type(a), COMPARE[op])
-        if op == "!=" and method is object.__ne__:  # the opposite of ==, unless that has no answer
+        if op == "!=" and method is object.__ne__:  # the negation of ==, unless that is NotImplemented
             result = self.compare_by(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
-        if method is getattr(object, COMPARE[op]):  # what every class has, and knows nothing but the object itself
+        if method is getattr(object, COMPARE[op]):  # object's own method, which compares identities
             return True if op == "==" and a is b else NotImplemented
         return self.compare_by(at, method, a, b)
 
@@ -171,12 +172,12 @@ class Operators(SpecialMethods):
             return self.special(at, method, a, b)
         try:
             bound = self.bind(at, method, a)
-        except BaseException:  # Python takes no answer of a descriptor's for no method
+        except BaseException:  # where a descriptor raises, Python acts as if there were no method
             return NotImplemented
         return self.call(at, bound, (b,), {})
 
     def contains(self, at: Site, container: Any, value: Any) -> bool | None:
-        """Membership where Python code answers it, else None."""
+        """Return the membership test if Python code implements it, else None."""
         tp = type(container)
         method = self.dunder(tp, "__contains__")
         if method is not None:
@@ -198,7 +199,7 @@ class Operators(SpecialMethods):
         return not self.branch_value(at, value)
 
     def branch_value(self, at: Site, value: Any) -> bool:
-        """The truth of a value: ``__bool__``, else ``__len__``, else True."""
+        """Return the truth of a value: ``__bool__``, else ``__len__``, else True."""
         tp = type(value)
         if tp is bool:
             return self.truth(at, value)
@@ -215,13 +216,13 @@ class Operators(SpecialMethods):
         return self.truth(at, value)
 
     def length(self, at: Site, value: Any) -> Any:
-        """``len(value)`` where ``__len__`` is a Python function."""
+        """Return ``len(value)``, where ``__len__`` is a Python function."""
         result = self.invoke(at, self.dunder(type(value), "__len__"), value)
         return self.same_number(result, len(Length(result)))
 
 
 class Length:
-    """Lets ``len`` itself check what a Python ``__len__`` returned, and word its errors."""
+    """Lets ``len`` itself check the result of a Python ``__len__`` and word the errors."""
 
     __slots__ = ("_result",)
 

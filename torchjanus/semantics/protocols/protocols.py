@@ -1,10 +1,10 @@
-"""Python's own protocols, spelled out: whatever Python-level code an operation triggers runs rewritten, too.
+"""Python's own protocols in Python: all Python-level code that an operation triggers runs rewritten.
 
-Calls are here; attributes, operators and iteration are in the modules beside. All of it ends in the leaves.
+Calls are here. Attributes, operators and iteration are in the neighbouring modules. All of them end in the leaves.
 
-Not reached, because native code triggers it in the middle of its own work: ``__hash__`` and ``__eq__`` of dictionary
-keys, ``__missing__``, ``__index__``, ``__del__``, comparisons made by ``sort``, patterns of ``match``, ``async for``
-and ``async with``, and what ``await`` does to objects that are not coroutines.
+Native code triggers some Python-level code in the middle of its own work, and that is not entered: ``__hash__`` and
+``__eq__`` of dictionary keys, ``__missing__``, ``__del__``, comparisons made by ``sort``, ``async for`` and ``async
+with``, and what ``await`` does to objects that are not coroutines.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAKING = type.__dict__["__call__"]
 
 
 class Protocols(BuiltinCalls):
-    """Python, spelled out down to its leaves. Subclasses override leaves, and hooks where they must."""
+    """Python's protocols down to the leaves. Subclasses override leaves, and hooks where they have to."""
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         while True:
@@ -70,7 +70,8 @@ class Protocols(BuiltinCalls):
                 fn, args = method, (fn, *args)
 
     def call_class(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``cls(*args, **kwargs)``: the metaclass's ``__call__``, else ``__new__`` and ``__init__``, each reached."""
+        """Return ``cls(*args, **kwargs)``: the metaclass's ``__call__``, else ``__new__`` and ``__init__``, each
+        entered."""
         meta = type(cls)
         if meta is not type:
             caller = on_type(meta, "__call__")
@@ -85,13 +86,13 @@ class Protocols(BuiltinCalls):
         return self.instantiate(at, cls, args, kwargs)
 
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``type.__call__(cls, *args, **kwargs)``."""
+        """Return ``type.__call__(cls, *args, **kwargs)``."""
         if id(cls) in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
         new = self.maker(at, cls)
         self.come_upon(cls, "__new__")
         self.come_upon(cls, "__init__")
-        called = on_type(type(cls), "__call__") is not _MAKING  # by a method of the metaclass: it is not called again
+        called = on_type(type(cls), "__call__") is not _MAKING  # the metaclass's __call__ runs this: not again
         if new is None and self.dunder(cls, "__init__") is None and not called:
             return self.call_native(at, cls, args, kwargs)
         if new is not None:
@@ -105,7 +106,7 @@ class Protocols(BuiltinCalls):
     def start(
         self, at: Site, cls: type, new: Any, instance: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """``__init__`` of what ``__new__`` has made; ``new`` is None where that was native."""
+        """Run ``__init__`` of an instance that ``__new__`` has made. ``new`` is None if that was native."""
         tp = type(instance)
         starter = on_type(tp, "__init__")
         assigned = starter if type(starter) is FunctionType else self.dunder(tp, "__init__")
@@ -118,7 +119,7 @@ class Protocols(BuiltinCalls):
             self.call(at, bound_to(instance, starter), args, kwargs)
 
     def maker(self, at: Site, cls: type) -> Any:
-        """The class's ``__new__``, if it is not native: what it is called by, with the class first."""
+        """Return the class's ``__new__``, which takes the class first, or None if it is native."""
         found = on_type(cls, "__new__")
         new = found.__func__ if type(found) is staticmethod else found
         if type(new) is FunctionType:
@@ -126,7 +127,7 @@ class Protocols(BuiltinCalls):
         return None if type(found) is BuiltinFunctionType else self.attr(at, cls, "__new__")
 
     def reaches_into(self, cls: type) -> bool:
-        """Whether a call of the class runs Python code that is entered. If not, it can be called as it is."""
+        """Whether a call of the class runs Python code that is entered. If not, the class can be called natively."""
         caller = on_type(type(cls), "__call__")
         if caller is not _MAKING:
             return self.dunder(type(cls), "__call__") is not None

@@ -1,7 +1,7 @@
-"""What an object says it is made of when ``copy.copy()`` or ``copy.deepcopy()`` asks: watched, instead of native code.
+"""Python versions of the reductions that ``copy.copy()`` and ``copy.deepcopy()`` ask native code for (PEP 307).
 
-``copy`` is Python and is watched like any other code, but what it asks is native: ``object.__reduce_ex__``, the
-``__reduce__`` of containers, ``__copy__`` of some. Each of them gives the parts (PEP 307), and can be said in Python.
+``copy`` is written in Python and is watched like other code. These functions take the place of
+``object.__reduce_ex__``, the ``__reduce__`` of containers and some ``__copy__`` methods.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Parts = tuple[Any, ...]
 
 
 def _stateful(value: Any, protocol: int) -> Parts:
-    """What ``object.__reduce_ex__`` says of an object that itself says what its state is."""
+    """Return the parts of an object with a ``__getstate__`` written in Python, as ``object.__reduce_ex__`` does."""
     state = value.__getstate__()
     items = iter(value) if isinstance(value, list) else None
     entries = iter(value.items()) if isinstance(value, dict) else None
@@ -28,7 +28,7 @@ def _stateful(value: Any, protocol: int) -> Parts:
 
 
 def _plain(value: Any, protocol: int) -> Parts:
-    """The same of one whose class leaves that to ``object.__getstate__``: its attributes, and those in slots."""
+    """Return the parts of an object that inherits ``object.__getstate__``: its attributes and its slots."""
     state = (value.__dict__ or None) if hasattr(value, "__dict__") else None
     slots = {name: getattr(value, name) for name in _slots_of(type(value)) if hasattr(value, name)}
     items = iter(value) if isinstance(value, list) else None
@@ -38,7 +38,7 @@ def _plain(value: Any, protocol: int) -> Parts:
 
 
 def _asked(value: Any, protocol: int) -> Parts:
-    """``object.__reduce_ex__`` asks a ``__reduce__`` that is written in Python."""
+    """Return the result of a ``__reduce__`` written in Python, which ``object.__reduce_ex__`` calls."""
     made: Parts = value.__reduce__()
     return made
 
@@ -80,7 +80,7 @@ _NATIVE: dict[int, Callable[[Any, int], Parts]] = {
     id(types.SimpleNamespace): _namespace,
 }
 
-# What is watched instead of native ``__copy__`` methods.
+# Python versions of native ``__copy__`` methods.
 COPIERS: dict[Any, Callable[[Any], Any]] = {
     collections.deque.__copy__: _copied_deque,
     collections.defaultdict.__copy__: _copied_defaultdict,
@@ -88,7 +88,8 @@ COPIERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def reducer_of(value: Any) -> Callable[[Any, int], Parts] | None:
-    """What is watched instead of ``value.__reduce_ex__(protocol)``, or None where only native code can tell."""
+    """Return what is watched in the place of ``value.__reduce_ex__(protocol)``, or None if only native code can do
+    it."""
     cls: Any = type(value)
     if id(cls) in _NATIVE:
         return _NATIVE[id(cls)]
@@ -106,7 +107,7 @@ def reducer_of(value: Any) -> Callable[[Any, int], Parts] | None:
 
 
 def _has_only_attributes(value: Any) -> bool:
-    """Whether ``object.__getstate__`` answers, and finds no memory of native code's: a lock has such, and raises."""
+    """Whether the object inherits ``object.__getstate__`` and holds no native memory. A lock holds some, and raises."""
     cls: Any = type(value)
     if cls.__getstate__ is not object.__getstate__:
         return False

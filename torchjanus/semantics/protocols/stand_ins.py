@@ -1,14 +1,12 @@
-"""Library functions that are watched in another wording with the same effect.
+"""Python versions of library functions that are watched in their place, with the same effect.
 
-``zero_grad`` asks each parameter whether it has a gradient before it takes it away. The answer depends on the call
-before: a step that leaves parameters out now and then would have as many paths as there are pairs of calls.
-``ast.iter_child_nodes`` is of the standard library, which is not looked into; but it is how one goes through syntax
-trees. ``torch.allclose`` and ``torch.equal`` give a bool that no graph could give: as questions to a tensor they are
-decisions like others. What ``copy`` asks of native code is ``reducing``'s, what
-``inspect`` reads ``inspecting``'s. The classes of old, ``torch.FloatTensor``,
-``torch.Tensor`` and ``Variable``, tell nobody of the tensors that they make. Packed sequences are put back into order
-by places that are known to be such. ``functools`` is not looked into, but what computes a cached property, or is called
-by a partial method, may be the user's.
+``zero_grad`` tests whether each parameter has a gradient. The answer depends on the previous call, so a step that skips
+some parameters would have a path for each pair of calls. ``ast.iter_child_nodes`` is in the standard library, which is
+not entered, but programs walk syntax trees with it. ``torch.allclose`` and ``torch.equal`` return a bool that no graph
+can produce; as predicates on a tensor they are ordinary decisions. The constructors ``torch.FloatTensor``,
+``torch.Tensor`` and ``Variable`` do not report the tensors that they make. Packed sequences are put back into order by
+indices that are known to be valid. ``functools`` is not entered, but a cached property or a partial method may call the
+user's code. ``reducing`` has the functions for ``copy``, ``inspecting`` those for ``inspect``.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ def _module_zero_grad(module: Any, set_to_none: bool = True) -> None:
 
 
 def cached_property(known: Any, instance: Any) -> Any:
-    """What ``functools.cached_property`` gives when it is looked up."""
+    """Return what ``functools.cached_property.__get__`` returns."""
     if instance is None:
         return known
     held = instance.__dict__
@@ -60,7 +58,7 @@ def cached_property(known: Any, instance: Any) -> Any:
 
 
 def partial_method(known: Any, instance: Any, owner: Any) -> Any:
-    """What ``functools.partialmethod`` gives when it is looked up."""
+    """Return what ``functools.partialmethod.__get__`` returns."""
     bind = getattr(known.func, "__get__", None)
     method = known.func if bind is None else bind(instance, owner)
     if method is not known.func:
@@ -81,7 +79,7 @@ def _call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _new(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
-    """``tensor.new()``, to which a size is not what a tuple is."""
+    """Return ``tensor.new()``, which treats a size differently from a tuple."""
     if len(args) == 1 and type(args[0]) is torch.Size and not kwargs:
         return tensor.new_empty(args[0])
     made: torch.Tensor = torch.Tensor.new(tensor, *args, **kwargs)
@@ -112,7 +110,7 @@ def _equal(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def _invert_permutation(permutation: torch.Tensor | None) -> torch.Tensor | None:
-    """By sorting, of which is known that it gives places, where scattering into empty memory may give anything."""
+    """Sort, which gives valid indices; scattering into uninitialised memory would not be known to."""
     return None if permutation is None else torch.argsort(permutation)
 
 
@@ -121,7 +119,8 @@ def _variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
 
 
 def _maker_for(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What makes the same tensor as a class of old, if it is given what one mostly gives it."""
+    """Return a function that makes the same tensor as a legacy constructor with common arguments; else the
+    constructor."""
     first = args[0] if args else None
     plain = type(first) in (torch.Tensor, torch.nn.Parameter)
     if cls is torch.autograd.Variable:
@@ -166,12 +165,12 @@ _TENSOR_METHODS: dict[str, Any] = {"allclose": _allclose, "equal": _equal, "new"
 
 
 def _is_protocol(*args: Any) -> bool:
-    """Whether this is one argument, a protocol of pickle in which objects say what they are made of (PEP 307)."""
+    """Whether the arguments are one protocol number of pickle, at least 2 (PEP 307)."""
     return len(args) == 1 and type(args[0]) is int and args[0] >= 2
 
 
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What is watched in place of ``fn``, which is given this; mostly that itself."""
+    """Return what is watched in the place of ``fn`` with these arguments, mostly ``fn`` itself."""
     if isinstance(fn, type) and _is_class_of_old(fn):
         return _maker_for(fn, args, kwargs)
     if type(fn) is types.MethodType and fn.__func__ in _METHODS:

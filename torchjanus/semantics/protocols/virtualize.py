@@ -1,4 +1,4 @@
-"""The public way to run a function under a semantics of one's own."""
+"""Runs a function under a semantics of the user's own: the public function ``virtualize``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchjanus.semantics.protocols.leaves import on_type
 
 __all__ = ["Virtualized", "virtualize"]
 
-# The call of such a function only makes the object that will run it.
+# A call of such a function only makes the object that runs it later.
 RUNS_LATER = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 P = ParamSpec("P")
@@ -46,7 +46,7 @@ def virtualize(fn: Callable[P, R], semantics: Semantics | None = None) -> Virtua
 
 
 class Virtualized(Generic[P, R]):
-    """``fn`` under a semantics; passes for ``fn`` where Python is asked about it. Pickled if both can be."""
+    """``fn`` under a semantics. It looks like ``fn`` to introspection. It can be pickled if both can be."""
 
     def __init__(self, fn: Callable[P, R], semantics: Semantics) -> None:
         functools.update_wrapper(self, fn)
@@ -67,7 +67,7 @@ class Virtualized(Generic[P, R]):
         return result  # type: ignore[no-any-return]
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """As a method in a class: bound like the function it stands for."""
+        """Bind as a method of a class, like the wrapped function."""
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -78,7 +78,7 @@ class Virtualized(Generic[P, R]):
 
 
 def home_of(fn: Any) -> Place:
-    """Where a callable is written; nowhere if it is not written in Python."""
+    """Return where a callable is defined, or NOWHERE if it is not written in Python."""
     try:
         code = underlying(fn.forward if isinstance(fn, nn.Module) else fn)[0].__code__
     except Unsupported:
