@@ -81,6 +81,8 @@ class Iteration(Operators):
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
         if self.reaches(value):
             value = self.iterate(at, value)
+            if star and isinstance(value, Stepping):
+                value = Starred(self, at, value)
         return super().unpack(at, value, before, star, after)
 
     def star(self, at: Site, iterable: Any) -> Any:
@@ -190,6 +192,30 @@ class Stepping(Reaching):
 
     def _reached(self, method: Any, *args: Any) -> Any:
         return self._semantics.call(self._at, method, args, {})
+
+
+class Starred(Reaching):
+    """An iterator of which a starred target takes the rest, as a list of it: Python asks for its iterator again."""
+
+    __slots__ = ("_at", "_begun", "_semantics", "_steps")
+
+    def __init__(self, semantics: Iteration, at: Site, steps: Stepping) -> None:
+        self._semantics, self._at, self._steps, self._begun = semantics, at, steps, False
+
+    def __iter__(self) -> Any:
+        if self._begun:
+            return self._semantics.iterate(self._at, self.native())
+        self._begun = True
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+    def __length_hint__(self) -> Any:
+        return self._semantics.length_hint(self._at, self.native())
+
+    def native(self) -> Any:
+        return self._steps.native()
 
 
 class PassedOn(Reaching):
@@ -313,6 +339,10 @@ class Backwards(Positioned):
 
     def go_on_from(self, state: tuple[Any, ...]) -> None:
         self._index = state[0] + 1 if state else 0
+
+    def __length_hint__(self) -> Any:
+        length = self._semantics.length_hint(self._at, self._obj)
+        return length if length is NotImplemented else self._index if self._index <= length else 0
 
 
 class CallingUntil(Reaching):
