@@ -97,7 +97,7 @@ def _kept_cross_entropy(
 
 _kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
 
-# What functorch, and so functionalisation, takes apart by a formula of its own, that iterations otherwise.
+# What functorch, and so functionalisation, takes apart by a formula of its own, that rounds otherwise.
 _KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
 
 

@@ -124,7 +124,7 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
 
 def _scale(number: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     """The number as a factor of ``y``, beside ``x``. Where one of them is broadcast, kernels of two and three operands
-    compute other elements at once, and so iteration otherwise. Raises Refused."""
+    compute other elements at once, and so round otherwise. Raises Refused."""
     if isinstance(y, torch.Tensor) and (*map(key, x.shape),) != (*map(key, y.shape),):
         what = f"a number that changes scales operands of sizes {tuple(x.shape)} and {tuple(y.shape)}"
         raise refused("number-rounding", what, "A graph would round in another place.", "Multiply by the number first.")

@@ -345,7 +345,7 @@ OF_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.asarray: _as_tensor,
     torch.Tensor.new_tensor: _new_tensor,
 }
-# What stands for functions by which C++ code iterations numbers of the host to the kind of a tensor: two numbers that a
+# What stands for functions by which C++ code rounds numbers of the host to the kind of a tensor: two numbers that a
 # graph is traced with may be one when they have been rounded. Here each is what fills a tensor of that kind.
 _ROUNDING: dict[Any, Callable[..., Any]] = {
     torch.tensor: _rounded,
