@@ -1,4 +1,4 @@
-"""The life of a call: the only place where all parts meet."""
+"""Runs the calls of a speculated function: the only package that uses all the others."""
 
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry

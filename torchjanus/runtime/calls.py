@@ -1,7 +1,7 @@
-"""The life of a call: run by an entry, missed, violated, failed, fallen back from, watched (JANUS 3.2, figure 2).
+"""Makes one call of a function: by an entry, or after a miss, a violation or a failure by Python (JANUS 3.2, figure 2).
 
-Whatever goes wrong in here, the call is completed by the program itself. What is known from the calls so far is kept by
-``learning``; what the user sees of it all is ``speculate``'s.
+Whatever goes wrong here, the program itself completes the call. ``learning`` keeps what earlier calls have shown;
+``speculate`` is what the user sees.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _SUSPENDED = {
 
 TRUSTED_ERRORS = 3
 
-Target = tuple[types.FunctionType, tuple[Any, ...]]  # what is watched, and the arguments bound to it
+Target = tuple[types.FunctionType, tuple[Any, ...]]  # the function to watch, and the arguments bound to it
 
-# One call at a time is watched or made a graph of, whichever function's it is: neither CPython 3.11's syntax trees nor
-# torch's tracing bear two threads at once. The others run as they are in the meantime.
+# Only one thread at a time watches or makes graphs, for all functions: neither the syntax trees of CPython 3.11 nor
+# tracing in torch is thread-safe. Other threads run their functions as they are meanwhile.
 _learning = threading.RLock()
 
 
@@ -64,6 +64,7 @@ class Calls:
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Call the graphs of ``route``. Returns the result, MISS, RAISED, a Violation or, for an exception, a Failure."""
         if journal is not None:
             journal.begin()
         try:
@@ -74,7 +75,8 @@ class Calls:
     def finish(
         self, route: Route, result: Any, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
     ) -> Any:
-        """Complete a call whose guards held. No exception is being handled: the user's has no other in its context."""
+        """Complete a call whose guards held, and return its result. No exception is being handled here, so that one
+        raised by the program has no other as its context."""
         if type(result) is Violation:
             part = result.by or route.entries[0]
             self.learning.violated(part, result)
@@ -96,16 +98,17 @@ class Calls:
         route.runs += 1
         route.used = self.counts.calls
         if journal is not None and not journal.is_met:
-            self.close(journal, served=True)  # an entry that was tried before has made more
+            self.close(journal, served=True)  # an entry that was tried before may have made more extern calls
         return result
 
     def is_due(self, every: int) -> bool:
-        """Whether enough calls were speculated since the last that was verified."""
+        """Whether enough calls were speculated since the last verified call."""
         counts = self.counts
         return counts.speculated >= (every - 1) * (counts.verified + 1)
 
     def verify(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """Make one call by a graph on copies, and by the program for real. MISS if no entry's guards hold."""
+        """Make one call by a graph on copies, and by the program for real. Returns the program's result, or MISS if no
+        entry's guards hold."""
         routes = [*self.learning.routes]
         for route in routes:
             if journal is not None:
@@ -125,7 +128,7 @@ class Calls:
             except Exception as error:
                 self.learning.verified(entry, [f"eager raised {type(error).__name__}: {error}"])
                 raise
-            # A call that changes nothing may be made anew (see ``Journal.known``): that says nothing about the graph.
+            # A call without effects may be repeated (see ``Journal.known``): that is no difference.
             told = [record for record in made if not record.taken and not (record.harmless and record.undo is None)]
             unmet = [f"{name_of(record.func)} was called, and eager does not" for record in told]
             self.learning.verified(entry, [*unmet, *shadow.differences(result)])
@@ -133,14 +136,14 @@ class Calls:
         return MISS
 
     def _run_imperatively(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None) -> Any:
-        """The function as it is. Extern calls that a graph has made are taken back; where somebody could tell of one,
-        none is made again: see _repeat."""
+        """Run the function as it is, after undoing extern calls of a graph that are without effects. See _repeat for
+        calls with effects: none is made twice."""
         if journal is not None and journal.harmless:
             journal.close()
         return self._repeat(args, kwargs, journal)
 
     def by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The function as it is."""
+        """Run the function as it is, and charge its time to the budget."""
         begun = self.budget.clock()
         try:
             return self.fn(*args, **kwargs)
@@ -148,7 +151,8 @@ class Calls:
             self.budget.by_python(self.budget.clock() - begun)
 
     def _repeat(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """The function as it is, watched if a graph has made extern calls: so as to meet them."""
+        """Run the function as it is, watched if a graph has made extern calls, so that it takes their results from the
+        journal."""
         self.counts.imperative += 1
         found = self._target() if journal is not None and journal.records else None
         if found is None:
@@ -161,7 +165,8 @@ class Calls:
     def _watched(
         self, found: Target, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
     ) -> tuple[Any, Trace]:
-        """Run the program under watch; after it, take back the extern calls that it did not come to."""
+        """Run the program under watch, and afterwards undo extern calls of the journal that it did not make. Returns
+        its result and the trace."""
         journal = Journal() if journal is None else journal
         journal.begin()
         try:
@@ -179,21 +184,24 @@ class Calls:
             self.close(journal)
 
     def close(self, journal: Journal, served: bool = False) -> None:
+        """Close the journal, and record each extern call that a graph made and the program did not."""
         for record in journal.close(served):
             self.story.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:
-        """Whether the call is part of something that must not be watched anew."""
+        """Whether the call is part of another watched run or of a dispatch mode, so that it must not be watched itself."""
         return current() is not None or torch._C._len_torch_dispatch_stack() > 0
 
     def slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make a call for which the guards of no entry hold: relax an entry, watch the call, or leave it to Python."""
         learning = self.learning
         semantics: Any = current()
         if semantics is not None:
-            # Reached through native code: the call is part of what is being watched all the same.
+            # Reached through native code: the call is still part of the run that is being watched.
             self.counts.imperative += 1
             return semantics.call(None, self.fn, args, kwargs)
-        if modes := foreign_modes():  # not even watched: they would see what watching asks torch
+        # such a call is not even watched: the modes would see watching's own calls of torch
+        if modes := foreign_modes():
             what = f"the step runs under {modes}"
             why = "it sees each call of torch, of which a graph makes none."
             self.story.refuse(Refusal("torch-mode", what, why, "Leave it out."))
@@ -230,7 +238,7 @@ class Calls:
             _learning.release()
 
     def _take_up(self) -> None:
-        """Put a graph that has been made elsewhere to use, if that can be done just now."""
+        """Put a graph that another process has made to use, if the current call permits that."""
         if not self.awaiting.elsewhere.over or self._is_within() or not self.patience.may_make() or hindrance():
             return
         if _learning.acquire(blocking=False):
@@ -242,7 +250,7 @@ class Calls:
                 _learning.release()
 
     def _go_on(self) -> None:
-        """Use what has been made elsewhere, if it is there."""
+        """Use a graph that was made in another process, if it is there."""
         with room(), uncollected(kept=True):
             try:
                 self.awaiting.go_on()
@@ -250,7 +258,7 @@ class Calls:
                 self.patience.fault(error)
 
     def wait(self) -> None:
-        """Return when no graph is being made elsewhere."""
+        """Return when no graph is being made in another process."""
         while self.awaiting.waits:
             self.awaiting.elsewhere.wait()
             with _learning:
@@ -267,7 +275,8 @@ class Calls:
         return self._watch(args, kwargs, journal)
 
     def _relax(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Route | None:
-        """What serves this call now, or may, if it took no more than a weaker assumption."""
+        """Return the route that serves this call, or may serve it, once an assumption has been weakened; None if there
+        is none."""
         try:
             results = {} if journal is None else journal.results()
             with uncollected():
@@ -284,7 +293,8 @@ class Calls:
         journal: Journal | None,
         watching: bool = True,
     ) -> Any:
-        """Make the call by this. ``watching``: if it cannot, the call may be watched."""
+        """Make the call by ``route``. ``watching``: whether the call may be watched if the guards of the route do not
+        hold."""
         if route.journaled and journal is None:
             journal = Journal()
         result = self.attempt(route, args, kwargs, journal)
@@ -293,7 +303,7 @@ class Calls:
         return self.finish(route, result, args, kwargs, journal)
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """Make the call by the program itself, watched where another way is worth learning."""
+        """Make the call by Python, watched if another path is worth learning."""
         if self.awaiting.waits:
             self._take_up()
             return self._run_imperatively(args, kwargs, journal)
@@ -307,7 +317,8 @@ class Calls:
             _learning.release()
 
     def _target(self) -> Target | None:
-        """The Python function to watch and the arguments bound to it; None, and the reason told, if there is none."""
+        """Return the Python function to watch and the arguments bound to it; None, after reporting the reason, if there
+        is none."""
         try:
             target, leading = underlying(self.fn)
             rewritten(target)
@@ -327,6 +338,7 @@ class Calls:
         return target, leading
 
     def _watch(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make the call under watch, and learn from its trace."""
         found = self._target()
         if found is None:
             return self._run_imperatively(args, kwargs)
@@ -350,9 +362,12 @@ class Calls:
     def _after_failure(
         self, entry: Entry, failure: Failure, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None
     ) -> Any:
+        """Complete a call whose graph raised, or raise that exception again if the results were already being
+        committed."""
         error = failure.error
         if failure.committing:
-            # Print to a pipe that has gone, or a fault of ours. What was updated stays so, as after eager's exception.
+            # The cause is a closed pipe under print, or a fault of torchjanus. Updates stay, as after an exception in
+            # eager.
             self.counts.speculated += 1
             entry.runs += 1
             self.learning.drop(entry, f"{type(error).__name__} was raised when its results were committed")
@@ -372,7 +387,8 @@ class Calls:
         kwargs: dict[str, Any],
         journal: Journal | None,
     ) -> Any:
-        """Make the call by the program itself, and see whether an operation of it fails, too, be it caught or not."""
+        """Make the call under watch. Drop ``entry`` if no operation of the program fails in it, whether the program
+        catches the exception or not."""
         found = None if self._is_within() else self._target()
         if found is None or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)

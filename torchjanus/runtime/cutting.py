@@ -1,9 +1,9 @@
-"""Where runs part in the first or in the last statements of a function: they are left to Python, which makes them in
-each call, and what is between them is speculated on (Terra's co-execution, of whole statements).
+"""Cuts a function whose runs differ in its first or last statements: Python makes those in each call, and the
+statements between them are speculated on (Terra's co-execution, for whole statements).
 
-A batch that Python draws, filters and puts together is of the first kind: lists of changing lengths, flags and ``None``
-in samples. A search for the best sequence, after the training, is of the second. Knows nothing of when that is worth
-it.
+An example of the first kind is a batch that Python draws, filters and collates: lists of changing lengths, flags and
+``None`` in samples. An example of the second is a search for the best sequence after the training. This module does not
+decide when a cut is worth it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,18 @@ from torchjanus.trace.terms import TensorRef
 __all__ = ["Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
-MOST = 5  # times that one function is cut, each time to less of it
+MOST = 5  # times that one function is cut, each time to fewer statements
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """``before`` takes what the function takes, and the first ``taken`` of what it returns are what ``part`` takes (the
-    rest lives on until the call is over); ``part`` returns what ``after`` takes. A list with its result means that the
-    function has returned. ``begin``, ``end``: which statements of the function are in ``part``."""
+    """A function in up to three parts, of which ``part`` is speculated on.
+
+    ``before`` takes the function's arguments; the first ``taken`` values that it returns are the arguments of ``part``
+    (the other values only stay alive until the call is over). ``part`` returns the arguments of ``after``. A list that
+    holds one result means that the function has returned. ``begin``, ``end``: the statements of the function in
+    ``part``.
+    """
 
     before: Callable[..., tuple[Any, ...] | list[Any]] | None
     part: Callable[..., Any]
@@ -49,8 +53,8 @@ class Cut:
 
     @staticmethod
     def between(fn: Callable[..., Any], traces: Sequence[Trace], known: Cut | None) -> Cut | None:
-        """Where the last runs part, or where the last one cannot be speculated on, if the function can be cut behind
-        that, or else before it. ``traces``: of it, or of what the cut that is ``known`` has left of it."""
+        """Return a cut after the statement in which the last runs differ or the last one is refused, or else before it;
+        None if there is none. ``traces``: of the function, or of the part of it that the cut ``known`` has left."""
         try:
             target, leading = underlying(fn)
         except Unsupported:
@@ -64,7 +68,7 @@ class Cut:
         if not met or (known is not None and known.times >= MOST):
             return None
         if any(refusal.of_lifetimes for one in traces for refusal in one.refusals):
-            return None  # what the parts hand on lives longer, or shorter
+            return None  # values passed between the parts would live longer, or shorter
         begin, end, times = (0, len(spans), 1) if known is None else (known.begin, known.end, known.times + 1)
         met = sorted((found for found in met if begin <= found[0] < end), key=lambda found: found[0])
 
@@ -90,13 +94,15 @@ class Cut:
 
 
 def _bound(fn: types.FunctionType | None, leading: Sequence[Any]) -> Callable[..., Any] | None:
+    """Return ``fn`` bound to the instance in ``leading``, if there is one."""
     return types.MethodType(fn, leading[0]) if fn is not None and leading else fn
 
 
 def _parts(
     fn: types.FunctionType, begin: int, end: int, count: int, leading: int
 ) -> tuple[types.FunctionType | None, types.FunctionType, types.FunctionType | None] | None:
-    """The statements before ``begin``, those up to ``end``, and those from there on; None where there is no cut."""
+    """Return the statements before ``begin``, those from there up to ``end``, and those after it; None where there is
+    no cut."""
     before, part, after = None, fn, None
     if begin:
         pair = cut(part, begin, leading)
@@ -112,7 +118,7 @@ def _parts(
 
 
 def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:
-    """In which statement something stands that cannot be speculated on."""
+    """Return the statement that was refused: its number, the reason and the place."""
     for place in (refusal.place, refusal.caller):
         if place.file == file and (number := _statement(place, spans)) is not None:
             return number, f"{refusal.what}: {refusal.why}".rstrip("."), place
@@ -120,7 +126,7 @@ def _refused(refusal: Refusal, file: str, spans: Sequence[Span]) -> tuple[int, s
 
 
 def _parting(one: Trace, other: Trace, file: str, spans: Sequence[Span]) -> tuple[int, str, Place] | None:
-    """In which statement two runs part, and at what."""
+    """Return the statement in which two runs take different paths: its number, the difference and the place."""
     for (_, before), (number, event) in zip(_placed(one, file, spans), _placed(other, file, spans), strict=False):
         if before.token != event.token:
             return None if number < 0 else (number, f"most runs part here: {before} / {event}", event.place)
@@ -128,7 +134,7 @@ def _parting(one: Trace, other: Trace, file: str, spans: Sequence[Span]) -> tupl
 
 
 def _placed(trace: Trace, file: str, spans: Sequence[Span]) -> Iterator[tuple[int, Any]]:
-    """Each event of a run, with the statement of the function's body in which it comes."""
+    """Yield each event of a run, with the number of the statement in the function's body that it belongs to."""
     number = -1
     for event in trace.events:
         place = getattr(event, "place", NOWHERE)
@@ -139,12 +145,13 @@ def _placed(trace: Trace, file: str, spans: Sequence[Span]) -> Iterator[tuple[in
 
 
 def _statement(place: Place, spans: Sequence[Span]) -> int | None:
+    """Return the number of the statement at ``place``, or None."""
     at = place.line, place.column
     return next((number for number, (low, high) in enumerate(spans) if low <= at <= high), None)
 
 
 def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
-    """Whether these statements have to do with what a backward pass is to come of."""
+    """Whether the statements up to number ``last`` compute values that require gradients."""
     for number, event in _placed(trace, file, spans):
         if number > last:
             return False
@@ -157,7 +164,7 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
 
 
 def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
-    """Whether from this statement on gradients are asked for of what comes of what was computed before it."""
+    """Whether from statement ``low`` on gradients are computed with respect to values computed before it."""
     made: set[int] = set()
     for number, event in _placed(trace, file, spans):
         if not isinstance(event, Op):
@@ -166,7 +173,7 @@ def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
         if number < low or any(ref.number in made for ref in refs):
             if number >= low and event.name.rpartition(".")[2] in _ASKING:
                 return True
-            # Only tensors with strides have a kind: others are in no graph.
+            # Only tensors with strides have a kind: no graph takes others.
             kinds = {ref.number: trace.kinds.get(ref.number) for ref in event.outs}
             made.update(ref for ref, kind in kinds.items() if kind is not None and kind[4])
     return False

@@ -1,7 +1,6 @@
-"""What of a function is speculated on, all of it or some of its statements, and how a call of that is made.
+"""Makes the calls of the part of a function that is speculated on: the whole function or some of its statements.
 
-What is ``before`` them and ``after`` them is Python's at each call: the one gives what they take, the other takes what
-they give.
+Python makes the statements ``before`` and ``after`` that part at each call.
 """
 
 from __future__ import annotations
@@ -30,9 +29,11 @@ MAX_TICKS = 1000
 
 
 class Part:
-    """``fn``: what is speculated on, which takes the first ``taken`` of what ``before`` returns of a call's arguments,
-    and returns what ``after`` takes, if there are such (see ``Cut``); ``whole``: all in one; ``verify``: see
-    ``speculate``."""
+    """What is speculated on, ``fn``, with the statements around it (see ``Cut``).
+
+    ``before`` and ``after``: the functions of the statements around ``fn``, if any. ``taken``: how many of the values
+    that ``before`` returns are arguments of ``fn``. ``whole``: the complete function. ``verify``: see ``speculate``.
+    """
 
     __slots__ = (
         "_budget", "_counts", "_patience", "_routes", "_taken", "_ticks", "_verify", "_whole", "after", "before",
@@ -65,19 +66,19 @@ class Part:
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one call, by whatever is best."""
+        """Make one call."""
         if self.before is None and self.after is None:
             return self._call(args, kwargs)
         semantics: Any = current()
-        if semantics is not None:  # the call is part of what is being watched, from its beginning
+        if semantics is not None:  # the call is part of another watched run, from its first statement on
             self._counts.calls += 1
             self._counts.imperative += 1
             return semantics.call(None, self._whole, args, kwargs)
         return self._around(self._call, args, kwargs)
 
     def _around(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What comes before the part, the part by ``call``, and what comes after it. Returns what the function does; a
-        list instead of a tuple is its result."""
+        """Run ``before``, the part by ``call``, and ``after``. Returns the function's result; a list in place of a
+        tuple holds a result that is returned early."""
         if self.before is not None:
             given: Any = self.before(*args, **kwargs)
             if type(given) is list:
@@ -91,6 +92,7 @@ class Part:
         return result[0] if type(result) is list else self.after(*result)
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call of the part: by Python or by a graph."""
         pace = self.pace
         if self._counts.speculated >= pace.due and current() is None:
             if pace.rest:
@@ -100,7 +102,7 @@ class Part:
         return self._by_graph(args, kwargs)
 
     def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call by whoever is faster, or in order to find that out."""
+        """Make a call by Python or by a graph, whichever is faster, and time it if a measurement is going on."""
         counts, pace, routes = self._counts, self.pace, self._routes
         if self._patience.given_up:
             return self._by_graph(args, kwargs)
@@ -120,6 +122,7 @@ class Part:
         return result
 
     def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call by Python, timed if the budget asks for that."""
         self._counts.calls += 1
         self._counts.imperative += 1
         budget = self._budget
@@ -141,13 +144,13 @@ class Part:
             if self._verify and self.calls.is_due(self._verify):
                 result = self.calls.verify(args, kwargs, journal)
                 if result is not MISS:
-                    made = True  # what is verified was asked for
+                    made = True  # the user asked for verification: its time is no overhead
                     return result
             violated, dispatch, first = None, routes.dispatch, True
             for route in dispatch.candidates(args, kwargs):
                 result = self.calls.attempt(route, args, kwargs, journal)
                 if type(result) is Violation:
-                    violated = violated or (route, result)  # another graph may know the way that this call goes
+                    violated = violated or (route, result)  # another graph may serve the path that this call takes
                 elif result is not MISS:
                     if not first:
                         dispatch.served_late(route)
@@ -174,7 +177,7 @@ class Part:
         return Profile(len(self._ticks), guards, run, commit)
 
     def _timed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a call by a graph, if there is one for it, and keep where its time went."""
+        """Make a call by a graph, if there is one for it, and record how long its phases took."""
         ticks: list[int] = []
         journal = Journal() if self._routes.journaled else None
         self._counts.calls += 1
@@ -196,7 +199,7 @@ class Part:
 
 
 def _now() -> float:
-    """The time when all that has been asked for is done."""
+    """Return the time, in seconds, after all pending work of the GPU is done."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
     return time.perf_counter()

@@ -1,6 +1,7 @@
-"""``speculate()`` and what it returns: the user's function, to be called as ever, and what it tells of itself.
+"""``speculate()`` and the callable that it returns: the user's function under speculation, with its statistics and
+events.
 
-How a call is made is ``calls``' affair.
+``calls`` makes the calls.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
-_kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() holds on to
+_kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() keeps alive
 
 
 def speculated() -> list[Speculated[Any, Any]]:
-    """Every speculated function that is alive, in the order in which they were made."""
+    """Return every speculated function that is alive, in the order of creation."""
     return sorted(_live, key=lambda s: s.number)
 
 
 def keep_speculated() -> None:
-    """From now on hold on to every speculated function, and so to what it closes over, for a report at the end."""
+    """Keep every speculated function, and so what it closes over, alive from now on, for a report at the end."""
     global _kept
     _kept = list(_live)
 
@@ -78,7 +79,7 @@ class Speculated(Generic[P, R]):
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            if is_compiling() is not None:  # by torch.compile: it would compile the program as it is watched
+            if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
                 return apart(self._part.call, args, kwargs)  # type: ignore[no-any-return]
             return self._part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
@@ -92,8 +93,8 @@ class Speculated(Generic[P, R]):
         return Part(fn, learning, self.verify, self.fn, before, after, taken)
 
     def _cut_off(self, traces: Sequence[Trace]) -> bool:
-        """Leave to Python, from the next call on, the first or the last statements, in which runs part. Returns whether
-        that can be."""
+        """Leave the first or the last statements, in which runs differ, to Python from the next call on. Returns
+        whether that is possible."""
         cut = Cut.between(self.fn, traces, self._cut)
         if cut is None:
             return False
@@ -127,7 +128,7 @@ class Speculated(Generic[P, R]):
         return self._learning.routes.entries
 
     def path_to(self, entry: Entry) -> list[Assertion]:
-        """The decisions of tensors that lead to one of the graphs, where several are one tree."""
+        """Return the decisions by tensors that lead to ``entry``, where several graphs form one path tree."""
         return next((r.path_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
 
     @property
@@ -137,27 +138,27 @@ class Speculated(Generic[P, R]):
 
     @property
     def events(self) -> list[Event]:
-        """What happened, in order; the latest where there was much."""
+        """What happened, in order; only the latest events if there were many."""
         return list(self._learning.story.events)
 
     @property
     def being_made(self) -> str:
-        """What is being made in another process before calls can be speculated, or ""."""
+        """What another process is making before calls can be speculated, or ""."""
         return str(self._learning.awaiting)
 
     @property
     def given_up(self) -> str:
-        """Why the function runs as it is from now on, or ""."""
+        """Why Python makes all calls from now on, or ""."""
         return self._learning.patience.given_up
 
     @property
     def overhead(self) -> Overhead:
-        """What its calls have taken beyond eager's time while they were learnt from."""
+        """The time that its calls took beyond eager's because of learning."""
         return self._learning.budget.overhead
 
     @property
     def __janus_target__(self) -> Callable[P, R]:
-        """What another function's watch enters in place of this object."""
+        """The function that another function's watching enters in place of this object."""
         return self.fn
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -176,11 +177,11 @@ class Speculated(Generic[P, R]):
         return _again, (self.fn, self.watch, self.executor, self.verify)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Speculated[P, R]:
-        # The copy's entries would speak of the original's objects: it starts anew.
+        # The copy's entries would refer to the original's objects, so the copy has none.
         return Speculated(_deepcopy(self.fn, memo), watch=self.watch, executor=self.executor, verify=self.verify)
 
     def statistics(self) -> Statistics:
-        """The counts so far."""
+        """Return the counts so far."""
         return Statistics(**self._learning.story.totals(), entries=len(self.entries))
 
     def wait(self) -> None:
@@ -191,9 +192,9 @@ class Speculated(Generic[P, R]):
                 engine.wait()
 
     def profile(self, /, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
-        """Make one call, as ``step(*args)`` does, and say where the time of it and of earlier profiled calls went.
+        """Make one call, as ``step(*args)`` does, and return the median times of all profiled calls, by phase.
 
-        None as long as no profiled call was speculated. The returned value of the call is dropped.
+        Returns None as long as no profiled call was speculated. The call's own result is dropped.
         """
         return self._part.profile(args, kwargs)
 
@@ -215,14 +216,14 @@ def speculate(
     fn: None = None, *, watch: int = 3, executor: str | None = None, verify: int = 0
 ) -> Callable[[Callable[P, R]], Speculated[P, R]]: ...
 def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, verify: int = 0) -> Any:
-    """Run ``fn`` speculatively: after ``watch`` watched calls as one graph, with eager's results (JANUS 3).
+    """Return ``fn`` as a speculated function: after ``watch`` watched calls it runs as one graph, with eager's results
+    (JANUS 3).
 
     Use it as a decorator (``@speculate`` or ``@speculate(watch=2)``) or as a call. ``fn`` is a function, a method, a
     lambda, an ``nn.Module`` or any callable written in Python; it should be a whole training step, with
-    ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measure),
+    ``zero_grad()``, ``backward()`` and ``optimizer.step()`` inside. ``executor``: "auto" (the fastest by measurement),
     "replay" (ATen calls, bitwise eager) or "inductor". ``verify=N``: every Nth call that a graph could make is made
-    both variants, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any
-    more.
+    twice, by the graph on copies and by ``fn`` for real; a graph that differs is reported and not used any more.
 
     Raises Unsupported if ``fn`` is not callable, ``watch`` is less than 1, ``verify`` is negative or there is no such
     executor.

@@ -1,1 +1,1 @@
-"""The watched runs of one function, its account of time, and what is kept of them."""
+"""Records of one function's watched runs, and its budget for learning."""

@@ -1,7 +1,8 @@
-"""Where lowered graphs come from: an earlier run, another process, or this one.
+"""Provides the lowered graph of a program: from an earlier run's store, from another process, or lowered here.
 
-A graph is found by all that lowering depends on (see graph.keeping), this torchjanus' own source included. A large one
-that is not there yet is made in another process if the caller would rather go on meanwhile. Knows nothing of entries.
+The key of a graph covers all that lowering depends on (see graph.keeping), the source of torchjanus included. If the
+caller would rather continue meanwhile, another process lowers a large graph that is not in the store. This module does
+not know entries.
 """
 
 from __future__ import annotations
@@ -34,13 +35,13 @@ __all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
 
 log = logging.getLogger("torchjanus")
 
-# Operations of a program; more are lowered in another process. So many take 0.2 s in a watched call, another process
-# needs seconds to be there, and short scripts of small programs are over by then.
+# Operations of a program; larger ones are lowered in another process. Lowering so many takes 0.2 s in a watched call;
+# another process needs seconds to start, and short scripts of small programs are over by then.
 MANY = 50
 
 
 class Pending(Exception):
-    """The graph is being made in another process. ``nodes``: the operations of the program."""
+    """Raised while another process makes the graph. ``nodes``: the number of operations in the program."""
 
     def __init__(self, nodes: int) -> None:
         super().__init__(f"{nodes} operations are being made a graph in another process")
@@ -48,18 +49,18 @@ class Pending(Exception):
 
 
 class Elsewhere:
-    """The graphs that one function has other processes make."""
+    """The graphs that other processes make for one function."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
-        self._asked: _Asked | None = None  # for last
+        self._asked: _Asked | None = None  # the latest request
 
     def __bool__(self) -> bool:
         """Whether there are any."""
         return bool(self._tickets)
 
     def __contains__(self, key: str) -> bool:
-        """Whether the graph under this key is among them."""
+        """Whether the graph with this key is among them."""
         return key in self._tickets
 
     @property
@@ -76,20 +77,21 @@ class Elsewhere:
             ticket.wait()
 
     def close(self) -> None:
-        """Nobody wants them any more."""
+        """Cancel all of them."""
         for ticket in self._tickets.values():
             ticket.cancel()
         self._tickets.clear()
         self._asked = None
 
     def asked(self, program: Program) -> _Asked:
-        """The program as it is asked for: by whoever awaits it again and again, too."""
+        """Return the request for a program. The latest is cached, since whoever awaits it asks repeatedly."""
         if self._asked is None or self._asked.whole is not program:
             self._asked = _Asked.of(program)
         return self._asked
 
     def find(self, asked: _Asked) -> _Arrived | None:
-        """The graph; None if it has to be made here. Raises Pending; Refused or Fixed if none can be."""
+        """Return the graph; None if it has to be made in this process. Raises Pending; Refused or Fixed if it cannot be
+        made."""
         program = asked.program
         ticket = self._tickets.get(asked.key)
         if ticket is None:
@@ -113,8 +115,8 @@ class Elsewhere:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A program that is to be lowered. ``whole``: before the loops were rolled up of which it has the first iterations;
-    ``text``: its signature, if it has one; ``key``: by which its graph is found."""
+    """A request to lower a program. ``whole``: the program before marked loops became rolled loops; ``text``: its
+    signature, if it has one; ``key``: the key of its graph in the store."""
 
     whole: Program
     program: Program
@@ -123,7 +125,7 @@ class _Asked:
 
     @classmethod
     def of(cls, whole: Program) -> _Asked:
-        """Raises Refused."""
+        """Return the request for ``whole``. Raises Refused."""
         program = without_marks(whole)
         text = signature(program)
         return cls(whole, program, text, "" if text is None else fingerprint(("lowered", _own_source(), text)))
@@ -131,8 +133,8 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _Arrived:
-    """A graph that another process has made of a program: as it came, and unpacked if that went well. ``replay``:
-    what will run it, kept until somebody asks for that."""
+    """A graph made by another process. ``lowered``: the graph unpacked, if that succeeded; ``replay``: its executor,
+    kept until it is asked for."""
 
     program: Program
     packed: bytes
@@ -141,14 +143,15 @@ class _Arrived:
 
 
 class _Arriving:
-    """A graph that another process makes. Whoever waits for it unpacks it, too: in a call that would take too long."""
+    """A graph that another process makes. The thread that waits for it also unpacks it, since that takes too long
+    within a call."""
 
     def __init__(self, request: bytes, program: Program) -> None:
         self._program = program
         self._lowering = Lowering(request)
 
     def result(self, timeout: float | None = None) -> _Arrived:
-        """Raises what Lowering.result does."""
+        """Return the graph. Raises what Lowering.result does."""
         packed = self._lowering.result(timeout)
         with uncollected(kept=True), in_slices():
             lowered = _unpacked(packed, self._program, reserved=True)
@@ -156,17 +159,17 @@ class _Arriving:
         return _Arrived(self._program, packed, lowered, replay)
 
     def kill(self) -> None:
-        """Give it up; ``result`` raises then."""
+        """Stop the process; ``result`` raises then."""
         self._lowering.kill()
 
     def cancel(self) -> None:
-        """Give it up, and leave nothing behind."""
+        """Stop the process, and remove its files."""
         self._lowering.cancel()
 
 
 def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
-    """The program as one graph, its loops rolled up: made here, or what an earlier run has kept of an equal one. Raises
-    what lowering does, and Pending if it may be made elsewhere and is not there yet."""
+    """Return the program as one graph with rolled loops: lowered here, or stored by an earlier run of an equal program.
+    Raises what lowering does, and Pending if another process makes it and is not done."""
     if elsewhere is None and store_in_use() is None:
         lowered = lower_rolled(without_marks(program))
     else:
@@ -177,6 +180,7 @@ def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Low
 
 
 def _found(asked: _Asked, elsewhere: Elsewhere | None) -> Lowered:
+    """Return the graph that was asked for: from the store, from another process, or lowered here and stored."""
     store, program = store_in_use(), asked.program
     awaited = elsewhere is not None and asked.key in elsewhere
     packed = None if store is None or awaited else store.read(asked.key)
@@ -204,11 +208,12 @@ def _found(asked: _Asked, elsewhere: Elsewhere | None) -> Lowered:
 
 
 def _unpacked(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
+    """Return the graph in ``packed``; None if it cannot be used."""
     try:
         found = unpack_made(packed, program, reserved=reserved)
         if found is not None:
             verify(found)
-    except Exception as error:  # it costs time only
+    except Exception as error:  # the graph is lowered again, which only costs time
         log.warning("a graph that was made before cannot be used: %s: %s", type(error).__name__, error)
         return None
     return found
@@ -216,7 +221,7 @@ def _unpacked(packed: bytes, program: Program, *, reserved: bool) -> Lowered | N
 
 @cache
 def _own_source() -> str:
-    """A digest of what lowers."""
+    """Return a digest of torchjanus' own source."""
     digest = hashlib.sha256()
     folder = Path(__file__).parents[2]
     for path in sorted(folder.rglob("*.py")):

@@ -1,6 +1,6 @@
-"""The watched runs of one function, by the path that they took: which of them one graph may stand for.
+"""Groups the watched runs of one function by path: the runs of a group become one graph.
 
-Knows nothing of the graphs.
+This module does not know the graphs.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ __all__ = ["Group", "Paths"]
 
 MAX_SEEN = 16
 MAX_GROUPS = 64  # paths whose traces are kept
-LINGERING = 3  # calls by graphs after a watched one, in which what its trace has found may be replaced
+LINGERING = 3  # calls by graphs after a watched one in which tensors held by its trace may be replaced
 
 
 @dataclass(slots=True)
 class Group:
-    """The traces of one path, and what of it has been relaxed so far."""
+    """The traces of one path, and what has been relaxed for it."""
 
     number: int
-    shape: tuple[int, tuple[str, ...]]  # positional arguments and keywords
+    shape: tuple[int, tuple[str, ...]]  # number of positional arguments, and names of keyword arguments
     traces: list[Trace] = field(default_factory=list)
     relaxed: set[Any] = field(default_factory=set)
     refusal: Refusal | None = None
-    cut: bool = False  # loops of changing trip counts have been cut down: these runs stand for any trip count
-    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors that were met
+    cut: bool = False  # loops of varying trip counts are folded: these runs represent any trip count
+    seen: list[dict[Any, Geometry]] = field(default_factory=list)  # the geometries of tensors so far
     held: bool = False  # numbers that are sizes in its graph are constants there: they could not be symbols
-    split: tuple[tuple[Any, Any], ...] = ()  # by which parts of them it has fallen into groups of their own
+    # dimensions of tensors by which its runs were split into groups of their own
+    split: tuple[tuple[Any, Any], ...] = ()
     counted: bool = False  # trip counts are sizes, too
-    planned: tuple[Any, Generalised] | None = None  # while its graph is made elsewhere, and of what it is made
-    conditions: tuple[Expr, ...] = ()  # of its entry, on sizes: runs in which they do not hold are another group
+    planned: tuple[Any, Generalised] | None = None  # what its graph is made of, while another process makes that
+    # conditions of its entry on sizes: runs for which they do not hold are in another group
+    conditions: tuple[Expr, ...] = ()
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs
-    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries that only other paths have met
-    alone: bool = False  # what other paths have met does not fit here
-    hosted: str = ""  # why the host makes the selections that its graph needs
+    lent: list[dict[Any, Geometry]] = field(default_factory=list)  # geometries seen on other paths only
+    alone: bool = False  # geometries of other paths do not fit this one
+    hosted: str = ""  # why the host makes the selections that its graph needs, or ""
 
     def take(self, trace: Trace) -> None:
         """Add a run of this path."""
@@ -53,7 +55,7 @@ class Group:
             self.seen = [*self.seen[1 - MAX_SEEN :], met]
 
     def learn_from(self, other: Group) -> None:
-        """What is an input on another path is not held constant on this one, nor are sizes that have changed there."""
+        """Make inputs of what is an input on another path, and add sizes that have changed there."""
         self.relaxed |= other.relaxed
         if self.alone or other is self or not self.seen:
             return
@@ -66,7 +68,7 @@ class Group:
                     self.lent = [*self.lent[1 - MAX_SEEN :], row]
 
     def forgoes(self) -> bool:
-        """Whether it was made with geometries of other paths, which did not fit; it goes on without them."""
+        """Stop using geometries of other paths, which did not fit. Returns whether there were any."""
         had, self.lent, self.alone = bool(self.lent), [], True
         return had
 
@@ -79,7 +81,7 @@ class Group:
 
 
 class Paths:
-    """What was watched, path by path. ``latest``: the last runs; ``count``: how many paths there have been."""
+    """The watched runs by path. ``latest``: the last runs; ``count``: how many paths there have been."""
 
     def __init__(self, counts: Counts) -> None:
         self.latest: list[Trace] = []
@@ -87,23 +89,23 @@ class Paths:
         self._counts = counts
         self._groups: dict[Any, Group] = {}
         self._lengths = Lengths()
-        self._lean: dict[int, Trace] = {}  # those that hold no such tensors any more
-        self._kept_until = -1  # up to which speculated call traces are looked through for tensors that are gone
+        self._lean: dict[int, Trace] = {}  # traces from which all replaced tensors have been released
+        self._kept_until = -1  # the last speculated call after which traces are searched for replaced tensors
 
     def take(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A call has been watched."""
+        """Add a watched call."""
         self.let_go(args, kwargs)
         self._kept_until = self._counts.speculated + LINGERING
         self.latest = [*self.latest[-2:], trace]
 
     @property
     def lingers(self) -> bool:
-        """Whether traces may still hold what the calls since then have replaced."""
+        """Whether traces may still hold tensors that later calls have replaced."""
         return self._counts.speculated <= self._kept_until
 
     def let_go(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Let go of tensors that are gone from where traces found them: the gradients that a run of another path (an
-        evaluation) has left as they were, say. ``args``, ``kwargs``: of the last call."""
+        """Release tensors that are no longer where a trace found them, such as gradients that another path (an
+        evaluation) has left alone. ``args``, ``kwargs``: of the last call."""
         traces = {id(t): t for t in (*self.latest, *(t for group in self._groups.values() for t in group.traces))}
         self._lean = {key: trace for key, trace in self._lean.items() if key in traces}
         for key, trace in traces.items():
@@ -111,14 +113,15 @@ class Paths:
                 self._lean[key] = trace
 
     def group_of(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
-        """The runs of its path that this one joins: those with other trip counts too, where one graph serves all."""
+        """Return the group that this run belongs to. Runs of different trip counts share a group if one graph serves
+        them all."""
         runs = self._lengths.take(trace)
         if runs:
             group = self._group(runs[-1], shape)
             group.cut = True
             if group.refusal is None:
                 for run in runs:
-                    # Where the number of iterations cannot change, runs of others are parts of their own.
+                    # Where the trip count cannot vary, runs with other counts are groups of their own.
                     part = self._group(run, shape)
                     part.cut = True
                     if not any(run is known for known in part.traces):
@@ -129,7 +132,7 @@ class Paths:
         return group
 
     def _group(self, trace: Trace, shape: tuple[int, tuple[str, ...]]) -> Group:
-        """The runs of one path; where some sizes cannot change in one graph, those of equal sizes."""
+        """Return the group of one path; where some sizes cannot vary in one graph, that of runs with equal sizes."""
         key, part, hosted = trace.tokens(), False, ""
         while (group := self._groups.get(key)) is not None:
             if group.split:
@@ -145,8 +148,8 @@ class Paths:
         return group
 
     def split(self, group: Group, parts: Collection[tuple[Any, Any]]) -> list[Group]:
-        """Let the runs of a path fall into groups of equal sizes, where these ``parts`` of tensors cannot change. The
-        last one is that of the last run."""
+        """Split a group into groups of equal sizes, where these ``parts`` (dimensions of tensors) cannot vary. The last
+        group returned holds the last run."""
         group.split = tuple(parts)
         found = [self._group(trace, group.shape) for trace in group.traces]
         for part, trace in zip(found, group.traces, strict=True):
@@ -157,23 +160,23 @@ class Paths:
         return list({id(part): part for part in reversed(found)}.values())[::-1]
 
     def forget(self, groups: Collection[Group]) -> None:
-        """Let go of these: they may be met anew."""
+        """Remove these groups: their paths may be seen again."""
         gone = set(map(id, groups))
         self._groups = {key: group for key, group in self._groups.items() if id(group) not in gone}
 
     def trim(self, used: Collection[Group]) -> None:
-        """Let go of the oldest paths that are not ``used``, if there are too many: their traces hold tensors."""
+        """Remove the oldest groups that are not ``used``, if there are too many: their traces hold tensors."""
         kept = set(map(id, used))
         idle = [group for group in self._groups.values() if id(group) not in kept]
         self.forget(idle[: max(0, len(self._groups) - MAX_GROUPS)])
 
     @property
     def are_refused(self) -> bool:
-        """Whether no graph can be made of any."""
+        """Whether a graph can be made of no path."""
         return all(group.refusal is not None for group in self._groups.values())
 
     def difference(self) -> tuple[str, Place]:
-        """Where the last watched runs parted, in words."""
+        """Return where the last watched runs took different paths, in words, and the place."""
         for before in reversed(self.latest[:-1]):
             for one, other in zip(before.events, self.latest[-1].events, strict=False):
                 if one.token != other.token:

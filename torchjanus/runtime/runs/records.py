@@ -1,4 +1,4 @@
-"""What a speculated function tells of itself, as data and to the log."""
+"""Counts, events and refusals of a speculated function, as data and in the log."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["Counts", "Event", "Profile", "Statistics", "Story"]
 
 log = logging.getLogger("torchjanus")
 
-MAX_EVENTS = 1000  # the oldest are forgotten
+MAX_EVENTS = 1000  # the oldest are dropped
 MAX_REFUSALS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Statistics:
-    """What became of the calls so far.
+    """The outcome of the calls so far.
 
     ``calls`` is the sum of ``watched``, ``speculated`` and ``imperative``. ``missed`` (no entry's guards held) and
-    ``violated`` (an assertion failed inside of a graph) count calls that were then watched or imperative; ``refused``
-    counts watched calls of which no graph could be made; ``verified`` counts imperative calls that a graph made, too,
-    on copies. ``compiles`` counts graphs made, ``entries`` those in use.
+    ``violated`` (an assertion failed inside a graph) count calls that were then watched or imperative; ``refused``
+    counts watched calls of which no graph could be made; ``verified`` counts imperative calls that a graph also made on
+    copies. ``compiles`` counts graphs made, ``entries`` those in use.
     """
 
     calls: int
@@ -56,10 +56,10 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the time of speculated calls goes: medians, in microseconds, over ``calls`` calls.
+    """The time of speculated calls by phase: medians, in microseconds, over ``calls`` calls.
 
     ``guards``: checking the assumptions and collecting the inputs; ``run``: the graph; ``commit``: making the results
-    and the held-back writes.
+    and the deferred writes.
     """
 
     calls: int
@@ -69,13 +69,13 @@ class Profile:
 
     @property
     def share(self) -> float:
-        """Guards and commit as a share of the call."""
+        """The share of guards and commit in the time of the call."""
         return (self.guards + self.commit) / (self.guards + self.run + self.commit)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that the report tells: a miss, a relaxation, a refusal, a fault. ``reason``: its code, or ""."""
+    """One event for the report: a miss, a relaxation, a refusal, a fault. ``reason``: the code of a refusal, or ""."""
 
     call: int
     kind: str
@@ -85,8 +85,8 @@ class Event:
 
 
 class Story:
-    """What has happened so far. ``name`` is what the log calls the function, ``home`` where it is written; ``after``:
-    what this one goes on from."""
+    """The events, refusals and counts so far. ``name``: the function's name in the log; ``home``: its place in the
+    source; ``after``: the record of the same function that this one continues."""
 
     def __init__(self, name: str, home: Place = NOWHERE, after: Story | None = None) -> None:
         self.name, self.home = name, home
@@ -97,22 +97,22 @@ class Story:
         self._before = dataclasses.asdict(Counts()) if after is None else after.totals()
 
     def totals(self) -> dict[str, int]:
-        """The counts from the beginning, by name: those of the stories that it goes on from, too."""
+        """Return the counts from the beginning, by name, those of continued records included."""
         return {name: count + self._before[name] for name, count in dataclasses.asdict(self.counts).items()}
 
     def say(self, kind: str, text: str, place: Place = NOWHERE, reason: str = "") -> None:
-        """Tell of something. The log is told once."""
+        """Record an event. The log gets each text once."""
         self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)
 
     def placed(self, refusal: Refusal) -> Refusal:
-        """What is refused is the whole function, if nothing narrower is."""
+        """Return the refusal with a place: that of the whole function if it has none."""
         return refusal.at(self.home)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Tell, once, what cannot be speculated on."""
+        """Record, once, what cannot be speculated on."""
         refusal = self.placed(refusal)
         if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(refusal)

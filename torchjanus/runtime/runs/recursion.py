@@ -1,7 +1,6 @@
-"""When the recursive calls of a function are watched each for itself, and what was learnt of them.
+"""Decides which recursive functions are watched call by call, and keeps what is known of their calls.
 
-As long as a recursion takes the same short path in each run, it is unrolled like any other calls. Knows nothing of
-entries.
+A recursion that takes the same short path in each run is unrolled like other calls. This module does not know entries.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]
 
-MANY = 2000  # events of a run: making one graph of it would take longer than anybody waits
+MANY = 2000  # events of a run: making one graph of a longer one takes too long
 
 
 class Recursion:
-    """Of one speculated function. ``functions``: what watching knows; ``variant_table``: the variants that were
-    seen."""
+    """The recursive calls of one speculated function. ``functions``: what watching uses; ``variant_table``: the
+    variants seen."""
 
     def __init__(self) -> None:
         self.functions = Recursions()
@@ -37,26 +36,26 @@ class Recursion:
         self.functions.recogniser = self._recogniser
         self.functions.as_rows = functools.partial(grown, inner=True)
         self._recognisers: dict[frozenset[int], Recogniser] = {}
-        self._matchers: dict[int, Any] = {}  # the code by which calls are recognised, by the numbers of ways
-        self._unrolled: dict[types.CodeType, Any] = {}  # paths seen of runs in which functions called themselves
+        self._matchers: dict[int, Any] = {}  # the code that matches calls, by the numbers of variants
+        self._unrolled: dict[types.CodeType, Any] = {}  # paths of runs in which a function called itself
         self._learnt = 0
         self._loops = RootLoops()
         self._reported: set[types.CodeType] = set()
 
     def unsuited(self) -> list[Refusal]:
-        """Why functions that call themselves are unrolled all the same: those not yet told."""
+        """Return the reasons, not yet reported, for unrolling functions that call themselves."""
         new = [refusal for code, refusal in self.functions.unsuited.items() if code not in self._reported]
         self._reported.update(self.functions.unsuited)
         return new
 
     def counted(self) -> list[str]:
-        """Which numbers calls were seen to count in the last run, for the first time."""
+        """Return the numbers that calls were first seen to count in the last run."""
         new, self.functions.counted = self.functions.counted, []
         return new
 
     def discover(self, trace: Trace) -> list[str]:
-        """Take in a run in which recursive calls were unrolled. Returns the functions that are watched call by call
-        from now on: another run of them took another path, or the run is too long to be a graph of its own."""
+        """Record a run in which recursive calls were unrolled. Returns the functions that are watched call by call from
+        now on: those of which another run took another path, or the run is too long for a graph of its own."""
         fresh, self.functions.fresh = self.functions.fresh, []
         if fresh:
             return fresh
@@ -70,21 +69,22 @@ class Recursion:
         return [] if alike else self.functions.add(new)
 
     def _recogniser(self, world: Mapping[Any, Any]) -> Recogniser | None:
+        """Return the matcher of the variants that apply in this ``world``; None if there are none."""
         variants = self.variant_table.holding(world)
         numbers = frozenset(variant.number for own in variants.values() for variant in own)
         if numbers and numbers not in self._recognisers:
-            self._recognisers = {numbers: Recogniser(variants, self._matchers)}  # the variants are learnt one by one
+            self._recognisers = {numbers: Recogniser(variants, self._matchers)}  # variants become known one by one
         return self._recognisers.get(numbers)
 
     def learn(self, trace: Trace) -> bool:
-        """Take in the recursive calls of a run. Returns whether ways have been seen since this was last asked. Raises
+        """Record the recursive calls of a run. Returns whether there are new variants since the last time. Raises
         Refused."""
         self.variant_table.learn(trace)
         before, self._learnt = self._learnt, self.variant_table.version
         return self._learnt != before
 
     def merged(self, trace: Trace) -> Trace:
-        """The run with what its calls give as rows, of any number, as far as it can be told so. Raises Refused."""
+        """Return the run with the results of its calls as rows, of any number, where that is possible. Raises Refused."""
         made = self.functions.made
         rooted = self._loops.merged(trace, made)
         if rooted is not trace:
@@ -92,14 +92,14 @@ class Recursion:
                 merged = grown(rooted, made)
                 self.variant_table.learn(rooted)
             except Refused:
-                pass  # it is told with as many calls as there were
+                pass  # then the trace keeps the number of calls of this run
             else:
                 if not self._shows_shared(rooted):
                     return merged
         return grown(trace, made)
 
     def _shows_shared(self, trace: Trace) -> bool:
-        """Whether elements of lists leave the run that may be views of what all calls share: rows are copies."""
+        """Whether list elements that leave the run may be views of something that all calls share: rows are copies."""
         parts = [part for recipe in trace.all_recipes() for part in parts_of(recipe)]
         left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         calls = [event for event in trace.events if isinstance(event, InvokedEach)]
@@ -107,12 +107,12 @@ class Recursion:
         return any(map(self.variant_table.shows, shown))
 
     def unroll(self) -> list[str]:
-        """Watch fewer calls for themselves, or none any more. Returns the functions whose calls those are."""
+        """Watch fewer functions call by call. Returns those that are unrolled from now on."""
         return [code.co_qualname for code in self.functions.unroll()]
 
     @staticmethod
     def refusal(trace: Trace) -> Refusal | None:
-        """Why the recursive calls of a run cannot be run many at a time, if they cannot."""
+        """Return why the recursive calls of a run cannot be batched; None if they can."""
         waiting = [event for event in trace.events if isinstance(event, Invoked)]
         while waiting:
             call = waiting.pop().call

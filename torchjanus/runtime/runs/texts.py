@@ -1,7 +1,7 @@
-"""Which texts change from call to call: those are traced like numbers, and no entry holds them constant.
+"""Finds strings that change from call to call: they are traced like numbers, and no entry holds them constant.
 
-A text that was seen with two values splits into entries (a mode, a phase); one with three is a name, and
-relaxed (JANUS figure 4).
+A string seen with two values splits into entries (a mode, a phase); one seen with three is a name, and is relaxed
+(JANUS, figure 4).
 """
 
 from __future__ import annotations
@@ -13,19 +13,20 @@ from torchjanus.trace.facts import Found
 
 __all__ = ["Texts"]
 
-MANY = 3  # values of one text
+MANY = 3  # values of one string
 MAX_PLACES = 10_000
 
 
 class Texts:
-    """Of one function. ``loose``: the places whose texts are traced from now on; each gets in once."""
+    """The strings of one function. ``loose``: the access paths of strings that are traced from now on; each is added
+    once."""
 
     def __init__(self) -> None:
         self.loose: set[AccessPath] = set()
         self._seen: dict[AccessPath, set[str]] = {}
 
     def learn(self, trace: Trace) -> list[tuple[AccessPath, Place]]:
-        """Take in one watched run. Returns what was relaxed, and where the program reads it."""
+        """Record one watched run. Returns what was relaxed, with the places where the program reads it."""
         relaxed = []
         for event in trace.events:
             if isinstance(event, Found) and event.kind == "constant" and type(event.value) is str:

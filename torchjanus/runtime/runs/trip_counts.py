@@ -1,4 +1,4 @@
-"""Runs of one function that differ only in how often its loops iterated. Knows nothing of entries."""
+"""Finds runs of one function that differ only in the trip counts of their loops. This module does not know entries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_VARIANTS = 256
 
 @dataclass(slots=True)
 class _Run:
-    """A run, how many iterations its loops had, and what led to each."""
+    """A run, its trip counts, and for each loop a key of what precedes it."""
 
     trace: Trace
     cut: Shortened
@@ -28,22 +28,21 @@ class _Run:
 
 @dataclass(slots=True)
 class _Within:
-    """How many iterations the loops within one iteration of a loop have had, in runs that are alike otherwise, and how
-    many the loop itself."""
+    """Trip counts of the loops within one iteration of a loop, over runs that are otherwise alike (``inner``), and of
+    the loop itself (``counts``)."""
 
     inner: list[set[int]]
     counts: set[int] = field(default_factory=set)
 
     def take(self, count: int, inner: tuple[int, ...]) -> None:
-        """One more run."""
+        """Add one run."""
         self.counts.add(count)
         for known, number in zip(self.inner, inner, strict=True):
             known.add(number)
 
     def chosen(self, changing: bool) -> Chosen:
-        """What becomes of the loop. ``changing``: whether it is known to turn more or less often. Loops within
-        iterations that always turn as often are unrolled; what comes after those that do may depend on how often it
-        was."""
+        """Return how the loop is folded. ``changing``: whether its trip count is known to vary. Inner loops of constant
+        trip count are unrolled, since what follows a loop may depend on its trip count."""
         changes = [len(known) > 1 for known in self.inner]
         if not any(changes):
             return Chosen(changing, flat=bool(changes))
@@ -52,21 +51,23 @@ class _Within:
 
 
 class Lengths:
-    """Remembers runs by what they are apart from trip counts."""
+    """Keeps runs by what they are apart from trip counts."""
 
     def __init__(self) -> None:
         self._met: OrderedDict[Any, list[_Run]] = OrderedDict()
-        self._within: OrderedDict[Any, list[_Within]] = OrderedDict()  # of the same
-        self._counts: OrderedDict[int, set[int]] = OrderedDict()  # of each loop, by what led to it
-        self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()  # of runs that are the same in brief
-        self._paths: dict[Any, Any] = {}  # what such runs are when they are cut down
+        self._within: OrderedDict[Any, list[_Within]] = OrderedDict()  # by the same keys
+        self._counts: OrderedDict[int, set[int]] = OrderedDict()  # trip counts of each loop, by what precedes it
+        # smallest trip counts of runs that are equal in the one-iteration form
+        self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()
+        self._paths: dict[Any, Any] = {}  # keys of such runs after folding
         self._merger = Merger()
         self._before: list[Trace] = []  # the latest runs in whose iterations tensors decided
-        self._merged: OrderedDict[Any, list[Trace]] = OrderedDict()  # such runs with their iterations told alike
+        # such runs with the arms of their iterations merged
+        self._merged: OrderedDict[Any, list[Trace]] = OrderedDict()
 
     def take(self, trace: Trace) -> list[Trace]:
-        """The run, after earlier ones, as a path for all trip counts and for all that tensors decide in iterations of
-        its loops; empty where it is like no other yet. See ``_cut``."""
+        """Return the runs of the path of ``trace``, for all trip counts and for all decisions by tensors in iterations;
+        empty if it is like no other run yet. See ``_cut``."""
         self._merger.learn(trace)
         merged = self._merger.merge(trace)
         if merged is trace:
@@ -84,8 +85,8 @@ class Lengths:
         return self._cut(merged) or self._merged[key]
 
     def _cut(self, trace: Trace) -> list[Trace]:
-        """The run cut down to a path for all trip counts, after earlier ones; empty as long as the counts have not been
-        seen to change. Of a run too short to be cut down the others of its path."""
+        """Return the run and earlier ones of its path, folded for all trip counts; empty as long as the counts have not
+        been seen to vary. For a run too short to be folded, the other runs of its path."""
         short, cut = brief(trace), shorten(trace)
         key: Any = None
         if short is not None:
@@ -112,7 +113,8 @@ class Lengths:
             _keep(self._counts, loop_key, self._counts.get(loop_key, set()) | {count}, MAX_VARIANTS)
 
     def _runs(self, met: list[_Run], least: tuple[int, ...], within: list[_Within]) -> list[Trace]:
-        """The runs with those loops cut down whose counts change: what comes after the others may depend on theirs."""
+        """Return the runs with those loops folded whose trip counts vary: what follows the other loops may depend on
+        theirs."""
         if not met:
             return []
         last = met[-1]
@@ -121,7 +123,7 @@ class Lengths:
             changes = len({run.cut.counts[number] for run in met}) > 1
             ended = last.cut.full[number] and len(self._counts.get(loop_key, ())) > 1
             chosen = inner.chosen(changes or ended)
-            # What comes after a loop that has always come to the same limit may depend on that.
+            # What follows a loop that has always reached the same limit may depend on that limit.
             which.append(chosen if changes or not last.cut.open[number] else replace(chosen, held=chosen.cut))
         if not any(one.cut for one in which) and len({run.cut.lists for run in met}) < 2:
             return []
