@@ -1,1 +1,1 @@
-"""One graph of a function with its executor, and trees of graphs that part where a tensor decides."""
+"""Graphs of a function with their executors, and trees of graphs whose paths differ by a tensor's decision."""

@@ -1,7 +1,7 @@
-"""Which graphs are worth trying on a call: decided by the one place in the heap that tells most of them apart.
+"""Selects the graphs to try on a call, by the one access path at which their assumptions differ most.
 
-A filter only. A graph that is left out would have missed by the assumption that was looked at; those that are tried
-check all of theirs.
+This is only a filter. A graph that is left out would miss by the assumption at that access path; a graph that is tried
+checks all its assumptions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["Dispatch", "Route"]
 
 log = logging.getLogger("torchjanus")
 
-WORTHWHILE = 3  # with fewer graphs trying each is as fast
+WORTHWHILE = 3  # with fewer graphs it is as fast to try each
 
 Route = Entry | Branching  # what is tried on a call
 Feature = tuple[str, Any]
@@ -28,14 +28,15 @@ _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, Referenc
 
 
 class Dispatch:
-    """Of some routes: ``access_path`` is where they differ most, None if nowhere."""
+    """Selects among some routes. ``access_path``: where they differ most, None if nowhere."""
 
     def __init__(self, routes: Sequence[Route]) -> None:
         self.routes = tuple(routes)
         self.access_path: AccessPath | None = None
         self._table: dict[Feature, tuple[Route, ...]] = {}
         self._late: Route | None = None
-        self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None  # what tells routes apart, by route
+        # assumptions in which routes differ, by route
+        self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None
         if len(routes) >= WORTHWHILE:
             self._choose([_told(route) for route in routes])
 
@@ -43,7 +44,7 @@ class Dispatch:
         shared = set.intersection(*(set(features) for features in told))
         if not shared:
             return
-        # Of equally good ones the shortest path: it is read at each call.
+        # Of equally good ones the shortest, since it is read at each call.
         order = sorted(shared, key=lambda access_path: (len(str(access_path)), str(access_path)))
         best = max(order, key=lambda access_path: len({features[access_path] for features in told}))
         found = [features[best] for features in told]
@@ -51,24 +52,24 @@ class Dispatch:
             return
         self.access_path = best
         for value in set(found):
-            # A value is of a type: graphs for all values of that type are worth trying, too.
+            # Graphs that assume only the type of the value are worth trying, too.
             kinds = {value, ("type", value[1][0])} if value[0] == "value" else {value}
             self._table[value] = tuple(r for r, f in zip(self.routes, found, strict=True) if f in kinds)
 
     def candidates(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Route, ...]:
-        """The routes to be tried on this call, in order."""
+        """Return the routes to be tried on this call, in order."""
         if self.access_path is None:
             return self.routes
         try:
             now = self.access_path.read(args, kwargs)
         except _BROKEN:
-            return ()  # every route relies on there being something
+            return ()  # every route assumes that there is a value
         found = self._table.get(("value", (type(now), token_of(now))))
         return self._table.get(("type", type(now)), ()) if found is None else found
 
     def foresee(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """Which of several routes will make this call if one does, as a number: as far as can be seen beforehand, and
-        by that only which they assume differently. 0 if none will."""
+        """Return a number for the route that will probably make this call, 0 if none. Only assumptions that differ
+        between routes are checked."""
         if len(self.routes) < 2:
             return 0
         try:
@@ -77,13 +78,13 @@ class Dispatch:
             for route in self.candidates(args, kwargs):
                 if any(not entry.broken(args, kwargs, own) for entry, own in self._own[id(route)]):
                     return id(route)
-        except Exception as error:  # the program's own objects are asked; it is no reason to fail a call
+        except Exception as error:  # reading may run code of the program, whose exceptions must not fail the call
             log.debug("which graph will make a call cannot be told: %s: %s", type(error).__name__, error)
         return 0
 
     def served_late(self, route: Route) -> None:
-        """A route has made a call after others had been tried in vain, which costs a whole run of the graph where a
-        tensor tells them apart. One that does so twice is tried first from then on."""
+        """Record that a route made a call after others had been tried, which costs a run of a graph if only a tensor
+        distinguishes them. A route that does so twice in a row is tried first from then on."""
         if self._late is not route:
             self._late = route
             return
@@ -97,7 +98,8 @@ def _first(route: Route, routes: tuple[Route, ...]) -> tuple[Route, ...]:
 
 
 def _distinguished(routes: Sequence[Route]) -> dict[int, list[tuple[Entry, list[Assumption]]]]:
-    """Of each route the entries, and of these what they assume of places of which another assumes something else."""
+    """Return the entries of each route, each with its assumptions about access paths for which another entry assumes
+    something else."""
     spoken = {id(entry): {str(a): a for a in entry.assumptions} for route in routes for entry in route.entries}
     shared = set.intersection(*map(set, spoken.values()))
     own = {key: [a for text, a in texts.items() if text not in shared] for key, texts in spoken.items()}
@@ -111,7 +113,7 @@ def _place(assumption: Assumption) -> tuple[str, ...]:
 
 
 def _told(route: Route) -> dict[AccessPath, Feature]:
-    """What all graphs of a route assume of the values that they find, by place: the class, or the very value."""
+    """Return what all graphs of a route assume of values, by access path: the class, or the exact value."""
     first, *others = map(_features, route.entries)
     return {access_path: f for access_path, f in first.items() if all(other.get(access_path) == f for other in others)}
 
@@ -121,7 +123,7 @@ def _features(entry: Entry) -> dict[AccessPath, Feature]:
     for assumption in entry.assumptions:
         feature = _feature(assumption)
         for access_path in assumption.access_paths() if feature is not None else ():
-            if not access_path.waits_for:  # on an extern call, which has not been made yet
+            if not access_path.waits_for:  # such a path needs the result of an extern call that has not been made yet
                 found[access_path] = feature  # type: ignore[assignment]
     return found
 

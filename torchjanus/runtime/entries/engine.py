@@ -1,7 +1,8 @@
-"""Which executor runs an entry's graph: replay at once, a compiled artifact once it is trusted, the fastest by measure.
+"""Chooses the executor of an entry's graph: replay at first, a compiled artifact once it is trusted, the faster by
+measurement.
 
-With "auto" no call waits for a compiler: replay runs them until the artifact is there. "inductor" compiles in the call.
-Knows nothing of guards or of the user's program.
+With "auto" no call waits for a compiler: replay runs calls until the artifact is there. "inductor" compiles in the
+call. This module knows neither guards nor the user's program.
 """
 
 from __future__ import annotations
@@ -34,20 +35,21 @@ __all__ = ["EXECUTORS", "Engine", "check_executor", "default_executor", "make_re
 
 EXECUTORS = ("auto", "replay", "inductor")
 _TIMED_CALLS = 6
-_TRIED = 3  # calls on trial
-_TRIED_SIZES = 7  # where sizes change: Inductor was seen to be wrong for some batches only
-_TRIED_AGAIN = 1  # where the very artifact has passed its trial in an earlier run
-# A call on trial takes two to three times as long as another. Behind one that anybody would notice nothing is tried for
-# so many times as long, of any graph: throughput is to stay at 80 % of eager's meanwhile, and a graph that makes one
-# call in eight is tried as soon as another. What passed in an earlier run is tried at once: it takes a call or two.
+_TRIED = 3  # calls in a trial
+_TRIED_SIZES = 7  # where sizes vary: Inductor was seen to be wrong for some batch sizes only
+_TRIED_AGAIN = 1  # where the same artifact has passed its trial in an earlier run
+# A call on trial takes two to three times as long as another. After a call on trial longer than _LONG, no graph has
+# another one for _REST times as long: throughput stays at 80 % of eager's, and a graph that makes one call in eight
+# gets its trial as soon as another. An artifact that passed in an earlier run is tried at once, since it takes a call
+# or two.
 _LONG = 0.05  # seconds
 _REST = 3
-# Where calls take long, a trial tells so much about times as well: of a candidate that gains less than this in so many
-# pairs of runs no more is asked, and one that is clearly ahead in each, or behind, need not race.
+# Where calls are long, the trial also measures times: a candidate that gains less than this in so many pairs of runs is
+# not tried further, and one that is clearly faster or slower in each pair needs no race.
 _GAIN = 0.97  # of replay's time
 _PAIRS = 2
-# So many times faster than replay is no matter of luck: a later run need not measure it again. A race takes twelve
-# calls, half of them by the slower one; where a call takes long, those are seconds.
+# A candidate that is so many times faster than replay is not measured again by a later run. A race takes twelve calls,
+# half of them by the slower executor, which can be seconds.
 _LEAD = 1.1
 
 _default_executor = "auto"
@@ -56,14 +58,14 @@ Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tenso
 
 
 def check_executor(name: str) -> str:
-    """The name, if there is such an executor. Raises Unsupported."""
+    """Return the name, if there is such an executor. Raises Unsupported."""
     if name not in EXECUTORS:
         raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")
     return name
 
 
 def default_executor(name: str | None = None) -> str:
-    """The executor of functions that name none; given a name, sets it (the command line's --executor)."""
+    """Return the executor of functions that name none. With a name, set it first (the command line's --executor)."""
     global _default_executor
     if name is not None:
         _default_executor = check_executor(name)
@@ -71,25 +73,25 @@ def default_executor(name: str | None = None) -> str:
 
 
 def make_ready(executor: str) -> None:
-    """Import what compiling and loading need. It takes a second: where a call takes long anyway."""
+    """Import what compiling and loading need, which takes a second."""
     if executor != "replay":
         look_around()
         ready_to_load()
 
 
 class _Trials:
-    """When the next call may be on trial, of all graphs there are."""
+    """Limits how often any graph has a call on trial."""
 
     def __init__(self) -> None:
         self._next = 0.0
 
     @property
     def due(self) -> bool:
-        """Whether this call may."""
+        """Whether this call may be on trial."""
         return time.perf_counter() >= self._next
 
     def took(self, seconds: float) -> None:
-        """A call on trial has just been made."""
+        """Record that a call on trial took ``seconds``."""
         if seconds > _LONG:
             self._next = time.perf_counter() + _REST * seconds
 
@@ -98,22 +100,21 @@ _trials = _Trials()
 
 
 class Engine:
-    """Runs one lowered graph; ``exchange`` is told what runs it: a Run, or for a graph with cuts what begins one.
-
-    ``notes`` says what became of each candidate, for the report."""
+    """Runs one lowered graph. ``exchange`` receives the function that runs it: a Run, or one that begins a staged run
+    if the graph has cuts."""
 
     def __init__(self, lowered: Lowered, executor: str, exchange: Callable[[Callable[..., Any]], None]) -> None:
         self.lowered = lowered
-        self.budget: Budget | None = None  # what pays for trials
+        self.budget: Budget | None = None  # pays for trials
         self._asked = False
         self._trial: Trial | None = None
         self._racing = False
-        # Whether what is on trial has passed one in an earlier run, and was clearly faster than replay.
+        # Whether the artifact on trial passed a trial in an earlier run, and was clearly faster than replay there.
         self._passed = self._leads = False
-        self._verdict: Verdict | None = None  # where what calls show of it is kept
+        self._verdict: Verdict | None = None  # stores the outcome of the trial and the race for later runs
         self._notes: list[str] = []
         self.current = "replay"
-        self._ticket: Ticket | None = None  # of a compilation that is not over, or that no call has looked at since
+        self._ticket: Ticket | None = None  # of a compilation that is not over, or whose result no call has taken yet
         if lowered.program.cuts:
             parts = len(lowered.program.cuts) + 1
             self._notes.append(f"runs in {parts} parts, with extern calls in between: only the last one is compiled")
@@ -132,7 +133,7 @@ class Engine:
 
     @property
     def notes(self) -> list[str]:
-        """What became of each candidate."""
+        """What became of each candidate, for the report."""
         ticket = self._ticket
         if ticket is None:
             return [*self._notes]
@@ -140,16 +141,16 @@ class Engine:
 
     @property
     def trying(self) -> bool:
-        """Whether calls are about to find out what runs the graph best."""
+        """Whether calls are about to find out which executor is the fastest."""
         return self._racing or self._trial is not None or (self._ticket is not None and self._ticket.over)
 
     @property
     def is_ready(self) -> bool:
-        """Whether its compilation is over, or it has none: the next call by it takes what there is."""
+        """Whether no compilation is pending: the next call takes its result, if there is one."""
         return self._executor == "replay" or (self._asked and (self._ticket is None or self._ticket.over))
 
     def compile(self) -> None:
-        """Have the graph compiled, if the executor asks for it and it was not done yet."""
+        """Start compiling the graph, once, if the executor asks for it."""
         if self._executor == "replay" or self._asked:
             return
         self._asked = True
@@ -162,19 +163,19 @@ class Engine:
                 self._exchange(self._meanwhile)
                 return
             candidate = Inductor(self._compiled)
-        except Exception as error:  # an artifact that cannot be made is no reason to fail a call
+        except Exception as error:  # an artifact that cannot be made must not fail the call
             self._not_compiled(error)
         else:
             self._take(candidate, time.perf_counter() - started)
 
     def wait(self) -> None:
-        """Return when no compilation is under way. The next call takes what has been compiled."""
+        """Return when no compilation is pending. The next call takes the result."""
         ticket = self._ticket
         if ticket is not None:
             ticket.wait()
 
     def close(self) -> None:
-        """The graph is not used any more, and so no artifact is either."""
+        """Cancel a pending compilation: the graph is not used any more."""
         ticket, self._ticket = self._ticket, None
         if ticket is not None:
             ticket.cancel()
@@ -229,12 +230,12 @@ class Engine:
         return values
 
     def charge(self, kind: str, seconds: float) -> None:
-        """To find out what runs the graph best a call has taken so long; what eager takes is no overhead."""
+        """Charge the budget for a call of ``seconds`` that measured executors, less eager's time."""
         if self.budget is not None:
             self.budget.charge(kind, max(0.0, seconds - self.budget.eager))
 
     def _look_at(self, trial: Trial) -> None:
-        """What has come of it so far."""
+        """Decide by the results of the trial so far."""
         candidate = trial.candidate
         if trial.disagreements:
             self._trial = None
@@ -271,10 +272,10 @@ class Engine:
             self._exchange(_Race(self, self.replay, candidate, times))
 
     def _choose(self, best: Executable, candidate: Executable, times: Sequence[tuple[float, float]]) -> None:
-        """The times of the trial have shown what is the best."""
+        """Decide by the times of the trial."""
         ours, theirs = zip(*times, strict=True)
         medians = [(self.replay, statistics.median(theirs)), (candidate, statistics.median(ours))]
-        # In all pairs: it is kept for later runs.
+        # In all pairs, since the outcome is kept for later runs.
         clear = best is candidate or all(one >= _LEAD * other for one, other in times)
         self.chosen(best, medians, clear, "on trial")
 
@@ -283,12 +284,12 @@ class Engine:
         self.current = chosen.name
         self.compiled = None if chosen is self.replay else chosen
         self._exchange(chosen.run)
-        give_back()  # what compiling in the call, loading and trials have left
+        give_back()  # compiling in the call, loading and trials leave memory behind
 
     def chosen(
         self, best: Executable, times: Sequence[tuple[Executable, float]], clear: bool, where: str = "by measure"
     ) -> None:
-        """What is the fastest is known by these times, and whether that is clear."""
+        """Settle on ``best`` by these times. ``clear``: whether the outcome is kept for later runs."""
         spoken = ", ".join(f"{who.name} {seconds * 1e6:.0f} us" for who, seconds in times)
         self._notes.append(f"fastest {where}: {best.name} ({spoken})")
         if self._verdict is not None and clear:
@@ -297,17 +298,17 @@ class Engine:
 
 
 class _Race:
-    """Runs replay and a candidate by turns on live calls, and settles on the one with the better median."""
+    """Runs replay and a candidate alternately on live calls, and settles on the one with the better median time."""
 
     def __init__(
         self, engine: Engine, replay: Executable, candidate: Executable, known: Sequence[tuple[float, float]] = ()
     ) -> None:
-        """``known``: times from the trial, the candidate's and replay's."""
+        """``known``: pairs of times from the trial, the candidate's and replay's."""
         self._engine = engine
         self._candidates = (replay, candidate)
         self._times = [[other for _, other in known], [one for one, _ in known]]
         self._iteration = 0
-        # The first run of each warms up its caches; the trial has not counted its own.
+        # The first run of each warms up caches; the trial has left out its own first runs.
         self._cold = 0 if known else 1
         self._turns = 2 * max(2, _TIMED_CALLS - len(known))
 
@@ -329,7 +330,7 @@ class _Race:
 
 
 def _tell(times: Sequence[tuple[float, float]]) -> bool:
-    """Whether times of a trial say who is faster."""
+    """Whether the times of a trial are enough to compare the executors."""
     return len(times) >= _PAIRS and min(replayed for _, replayed in times) > _LONG
 
 

@@ -1,6 +1,6 @@
 """One graph of a speculated function: made from the traces of one path, guarded, and run.
 
-Knows nothing of when entries are made or dropped.
+This module does not decide when entries are made or dropped.
 """
 
 from __future__ import annotations
@@ -59,8 +59,9 @@ __all__ = ["Entry", "alone", "make_entry"]
 
 @dataclass(slots=True)
 class Entry:
-    """A guarded graph. In a tree of paths it is the rest of one path: ``lowered`` is then what is left of the ``whole``
-    graph, ``own`` the assumptions that are left to check, ``live`` which values of the parts before it takes."""
+    """A guarded graph. In a path tree it is the last part of one path: ``lowered`` is then the rest of the ``whole``
+    graph, ``own`` the assumptions that earlier parts do not check, ``live`` the values of earlier parts that it takes.
+    """
 
     group: Group
     plan: Generalised
@@ -71,15 +72,15 @@ class Entry:
     launch: Launch
     engine: Engine
     live: tuple[int, ...] | None = None
-    used: int = 0  # the call that it last made
+    used: int = 0  # the last call that it made
     runs: int = 0
     violations: int = 0
-    errors: int = 0  # calls in which the graph raised and so did an operation of the program
-    exceptions: int = 0  # calls in which it selected a number of elements for which it is not right
+    errors: int = 0  # calls in which both the graph and an operation of the program raised
+    exceptions: int = 0  # calls in which the graph selected a number of elements for which it is not right
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """Itself: what is tried on a call is an entry, or a tree of several."""
+        """Itself: a route is an entry, or a tree of several."""
         return (self,)
 
     @property
@@ -94,15 +95,15 @@ class Entry:
 
     @property
     def repeats(self) -> bool:
-        """Whether somebody could tell of an extern call that is made before the commit."""
+        """Whether an extern call with effects is made before the commit."""
         return any(not event.effects.harmless or event.draws for some in self.plan.schedule.stages for event in some)
 
     def path_to(self, entry: Entry) -> list[Assertion]:
-        """What was decided on the way to it: nothing."""
+        """Return the decisions that lead to it: none, outside a tree."""
         return []
 
     def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
-        """The entry to run, and the values that it takes from parts before it."""
+        """Return the entry to run, and the values that it takes from earlier parts."""
         return self, ()
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Any) -> Any:
@@ -114,19 +115,19 @@ class Entry:
         return self.launch.timed(args, kwargs, journal, ticks)
 
     def assertion(self, number: int) -> Assertion:
-        """The assertion that was violated."""
+        """Return the assertion with this number."""
         return self.lowered.assertions[number]
 
     def varying(self) -> set[Any]:
-        """The tokens of all that it takes as an input."""
+        """Return the tokens of all access paths that are inputs."""
         inputs = (o.token for o, held in zip(self.plan.access_paths, self.plan.pinned, strict=True) if held is None)
         return {*inputs, *(access_path.token for access_path in self.plan.varying)}
 
     def broken(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], among: Sequence[Assumption] | None = None
     ) -> list[Assumption]:
-        """The assumptions (``among`` these) that do not hold for this call. ``kwargs`` may hold the results of extern
-        calls."""
+        """Return the assumptions (of those in ``among``) that do not hold for this call. ``kwargs`` may hold results of
+        extern calls."""
         known = (
             a
             for a in (self.assumptions if among is None else among)
@@ -137,14 +138,14 @@ class Entry:
         return [assumption for assumption in known if not assumption.holds(args, kwargs)]
 
     def relaxable(self, assumption: Assumption) -> list[Any]:
-        """The tokens of the paths that the assumption holds constant and that a graph could take as inputs."""
+        """Return the tokens of the access paths that the assumption holds constant and a graph could take as inputs."""
         if isinstance(assumption, ValueOf) and self._is_number(assumption):
             # A number that Python itself needs (a length, an index) would be held constant all the same.
             read = Read(assumption.access_path).token
             needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
             found = [] if needed else [assumption.access_path]
         elif isinstance(assumption, Identity) and _is_gradient(assumption.access_path):
-            # One gradient was made anew, so all were: one more graph, not one for each parameter.
+            # If one gradient is a new tensor, all are: relax all at once, not in one graph for each parameter.
             found = [a.access_path for a in self.assumptions if isinstance(a, Identity) and _is_gradient(a.access_path)]
         elif isinstance(assumption, Identity) and self._may_vary(assumption):
             found = [assumption.access_path]
@@ -153,7 +154,7 @@ class Entry:
         return [o.token for o in found if o.token not in self.group.relaxed]
 
     def _is_number(self, assumption: ValueOf) -> bool:
-        """Whether it is a number, or a text that is known to change."""
+        """Whether it is a number, or a string that is known to change."""
         if type(assumption.value) is not str:
             return type(assumption.value) in (int, float)
         reads = (
@@ -162,7 +163,7 @@ class Entry:
         return any(read.kind == "number" for read in reads)
 
     def _may_vary(self, assumption: Identity) -> bool:
-        """Whether another object could be there: not what decides which code runs."""
+        """Whether another object could be there. What decides which code runs could not vary."""
         if callable(assumption.value) and not isinstance(assumption.value, torch.nn.Module):
             return False
         reads = (
@@ -180,19 +181,22 @@ def _waiting(assumption: Assumption) -> bool:
 
 
 def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
-    """Whether it speaks of an extern call that has not been made."""
+    """Whether it depends on an extern call that has not been made."""
     results = kwargs.get(RESULTS, {})
     return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.access_paths())
 
 
 def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhere: Elsewhere | None = None) -> Entry:
-    """Generalise, lower, guard and compile one path. Raises Refused where no graph can stand for it, Split where none
-    can for all sizes of its tensors, Pending where the graph is being made elsewhere."""
+    """Generalise, lower, guard and compile one path.
+
+    Raises Refused where there is no graph for the path, Split where there is none for all sizes of its tensors, Pending
+    while another process makes the graph, and Unrolled where recursive calls have to be unrolled.
+    """
     plan = _planned(group, variant_table)
     try:
         plan, lowered = _lowered(group, plan, variant_table, elsewhere)
     except Pending:
-        group.planned = group.planned or (_asked(group), plan)  # it is asked for again
+        group.planned = group.planned or (_asked(group), plan)  # whoever awaits it calls again
         raise
     except Unrolled:
         raise
@@ -207,7 +211,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
-    ambient = group.traces[-1].ambient  # not of this moment: what is relaxed now was watched before
+    ambient = group.traces[-1].ambient  # of the watched run, which may be long ago
     assumptions: list[Assumption] = [
         Arguments(NOWHERE, *group.shape),
         AmbientState(NOWHERE, *ambient),
@@ -222,7 +226,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
 
 
 def _first_selection(program: Program) -> Place:
-    """Where the first of the selections stands that the graph would make."""
+    """Return the place of the first selection that the graph would make."""
     sizes = [Symbol(k) for k, one in enumerate(program.dimensions) if one.made]
     return next((node.place for node in program.nodes if node.args and node.args[-1] in sizes), NOWHERE)
 
@@ -256,7 +260,7 @@ def _alone(
 
 
 def alone(entry: Entry, executor: str) -> Entry:
-    """The entry as one graph again."""
+    """Return an entry of a tree as an entry of its own, with the whole graph."""
     if entry.live is None:
         return entry
     made = _alone(entry.group, entry.plan, entry.whole, entry.assumptions, executor)
@@ -266,8 +270,8 @@ def alone(entry: Entry, executor: str) -> Entry:
 def _lowered(
     group: Group, plan: Generalised, variant_table: VariantTable, elsewhere: Elsewhere | None
 ) -> tuple[Generalised, Lowered]:
-    """The graph, and of what it is made: with trip counts as sizes, where what iterations give is used all together, or
-    what they take is made for all of them."""
+    """Return the plan and its graph. Trip counts become sizes where the values of all iterations are used together, or
+    computed together."""
     made = plan.program
     if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
         plan = _counted(group, variant_table)
@@ -287,8 +291,8 @@ def _lowered(
 
 
 def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
-    """Raises Refused where the host would have to know how many elements the graph selects, or where the graph would
-    not be right for some runs."""
+    """Check a graph that selects elements. Raises Refused where the host needs the number of selected elements, or the
+    graph is not right for some runs."""
     if not plan.dimensions.made:
         return
     for trace in group.traces:
@@ -307,7 +311,7 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
 
 
 def _counted(group: Group, variant_table: VariantTable) -> Generalised:
-    """The plan with trip counts as sizes. It is kept: its graph may be made elsewhere."""
+    """Return the plan with trip counts as sizes. It is kept, since another process may make its graph."""
     group.counted = True
     plan = _planned(group, variant_table)
     group.planned = (_asked(group), plan)
@@ -315,7 +319,7 @@ def _counted(group: Group, variant_table: VariantTable) -> Generalised:
 
 
 def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
-    """Lower the program. Raises Refused, or Split where that is due to sizes that change, or Pending."""
+    """Lower the program. Raises Refused, or Split if the cause are sizes that vary, or Pending."""
     try:
         with without_function_modes():
             return lowered_or_kept(plan.program, elsewhere)
@@ -338,7 +342,7 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
 
 
 def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
-    """Raises Split where runs of the path have sizes 0 or 1 for which the graph is not right."""
+    """Check runs of the path with sizes 0 or 1. Raises Split where the graph is not right for them."""
     parts = list(plan.dimensions.seen_few_times())
     if not parts or all(holds_for(condition, trace) for condition in lowered.conditions for trace in group.traces):
         return
@@ -349,7 +353,7 @@ def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
 
 
 def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption | None:
-    """The assumption in terms of what the host can read. None where it is known to hold."""
+    """Return the assumption in terms of what the host can read; None where it is known to hold."""
     if isinstance(assumption, Condition):
         expr = in_inputs(assumption.expr, measured)
         if _is_one(expr):
@@ -364,14 +368,15 @@ def _in_inputs(assumption: Assumption, measured: dict[Any, Any]) -> Assumption |
 
 
 def _is_one(expr: Any) -> bool:
-    """Whether it asks whether a size equals itself. (A NaN does not.)"""
+    """Whether the expression compares a size with itself. (A NaN would differ from itself.)"""
     same = isinstance(expr, Apply) and expr.func is operator.eq and all(isinstance(arg, Expr) for arg in expr.args)
     sizes = all(isinstance(leaf, Read) and is_size(leaf.access_path) for leaf in leaves(expr)) if same else False
     return sizes and len({arg.token for arg in expr.args}) == 1
 
 
 def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
-    """Where inputs change in place, tensors that are new at each call must not share memory with them."""
+    """Return the assumptions that tensors which are new at each call do not share memory with inputs that change in
+    place. Raises Refused if they share it in the watched run."""
     if not lowered.mutated and not lowered.replaced and not lowered.restored:
         return ()
     fresh = [i for i, tensor in enumerate(plan.pinned) if tensor is None and not carries(plan.access_paths[i])]
@@ -381,9 +386,9 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     elsewhere = {one.index for one in lowered.replaced}
     held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - elsewhere)
     moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in elsewhere)
-    # Only pairs in which one is changed matter: where nothing fresh is changed, fresh ones may share.
+    # A pair matters only if one of its tensors changes: if no new tensor changes, new tensors may share memory.
     examples = [plan.program.inputs[i].example for i in fresh]
-    examples = [tensor for tensor in examples if not is_blank(tensor)]  # it shared its memory with no other
+    examples = [tensor for tensor in examples if not is_blank(tensor)]  # its memory was shared with no other tensor
     together = any(i in changed | elsewhere for i in fresh)
     memory = Memory(held)
     shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
@@ -399,8 +404,8 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
 
 
 def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
-    """Those of them that change must not share memory with pinned inputs that do not, either. Where they lie in one
-    storage by now it is known that they do not overlap."""
+    """Yield the assumption that new tensors which change do not share memory with pinned inputs that do not change.
+    Pinned inputs in the same storage as such a tensor are known not to overlap."""
     others = [t for i, t in enumerate(plan.pinned) if t is not None and i not in held]
     examples = [plan.program.inputs[i].example for i in written]
     others = [t for t in others if not any(Memory((t,)).holds(one.data_ptr()) for one in examples)]

@@ -1,6 +1,7 @@
-"""Paths that part where a tensor decides, run as one: what they have in common, the decision, the rest of one path.
+"""Runs several paths that differ by tensors' decisions as one tree: the common part, the decision, the rest of one path
+(JANUS 4.2.1, dynamic control flow).
 
-Knows how to run such a tree, not how one is made of entries (JANUS 4.2.1, dynamic control flow).
+``path_tree_build`` makes the tree of entries.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from torchjanus.runtime.launch.launch import (
 
 __all__ = ["Branching", "Fork"]
 
-SETTLED = 24  # a tree that stayed as it is for so many calls is worth compiling
-APART = 3  # calls from one of its parts to the next: to order one takes milliseconds, to order all is felt
+SETTLED = 24  # calls that a tree stays unchanged before it is compiled
+APART = 3  # calls between requests to compile its parts: each takes milliseconds, all at once would be noticed
 
 
 @dataclass(slots=True)
 class Fork:
-    """Where paths part: what is computed before, and an arm for each way that was seen."""
+    """A branch point: what is computed before the decision, and an arm for each outcome that was seen."""
 
     beginning: Beginning
     engine: Engine
     arms: tuple[Fork | Entry, ...]
     assertions: tuple[Assertion, ...]  # what holds in each arm
-    plan: Generalised  # of one of the paths, as far as it is done here
-    own: tuple[Assumption, ...]  # what is checked here
-    live: tuple[int, ...]  # which values of the parts before it takes
-    violations: int = 0  # calls that took none of them
+    plan: Generalised  # of one of the paths, restricted to this part
+    own: tuple[Assumption, ...]  # the assumptions that are checked here
+    live: tuple[int, ...]  # the values of earlier parts that it takes
+    violations: int = 0  # calls that took none of the arms
 
     @property
     def lowered(self) -> Lowered:
@@ -59,11 +60,11 @@ class Fork:
 
     @property
     def runs(self) -> int:
-        """How many calls went through it to their end."""
+        """How many calls completed through one of its arms."""
         return sum(arm.runs for arm in self.arms)
 
     def entries(self) -> Iterator[Entry]:
-        """The paths that begin with it."""
+        """Yield the paths that pass through it."""
         for arm in self.arms:
             yield from arm.entries() if isinstance(arm, Fork) else (arm,)
 
@@ -73,13 +74,13 @@ class Fork:
         return self.assertions[0].place
 
     def assertion(self, number: int) -> Assertion:
-        """The assertion that was violated, as for an Entry."""
+        """Return the assertion with this number, as for an Entry."""
         return self.assertions[number]
 
 
 @dataclass(slots=True)
 class Branching:
-    """A tree of paths. It is tried on a call as an entry would be."""
+    """A path tree. It is tried on a call as an entry would be."""
 
     root: Fork
     entries: tuple[Entry, ...]
@@ -92,7 +93,7 @@ class Branching:
 
     def __post_init__(self) -> None:
         self._unordered.extend(self.engines)
-        # What one part has drawn another must be able to take back.
+        # What one part has drawn must be undone if another part fails.
         drawing = [entry.whole for entry in self.entries if entry.whole.random]
         self._generators = Generators(drawing[0]) if drawing else None
 
@@ -107,8 +108,8 @@ class Branching:
         return self.entries[0].journaled
 
     def choose(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """Run the parts before the last decision; return the entry to go on with and the values it needs. Otherwise
-        MISS, RAISED, or the Violation of a fork whose way was not seen yet. Nothing is changed but generators."""
+        """Run the parts before the last decision. Returns the entry to run next and the values that it takes, or else
+        MISS, RAISED, or the Violation of a fork with no arm for this outcome. Nothing but generators has changed."""
         live: list[torch.Tensor] = []
         fork = self.root
         while True:
@@ -137,7 +138,7 @@ class Branching:
         return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
 
     def stand_by(self, before: Entry | Branching) -> None:
-        """Go on with what there was, if that is compiled and this is not."""
+        """Use the previous route until this one is compiled, if the previous one is compiled."""
         if Standby.pays(before):
             self.standby = Standby(before, self.engines)
         elif isinstance(before, Branching) and before.standby is not None:
@@ -153,7 +154,7 @@ class Branching:
         return replace(result, by=self.entries[0]) if type(result) is Failure else result
 
     def timed(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None, ticks: list[int]) -> Any:
-        """See Launch.timed. What comes before the last decision counts as the run of the graph."""
+        """See Launch.timed. The parts before the last decision count as running the graph."""
         started = time.perf_counter_ns()
 
         def run(entry: Entry, live: list[torch.Tensor]) -> Any:
@@ -197,7 +198,7 @@ class Branching:
                 generators.restore(states)
 
     def path_to(self, entry: Entry) -> list[Assertion]:
-        """What was decided on the way to an entry, from the first decision on."""
+        """Return the decisions that lead to an entry, from the first on."""
 
         def search(fork: Fork) -> list[Assertion] | None:
             for arm, assertion in zip(fork.arms, fork.assertions, strict=True):
@@ -209,7 +210,7 @@ class Branching:
         return search(self.root) or []
 
     def forks(self) -> Iterator[Fork]:
-        """All forks, from the first on."""
+        """Yield all forks, breadth first."""
         pending = [self.root]
         while pending:
             fork = pending.pop(0)

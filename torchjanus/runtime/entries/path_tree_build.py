@@ -1,6 +1,7 @@
-"""Paths joined to a tree: how their runs part where tensors decide, and the parts of the tree made runnable.
+"""Joins entries to a path tree: finds where their runs differ by tensors' decisions, and makes the parts runnable
+(JANUS 4.2.1, dynamic control flow).
 
-Knows how to make such a tree of entries, not when, nor how it runs (JANUS 4.2.1, dynamic control flow).
+It does not decide when entries are joined. ``path_tree`` runs the tree.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ __all__ = ["branch", "divide", "lacking", "same_as"]
 
 
 def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
-    """For each entry the tokens of what it holds constant and another one takes as an input: what it has to relax
-    before they can be joined."""
+    """Return for each entry the tokens of what it holds constant and another entry takes as an input. They have to be
+    relaxed before the entries can be joined."""
     varying = set().union(*(entry.varying() for entry in entries))
     return [
         {
@@ -46,13 +47,13 @@ def lacking(entries: Sequence[Entry]) -> list[set[Any]]:
 
 
 def divide(entries: Sequence[Entry]) -> Tree | None:
-    """How the entries part, if they are the same up to decisions that tensors make; None otherwise."""
+    """Return the tree of the entries' paths, if they differ only by decisions of tensors; None otherwise."""
     position = _parting([entry.group.traces[-1] for entry in entries])
     first = set(entries[0].plan.schedule.early)
     for entry in entries:
         early = entry.plan.schedule.early
         before = {e.number for e in entry.group.traces[-1].events[:position] if isinstance(e, Extern)}
-        # An extern call after the decision that the graph waits for would be made by one path only.
+        # An early extern call after the decision would be made on one path only.
         if entry.whole.program.cuts or set(early) != first or not early <= before:
             return None
     tree = _tree(entries, list(range(len(entries))))
@@ -60,7 +61,7 @@ def divide(entries: Sequence[Entry]) -> Tree | None:
 
 
 def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
-    """One tree of these entries, if they are the same up to decisions that tensors make; None otherwise."""
+    """Return one tree of these entries, if they differ only by decisions of tensors; None otherwise."""
     tree = divide(entries)
     shared = None if tree is None else share([_path(entry) for entry in entries], tree)
     if shared is None:
@@ -87,7 +88,7 @@ def _path(entry: Entry) -> Path:
 
 
 def _tree(entries: Sequence[Entry], members: list[int]) -> Tree | int | None:
-    """How the entries' runs part, as far as tensors decide; None where something else does."""
+    """Return the tree of these entries' runs; None where they differ by anything but a tensor's decision."""
     if len(members) == 1:
         return members[0]
     first = entries[members[0]].group
@@ -115,7 +116,7 @@ def _tree(entries: Sequence[Entry], members: list[int]) -> Tree | int | None:
 
 
 def _parting(traces: Sequence[Trace]) -> int | None:
-    """The number of the first event in which some runs differ."""
+    """Return the position of the first event in which the runs differ; None if there is none."""
     for position, row in enumerate(zip(*(trace.events for trace in traces), strict=False)):
         if len({event.token for event in row}) > 1:
             return position
@@ -123,7 +124,7 @@ def _parting(traces: Sequence[Trace]) -> int | None:
 
 
 def _question(event: Event) -> Any:
-    """What was asked of a tensor, whatever the answer."""
+    """Return a key of what was asked of a tensor, independent of the answer; None for another event."""
     match event:
         case Asserted(ref=ref):
             return "truth", ref.number
@@ -143,12 +144,12 @@ class _Assembly:
 
     def __init__(self, entries: Sequence[Entry], executor: str, made: dict[int, Entry]) -> None:
         self.entries = entries
-        # The symbols of changing sizes are each path's own: Inductor could not compile a part of several paths.
+        # The symbols of sizes are specific to each path: Inductor could not compile a part that several paths share.
         self.executor = "replay" if any(entry.whole.program.dimensions for entry in entries) else executor
         self.made = made
 
     def part(self, part: Shared | Rest, checked: frozenset[Any]) -> Fork | Entry:
-        """``checked``: the assumptions that parts before it check."""
+        """Make one part. ``checked``: the assumptions that earlier parts check."""
         if isinstance(part, Rest):
             return self._rest(part, checked)
         entry = self.entries[part.path]
@@ -174,14 +175,15 @@ class _Assembly:
 
 
 def _call_groups(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
-    """The recursive calls that a part makes: for what decides between paths, also those of other paths."""
+    """Return the call groups of a part: those that other parts of the step use, and those whose calls it makes, of
+    other paths too."""
     called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
     owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
     told = [
         call_group
         for call_group in entry.plan.call_groups
         if [*call_group.lists, *call_group.numbers, *call_group.counts]
-    ]  # other parts of the step know it
+    ]  # other parts of the step use them
     made = [call_group for other in below for call_group in other.plan.call_groups if call_group.invocation in owners]
     return tuple(dict.fromkeys([*told, *made]))
 
@@ -195,7 +197,7 @@ def _paths(part: Shared | Rest) -> Iterator[int]:
 
 
 def _before(plan: Generalised, part: Shared) -> Generalised:
-    """What of a path's plan is to be done before a decision: inputs and numbers of the part, and nothing to commit."""
+    """Return a path's plan restricted to the part before a decision: its inputs and numbers, and nothing to commit."""
     slots = tuple(plan.slots[index] for index in part.slots)
     wanted = {leaf.token for expr in slots for leaf in leaves(expr) if isinstance(leaf, Fetch)}
     chosen = list(part.inputs)
@@ -224,16 +226,16 @@ def _before(plan: Generalised, part: Shared) -> Generalised:
 
 
 def _late(assumption: Assumption) -> bool:
-    """Whether it is left to the rest of each path: what needs numbers from tensors, or matters to the commit only."""
+    """Whether the rest of each path checks it: if it needs numbers from tensors, or matters to the commit only."""
     if isinstance(assumption, Distinct) or any(access_path.waits_for for access_path in assumption.access_paths()):
         return True
     return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
 
 
 def same_as(assumption: Assumption) -> Any:
-    """Equal for assumptions that say the same, wherever the program relies on them."""
+    """Return a key that is equal for assumptions with the same meaning at any place."""
     if isinstance(assumption, TensorKind):
-        assumption = replace(assumption, detail=assumption.held)  # in which run it was seen is of no interest
+        assumption = replace(assumption, detail=assumption.held)  # in which run it was seen does not matter
     said = (
         (f.name, _token(getattr(assumption, f.name)))
         for f in fields(assumption)

@@ -1,8 +1,8 @@
-"""The compiled graphs that a tree of paths has replaced go on making calls until those of the tree are compiled.
+"""Lets the compiled graphs that a path tree replaces make calls until the graphs of the tree are compiled.
 
-A tree is made when a tensor has decided otherwise than before. Its parts are new graphs: they are replayed until each
-has been compiled, which takes as long as it took for the first path. What was compiled for that path is still right for
-all calls that go its way, which are most of them where the other way is rare. Knows nothing of how trees are made.
+A tree is made when a tensor has decided otherwise than before. Its parts are new graphs, which are replayed until each
+is compiled. The old graph is still right for all calls on its path, usually most calls. This module does not know how
+trees are made.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torchjanus.runtime.launch.launch import MISS, Violation
 
 __all__ = ["Standby"]
 
-TRIED = 16  # calls before what came of them is looked at
-LEAST = 8  # of so many calls one at least must go the old way: to find out that it does not takes a graph's time
+TRIED = 16  # calls before the first check of the outcome
+LEAST = 8  # one call of so many has to take the old path: each other call runs a graph for nothing
 
 
 class Old(Protocol):
-    """What was tried on a call before: a path, or a tree of them."""
+    """What was tried on a call before: an entry, or a tree."""
 
     @property
     def engines(self) -> tuple[Engine, ...]: ...
@@ -30,7 +30,7 @@ class Old(Protocol):
 
 
 class Standby:
-    """Makes calls by ``old`` as long as not all of the ``new`` engines have been compiled."""
+    """Makes calls by ``old`` until all of the ``new`` engines have been compiled."""
 
     def __init__(self, old: Old, new: Sequence[Engine]) -> None:
         self._old, self._new = old, new
@@ -38,11 +38,11 @@ class Standby:
 
     @staticmethod
     def pays(old: Old) -> bool:
-        """Whether what there was is compiled."""
+        """Whether the old route is compiled."""
         return all(engine.compiled is not None for engine in old.engines)
 
     def of(self, new: Sequence[Engine]) -> Standby:
-        """The same for another tree."""
+        """Return the same for another tree."""
         return Standby(self._old, new)
 
     @property
@@ -53,7 +53,7 @@ class Standby:
         return all(engine.is_ready for engine in self._new)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """As Launch.call; MISS where the tree is to make the call. Nothing has changed then."""
+        """Make a call as Launch.call does. Returns MISS, with nothing changed, where the tree has to make it."""
         self._tried += 1
         result = self._old.call(args, kwargs, journal)
         if result is MISS or type(result) is Violation:

@@ -1,14 +1,13 @@
-"""Shadow checks: one call made both variants, by an entry's graph on copies and by the program for real, and compared.
+"""Shadow checks: an entry's graph makes a call on copies, the program makes it for real, and the outcomes are compared.
 
-The user gets eager's outcome, whatever the graph does. Compared are: what is returned, every object and container that
-the commit would write, the tensors that change in place and those that must not, gradients, and torch's generator.
-Extern calls that the graph needs are made through the journal, from which eager's own run takes them; those of the
-graph's commit are left to it. Knows how to run an entry beside its program, not when.
+The user gets eager's outcome. Compared are the result, every object and container that the commit would write, tensors
+that change in place, tensors that must not change, gradients, and torch's generator. Extern calls that the graph needs
+are made through the journal, from which eager's run takes their results; those of the commit are left to eager's run.
+This module does not decide when a call is verified.
 
-What counts as equal. Replay is held to eager's bits. A compiled artifact is compared with replay, by the tolerances of
-``execute.trust``, and replay with eager. Where recursive calls are run many at a time, and where gradients go through a
-loop that is one node, sums are made in another order than eager's, and results may differ by rounding. Other threads
-must leave the state of the step alone in the meantime.
+Replay has to equal eager bitwise. A compiled artifact is compared with replay, by the tolerances of ``execute.trust``,
+and replay with eager. Batched recursive calls, and gradients through a rolled loop, sum in another order than eager, so
+their results may differ by rounding. Other threads must not change the state of the step meanwhile.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ _ATOMS = (int, float, complex, str, bytes, bool, type(None))
 
 @dataclass(slots=True)
 class Shadow:
-    """What the graph would have done in this call. ``differences`` are to be asked for after eager's run."""
+    """What the graph would have done in this call, for comparison after eager's run."""
 
     entry: Entry
     result: Any
@@ -54,13 +53,14 @@ class Shadow:
     copies: Sequence[torch.Tensor]
     generator: torch.Tensor
     disagreements: list[str]
-    containers: list[tuple[str, Any, Any]] = field(default_factory=list)  # what it is, the live one, as it should be
+    # (description, live container, copy as it should be)
+    containers: list[tuple[str, Any, Any]] = field(default_factory=list)
     fields: dict[tuple[int, str], tuple[str, Any, Any]] = field(default_factory=dict)  # by object and attribute
     gradients: list[tuple[int, Any]] = field(default_factory=list)
-    memory: dict[int, Any] = field(default_factory=dict)  # what inputs would lie in the memory of
+    memory: dict[int, Any] = field(default_factory=dict)  # memory that inputs would be moved to
 
     def differences(self, result: Any) -> list[str]:
-        """Where eager's outcome, which is there by now, differs from the graph's."""
+        """Return where eager's outcome, of which ``result`` is the returned value, differs from the graph's."""
         same = _nearly if _sums_in_another_order(self.entry) else same_bits
         compare = _Comparison(same)
         if self.result is not LATE:
@@ -109,7 +109,7 @@ class _Rehearsal:
         self.inputs: dict[int, torch.Tensor] = {}
         self.copies: dict[int, torch.Tensor] = {}
         self.disagreements: list[str] = []
-        self.began: torch.Tensor | None = None  # torch's generator when the graph began to run
+        self.began: torch.Tensor | None = None  # state of torch's generator when the graph began
         self._storages: dict[int, torch.UntypedStorage] = {}
         self._work: StagedRun | None = None
 
@@ -134,7 +134,7 @@ class _Rehearsal:
     def advance(self, inputs: Sequence[torch.Tensor], slots: Sequence[float | int], stage: int) -> Any:
         """See StagedRun.advance."""
         assert self._work is not None
-        if self.entry.plan.is_overtaken:  # what native code has changed since, this part sees
+        if self.entry.plan.is_overtaken:  # this part sees what native code has changed since
             for index, copy in self.copies.items():
                 copy.untyped_storage().copy_(self.inputs[index].untyped_storage())
         entries = self.entry.lowered.program.inputs
@@ -156,9 +156,11 @@ class _Rehearsal:
 def shadow_call(
     route: Entry | Branching, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None
 ) -> Any:
-    """Run the graph for this call on copies of its inputs, and change nothing; extern calls that it needs are made
-    through the journal, so that the program's own run does not repeat them. Returns a Shadow, or what the launch says
-    instead: MISS, RAISED or a Violation. What the graph raises comes through."""
+    """Run the graph for this call on copies of its inputs, and change nothing.
+
+    Extern calls that it needs are made through the journal, so that the program's own run does not repeat them. Returns
+    a Shadow, or what the launch returns instead: MISS, RAISED or a Violation. Raises what the graph raises.
+    """
     before = torch.default_generator.get_state() if isinstance(route, Branching) else None
     rehearsal = None
     try:
@@ -170,7 +172,8 @@ def shadow_call(
         outcome = entry.launch.outcome(args, kwargs, journal, rehearsal, live)
         after = torch.default_generator.get_state()
     finally:
-        # What a cached function has drawn when it was asked what it keeps is drawn once: the program finds it kept.
+        # What a cached function draws while the graph asks whether its result is kept is drawn once: eager's run finds
+        # it kept.
         began = before if before is not None or rehearsal is None else rehearsal.began
         if began is not None:
             torch.default_generator.set_state(began)
@@ -196,9 +199,9 @@ def _expect(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> None:
-    """Make the commit's writes on copies of the containers that they go to. ``by_calls``: see ``heap.write_all``."""
+    """Make the commit's writes on copies of the containers. ``by_calls``: see ``write_all``."""
     copied: dict[int, Any] = {}
-    unknown: set[int] = set()  # containers of which no more is known
+    unknown: set[int] = set()  # containers whose contents are not known
 
     def copy_of(what: str, container: Any) -> Any:
         copy = copied.get(id(container))
@@ -218,7 +221,7 @@ def _expect(
         if isinstance(event, Extern):
             continue
         if event.base.waits_for and event.base.waits_for - 1 not in kwargs[RESULTS]:
-            continue  # what is changed is not known before the extern call at commit
+            continue  # the base is the result of an extern call at commit
         what = str(event.base)
         of_cell = isinstance(event, Stored) and event.how in ("cell", "delete-cell")
         owner = None if of_cell else event.base.read(args, kwargs)  # a cell may be empty
@@ -245,7 +248,7 @@ def _expect(
 
 
 def _in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
-    """Each write and extern call that is made, and its values; those of iterations iteration by iteration."""
+    """Yield each write and extern call that is made, with its values; those of a loop iteration by iteration."""
     for event, given in _all_in_order(effects, values):
         if not event.chosen or given is LATE:
             yield event, given
@@ -267,7 +270,7 @@ def _all_in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[
 
 
 def _shallow(container: Any) -> Any:
-    """A copy of a container that runs no code of the user's; None for what is no container of Python's own."""
+    """Return a copy of a container without running the user's code; None if it is not a container of Python's."""
     if is_one_of(type(container), _PLAIN):
         return container.copy()
     for kind in (dict, list, set):
@@ -277,7 +280,7 @@ def _shallow(container: Any) -> Any:
 
 
 def _copy(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> torch.Tensor:
-    """A copy that shares memory with other copies where the originals do."""
+    """Return a copy of a tensor that shares memory with other copies where the originals share it."""
     source = tensor.detach()
     storage = source.untyped_storage()
     copy = storages.get(storage._cdata)
@@ -289,7 +292,7 @@ def _copy(tensor: torch.Tensor, storages: dict[int, torch.UntypedStorage]) -> to
 
 
 class _Comparison:
-    """Collects where two structures differ. ``same``: what tensors are held to."""
+    """Collects the differences of two structures. ``same`` compares two tensors."""
 
     def __init__(self, same: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
         self._same = same
@@ -297,7 +300,7 @@ class _Comparison:
         self._met: dict[tuple[int, int], tuple[Any, Any]] = {}
 
     def values(self, what: str, expected: Any, met: Any, new: bool = False) -> None:
-        """Compare what the graph made with what eager made. ``new``: a copy of the live one that is not alike in
+        """Compare what the graph made with what eager made. ``new``: ``expected`` is a copy, so its class may be a base
         class."""
         if expected is met or len(self.found) >= _SHOWN or (id(expected), id(met)) in self._met:
             return
@@ -351,7 +354,7 @@ def _sums_in_another_order(entry: Entry) -> bool:
 
 
 def _nearly(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether tensors are equal but for rounding."""
+    """Whether tensors are equal up to rounding."""
     if same_bits(one, other):
         return True
     if not one.is_floating_point() or one.shape != other.shape:

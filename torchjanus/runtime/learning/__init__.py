@@ -1,1 +1,1 @@
-"""What the watched runs taught: when to watch, when graphs are made, weakened or dropped."""
+"""Learns from the watched runs: when to watch, and when graphs are made, weakened or dropped."""

@@ -1,6 +1,6 @@
-"""A function's graphs in the making: here, or in another process, after which learning goes on where it was.
+"""Makes graphs of a function, here or in another process, and resumes learning when the other process is done.
 
-Knows nothing of how they are made.
+This module does not know how graphs are made.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from torchjanus.runtime.runs.records import Story
 
 __all__ = ["Awaiting"]
 
-Making = Callable[[], Route | None]  # returns what is to be tried then
+Making = Callable[[], Route | None]  # returns the route to try then
 
-MAX_ATTEMPTS = 4  # to have the graphs of one path made elsewhere
-MAX_WASTED = 3  # calls by graphs that have to be made once more, while a graph of another way is made
+MAX_ATTEMPTS = 4  # requests to another process for the graphs of one path
+MAX_WASTED = 3  # calls by graphs that had to be made again, while a graph of another path is being made
 
 
 class Awaiting:
-    """What makes graphs raises Pending where it has to wait, and is called again when they are there."""
+    """Calls a function that makes graphs, and calls it again when the graphs for which it raised Pending are there."""
 
     def __init__(self, story: Story) -> None:
         self.elsewhere = Elsewhere()
         weakref.finalize(self, self.elsewhere.close)
-        self.instead: Making | None = None  # what is to go on, if it is not what has begun
+        self.instead: Making | None = None  # what to call again, if not the same function
         self._story = story
-        self._making: Making | None = None  # what goes on when a graph has been made elsewhere
+        self._making: Making | None = None  # what to call when a graph has been made in another process
         self._attempts = 0
-        self._deferred = False  # whether nothing but time is awaited
-        self._wasted = 0  # calls that graphs have made in vain since then
-        self._begun = 0  # calls speculated by then
+        self._deferred = False  # whether only time is awaited
+        self._wasted = 0  # calls since then in which a graph ran without result
+        self._begun = 0  # calls speculated before that
 
     @property
     def waits(self) -> bool:
-        """Whether a graph is being made elsewhere. Nothing is learnt meanwhile."""
+        """Whether a graph is being made in another process. Nothing is learnt meanwhile."""
         return self._making is not None
 
     @property
     def is_away(self) -> bool:
-        """Whether nothing can be done for a graph but wait for another process."""
+        """Whether another process is still making a graph."""
         return self.waits and not self.elsewhere.over
 
     def __str__(self) -> str:
-        """What is being made elsewhere; "" if nothing is."""
+        """Return what is being made in another process; "" if nothing is."""
         if not self.waits:
             return ""
         if self._deferred:
@@ -63,7 +63,7 @@ class Awaiting:
         return self._attempts <= MAX_ATTEMPTS
 
     def begin(self, making: Making) -> Route | None:
-        """Make graphs. Where one has to wait for another process, ``go_on`` does it again."""
+        """Make graphs. If one has to wait for another process, return None, and ``go_on`` repeats it."""
         self._attempts += 1
         self._deferred = False
         try:
@@ -86,28 +86,28 @@ class Awaiting:
         self._wasted, self._begun = 0, self._story.counts.speculated
 
     def go_on(self) -> None:
-        """Put what has been made elsewhere to use, if it is there."""
+        """Use what has been made in another process, if it is there."""
         if self._making is not None and self.elsewhere.over:
             self.begin(self._making)
 
     def cease(self) -> None:
-        """Nothing is awaited any more."""
+        """Stop waiting."""
         self._making, self.instead, self._attempts, self._deferred = None, None, 0, False
         self.elsewhere.close()
 
-    # Calls may go the way of the graph that is not there yet, and the others find that out ever anew.
+    # Calls may take the path of the graph that is not there yet; each time the other graphs run without result.
 
     def wasted(self) -> None:
-        """A graph has run, or has made extern calls, and the call has to be made once more."""
+        """Record that a graph ran, or made extern calls, and the call has to be made again."""
         self._wasted += self.waits
 
     @property
     def hinders(self) -> bool:
-        """Whether that has happened often while one is awaited."""
+        """Whether that has happened often while a graph is awaited."""
         return self._wasted >= MAX_WASTED and self.waits and not self.elsewhere.over
 
     def prevails(self, share: float) -> bool:
-        """Whether it has happened so often that graphs do not pay. ``share``: what a call by one takes, of one by
-        Python; a call that is made twice takes both."""
+        """Whether it has happened so often that using graphs is slower. ``share``: the time of a call by a graph, as a
+        share of one by Python; a call that is made twice takes both."""
         served = self._story.counts.speculated - self._begun
         return self._wasted > (1 - share) * (self._wasted + served)

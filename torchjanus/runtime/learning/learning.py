@@ -1,6 +1,7 @@
-"""What the watched runs of one function taught: graphs are made of them, weakened where too much was assumed, dropped.
+"""Learns from the watched runs of one function: makes graphs of them, relaxes assumptions that break, drops graphs that
+fail.
 
-Knows nothing of how a call is made.
+This module does not know how a call is made.
 """
 
 from __future__ import annotations
@@ -41,13 +42,13 @@ __all__ = ["Learning"]
 log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
-UNLIKE = 6  # runs watched of which no two are alike, before the statements in which they part are left to Python
-TOO_MANY = 6  # graphs, if they are hardly of use: then, too
-MAX_UNLIKE = 6  # runs watched in which recursion is unrolled, and graphs of those before hardly ever serve
+UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
+TOO_MANY = 6  # graphs that are hardly used, before that is done
+MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
 MAX_ERRORS = 16
-REASONS = 4  # that are told of a miss
-RARELY = 10  # an assertion that fails less often than once in so many runs is worth its entry
+REASONS = 4  # reported for one miss
+RARELY = 10  # an entry is kept if its assertions fail in at most one of so many runs
 
 _UNDECIDED = (
     "its assertions keep failing: a tensor decides which path is taken. Instead: choose with torch.where(), or "
@@ -56,9 +57,9 @@ _UNDECIDED = (
 
 
 class Learning:
-    """``name`` is what the log calls the function, ``home`` where it is written; ``watch`` and ``executor`` are
-    speculate()'s. ``cut``: leaves the statements to Python in which runs part, if it can; ``after``: what was learnt
-    before that was done."""
+    """``name``: the function's name in the log; ``home``: its place in the source; ``watch`` and ``executor``: see
+    speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can; ``after``:
+    what was learnt before a cut."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Learning:
         self.story: Story = Story(name, home, None if after is None else after.story)
         self.counts = self.story.counts
         self.paths = Paths(self.counts)
-        # Which calls graphs make depends on a clock where nobody has named an executor, and nowhere else.
+        # Only without a named executor may it depend on a clock which calls graphs make.
         limited = (executor or default_executor()) == "auto"
         self.budget: Budget = Budget(limited=limited) if after is None else after.budget
         self.budget.begin_again()
@@ -85,22 +86,23 @@ class Learning:
         self.patience = Patience(self.story, self.paths, self.routes, self.awaiting, self.budget)
         self.texts = Texts()
         self.columns = Columns()
-        self.deciding: set[Site] = set()  # the ``if`` statements in which tensors were seen to decide
+        self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided
         self.recursion = Recursion()
-        # When recursion was unrolled (calls that were watched, made by graphs, and made by then), and why.
+        # When recursion was unrolled (calls watched, calls speculated, all calls), and why.
         self._unrolled: tuple[int, int, int, Refusal] | None = None
-        self._since = (0, 0, 0)  # runs watched, calls made by graphs, and paths, when these were last of use
-        self._renewed = False  # whether the last run has only shown new ways through recursive calls
+        # runs watched, calls speculated, and paths, when graphs last made more calls than were watched
+        self._since = (0, 0, 0)
+        self._renewed = False  # whether the last run has only shown new variants of recursive calls
 
     def begin_again(self) -> None:
-        """Learn once more, after all was given up."""
+        """Learn again after giving up."""
         self._unrolled = None
         self.patience.begin_again()
 
     # -- traces and entries ---------------------------------------------------------------------------------------
 
     def learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Take in one watched run; make an entry when enough runs agree."""
+        """Record one watched run, and make an entry when enough runs agree."""
         for access_path, place in self.texts.learn(trace):
             self.story.say("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
@@ -138,7 +140,7 @@ class Learning:
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
         if renewed and any(entry.group is group for entry in self.routes.entries):
-            return  # all that was new was a variant through recursive calls
+            return  # only variants of recursive calls were new
         if self.counts.compiles >= MAX_COMPILES:
             why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
             self.patience.close(why)
@@ -150,7 +152,7 @@ class Learning:
             self.awaiting.defer(making)
 
     def begin(self, making: Callable[[], Route | None]) -> Route | None:
-        """Make graphs in this call, as far as that is done here."""
+        """Make graphs in this call, or ask another process for them, and charge the budget."""
         begun = self.budget.clock()
         try:
             return self.awaiting.begin(making)
@@ -158,8 +160,8 @@ class Learning:
             self.budget.charge("make", self.budget.clock() - begun, in_call=True)
 
     def _are_others_each_time(self) -> bool:
-        """Whether most runs have been another path each, and graphs have made few calls: since the function is called,
-        or since they last made more than were watched."""
+        """Whether most runs have taken a path of their own, and graphs have made few calls: since the first call, or
+        since graphs last made more calls than were watched."""
         now = self.counts.watched, self.counts.speculated, self.paths.count
         watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
         if speculated > watched:
@@ -168,18 +170,18 @@ class Learning:
 
     @property
     def _are_too_many(self) -> bool:
-        """Whether graph after graph has been made, and they have made few calls."""
+        """Whether many graphs have been made that made few calls."""
         return self.counts.compiles >= TOO_MANY and self.counts.speculated <= 2 * self.counts.watched
 
     # -- recursive calls ------------------------------------------------------------------------------------------
 
     def _is_wasted(self, watched: int, speculated: int, calls: int) -> bool:
-        """Whether since then graphs of unrolled calls have hardly ever served another call."""
+        """Whether graphs of unrolled calls have hardly ever made a call since these counts."""
         served = self.counts.speculated - speculated
         return self.counts.watched >= watched + MAX_UNLIKE and 4 * served <= self.counts.calls - calls
 
     def _learn_calls(self, trace: Trace) -> bool:
-        """Take in the recursive calls of a run. Returns whether the run is of use for an entry."""
+        """Record the recursive calls of a run. Returns whether the run may become part of an entry."""
         recursion = self.recursion
         for unsuited in recursion.unsuited():
             self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place, unsuited.reason)
@@ -211,8 +213,7 @@ class Learning:
         self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
-        """Let entries with recursive calls serve the variants that have been seen since. Returns whether all of them
-        do."""
+        """Extend entries with recursive calls to new variants. Returns whether all of them could be."""
         call_groups = [call_group for entry in self.routes.entries for call_group in entry.plan.call_groups]
         done = [call_group.renew(self.recursion.variant_table) for call_group in call_groups]
         return bool(done) and all(done)
@@ -221,11 +222,11 @@ class Learning:
 
     @property
     def _away(self) -> Elsewhere | None:
-        """Where graphs may be made, if not here."""
+        """The other processes that may make graphs; None if graphs are made here."""
         return self.awaiting.elsewhere if self.routes.executor == "auto" and self.awaiting.may_wait else None
 
     def _make(self, group: Group) -> Route | None:
-        """Make an entry of a path, alone or in a tree with others; return what is to be tried."""
+        """Make an entry of a path, alone or in a tree with others. Returns the first route to try."""
         for other in self.routes.entries:
             group.relaxed.update(other.varying())
             group.learn_from(other.group)
@@ -241,7 +242,7 @@ class Learning:
         return self.routes.first
 
     def _remake(self, route: Route) -> Route | None:
-        """Make the entries of a route anew, now that more has been relaxed; return what is to be tried."""
+        """Make the entries of a route again after a relaxation. Returns the first route to try."""
         away = self._away
         pairs = [(old, made) for old in route.entries if (made := self._entry(old.group, away)) is not None]
         self.awaiting.instead = None
@@ -251,7 +252,7 @@ class Learning:
         return self.routes.first
 
     def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
-        """Raises Pending where ``elsewhere`` makes it."""
+        """Return an entry of a path; None if there is none. Raises Pending while ``elsewhere`` makes it."""
         try:
             entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
         except Split as split:
@@ -277,24 +278,23 @@ class Learning:
             text = f"the host makes selections between parts of the graph: {group.hosted}"
             self.story.say("hosted", text, reason="selection-on-host")
         self._tell_sizes(group, entry)
-        forget_sources()  # of most steps there is no more to learn
+        forget_sources()  # of most steps no more is learnt
         give_back()
         return entry
 
     def _split(self, group: Group, split: Split, elsewhere: Elsewhere | None) -> Entry | None:
-        """Make an entry for the sizes that were met last; others will have theirs."""
+        """Make an entry for the latest sizes; each other size gets an entry of its own."""
         for why in dict.fromkeys(split.parts.values()):
             self.story.say("split", f"{why}. An entry is made for each size.", reason="size-fixed")
         *others, last = self.paths.split(group, split.parts)
         self._replace(group, others)
         if elsewhere is not None:
-            self.awaiting.instead = partial(self._make, last)  # what has fallen into parts is not tried again
+            self.awaiting.instead = partial(self._make, last)  # the group that was split is not tried again
         return self._entry(last, elsewhere) if len(last.traces) > 1 else None
 
     def _replace(self, group: Group, parts: list[Group]) -> None:
-        """A graph that selects by itself, and is not right for some numbers of elements, gives way to graphs for which
-        the host selects, one for each of the ``parts`` into which the path has fallen, but for that of the last run,
-        which is made next."""
+        """Replace a graph that selects by itself, and is not right for some numbers of elements, by graphs for which
+        the host selects: one for each of the ``parts`` but that of the last run, which is made next."""
         gone = [entry for entry in self.routes.entries if entry.group is group and entry.lowered.sized]
         if not gone:
             return
@@ -302,7 +302,7 @@ class Learning:
         self._arrange([entry for entry in made if entry is not None], gone)
 
     def _tell_sizes(self, group: Group, entry: Entry) -> None:
-        """Say which sizes have become inputs."""
+        """Report which sizes have become inputs."""
         dimensions, told = entry.plan.dimensions, {size for other in self.routes.entries for size in other.group.sizes}
         for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
             new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
@@ -313,8 +313,8 @@ class Learning:
                 self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
     def _tell_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Say why an entry does not fit. A shorter list breaks whatever is assumed of its last elements: only what can
-        still be looked at is a reason, and a few reasons are enough."""
+        """Report why an entry's guards do not hold. A shorter list breaks all assumptions about its last elements, so
+        only assumptions that can still be read count as reasons, and only a few are reported."""
         reasons = [assumption for assumption in broken if assumption.is_reached(args, kwargs)] or broken[:1]
         for number, assumption in enumerate(reasons[:REASONS]):
             left = len(reasons) - REASONS if number == REASONS - 1 else 0
@@ -325,13 +325,15 @@ class Learning:
     # -- what calls show of them ----------------------------------------------------------------------------------
 
     def relax(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Route | None:
-        """Find an entry that would serve if one of its assumptions were weaker, and make it so (JANUS figure 4)."""
+        """Find an entry that would serve if one of its assumptions were weaker, and weaken it (JANUS, figure 4).
+        Returns the route to try, or None."""
         for route in self.routes:
             for entry in route.entries:
                 broken = entry.broken(args, kwargs)
                 self._tell_miss(broken, args, kwargs)
                 tokens = [entry.relaxable(assumption) for assumption in broken]
-                # The traces speak of the heap as it was: they are good for this call only if nothing else has changed.
+                # The traces hold the heap of their runs: they can be generalised to this call only if nothing else has
+                # changed.
                 if not tokens or not all(tokens):
                     continue
                 for assumption in broken:
@@ -344,15 +346,15 @@ class Learning:
         return None
 
     def violated(self, part: Entry | Fork, violation: Violation) -> None:
-        """Some assertions of the entry failed."""
+        """Record the assertions that failed."""
         self.counts.violated += 1
         for number in violation.violated.assertions:
             assertion = part.assertion(number)
             self.story.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
 
     def is_exception(self, part: Entry | Fork, violation: Violation) -> bool:
-        """Whether all that was not as assumed is how many elements the graph has selected, and that is rare: such calls
-        are Python's, and teach nothing. (Where it is not, the host makes the selection from the next such run on.)"""
+        """Whether only the number of elements that the graph selected broke its assumptions, and rarely: then Python
+        makes the call unwatched. (If not, the host makes the selection from the next such run on.)"""
         if not isinstance(part, Entry) or not part.lowered.sized:
             return False
         first = len(part.lowered.assertions) - len(part.lowered.sized)
@@ -362,8 +364,8 @@ class Learning:
         return part.exceptions * RARELY <= part.runs
 
     def charge(self, part: Entry | Fork) -> None:
-        """Eager went on where the entry could not. One to which that keeps happening is dropped; but not while a graph
-        is awaited that may know the other way."""
+        """Count a violation against an entry, and drop the entry after too many. Violations do not count while a graph
+        of the other path is being made."""
         if self.awaiting.waits:
             self.awaiting.wasted()
             return
@@ -372,14 +374,14 @@ class Learning:
             self.drop(part, _UNDECIDED, "learning-assertions-fail")
 
     def raised(self, entry: Entry, error: BaseException) -> None:
-        """The entry's graph raised, and so did the program. An entry that does little else is dropped."""
+        """Record that the entry's graph raised, and the program too. An entry that mostly raises is dropped."""
         entry.errors += 1
         self.story.say("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
         if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
             self.drop(entry, f"its graph raises more often than not: {type(error).__name__}", "learning-graph-raises")
 
     def verified(self, entry: Entry, differences: list[str]) -> None:
-        """A call was made both variants. An entry that differs from eager is taken out of use."""
+        """Record a verified call. An entry that differs from eager is dropped."""
         self.counts.verified += 1
         if differences:
             text = f"a graph ({entry.engine.current}) differs from eager: {'; '.join(differences)}"
@@ -388,7 +390,7 @@ class Learning:
             self.drop(entry, "it was caught differing from eager")
 
     def end(self) -> None:
-        """Nothing of this is of use any more."""
+        """Close all graphs."""
         self.awaiting.cease()
         self._arrange([], self.routes.entries)
 
@@ -396,7 +398,7 @@ class Learning:
         self.routes.arrange(new, gone, self._entry)
 
     def drop(self, entry: Entry, why: str, reason: str = "entry-dropped") -> None:
-        """Take an entry out of use. No other is made of its path."""
+        """Take an entry out of use. No other entry is made of its path."""
         self._arrange([], [entry])
         entry.group.refusal = Refusal(reason, "an entry was dropped", why)
         self.story.say("dropped", why, reason=reason)
@@ -405,5 +407,5 @@ class Learning:
 
 
 def _beside(old: Entry, new: Entry) -> bool:
-    """An entry that holds a changing number at one value stays beside those for its other values."""
+    """Whether ``old`` stays beside ``new``: both hold a number that varies at a fixed value."""
     return bool(old.lowered.pinned and new.lowered.pinned)

@@ -1,6 +1,7 @@
-"""How long a function's calls are learnt from: when one more may be watched, when all is given up, and until when.
+"""Decides how long a function's calls are learnt from: whether one more may be watched, when learning is given up, and
+until when.
 
-Knows nothing of what is learnt.
+This module does not know what is learnt.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ log = logging.getLogger("torchjanus")
 MAX_WATCHED = 48
 MAX_UNSERVED = 32
 MAX_FAULTS = 3
-UNTRIED = 2  # graphs that have made no call: the next one counts as the first
-OFTEN = 20  # so many speculated calls earn one more that may be watched
-AGAIN = 1000  # calls before a function that was given up is looked at again, and then
-LATER = 4  # times as many each time: what is settled by then may not have been at first
-WATCHED_AGAIN = 16  # calls that may be watched each time
+UNTRIED = 2  # unused graphs after which the next one still counts as the first
+OFTEN = 20  # so many speculated calls allow one more watched call
+AGAIN = 1000  # calls before learning begins again after giving up
+LATER = 4  # factor on that each time: a program may settle later
+WATCHED_AGAIN = 16  # further watched calls allowed each time
 NEVER = sys.maxsize
-MANY_MISSES = 64  # in a row, while there is no time to learn: to look for a graph takes longer than it is worth
-TRIED_AGAIN = 8  # calls, of which one looks for a graph then; twice as many each time that misses have doubled
+MANY_MISSES = 64  # consecutive misses without time to learn, after which looking for a graph takes longer than it saves
+TRIED_AGAIN = 8  # one of so many calls looks for a graph then; doubled each time that the misses have doubled
 TRIED_RARELY = 64  # at most
 
 _HOLD = (
@@ -38,25 +39,26 @@ _HOLD = (
 
 
 class Patience:
-    """Counts what has come of learning so far."""
+    """Counts the outcomes of learning so far."""
 
     def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting, budget: Budget) -> None:
         self.budget = budget
-        self.given_up = ""  # why the function runs as it is
+        self.given_up = ""  # why Python makes all calls
         self.closed = ""  # why no more graphs are made
         self.again = NEVER  # the call at which learning begins again
-        self._chances = 0  # how often it has
+        self._chances = 0  # how often learning has begun again
         self._story = story
         self._counts = story.counts
         self._paths = paths
         self._routes = routes
         self._awaiting = awaiting
-        self._waited = False  # whether learning has been put off
-        self._told = False  # whether graphs have rested because their calls may have to be repeated
-        self._repeating = False  # the last call by a graph had to be made once more, watched for its extern calls only
-        self._in_a_row = 0  # calls that no graph could make, since one did
-        self._hindered = 0  # calls for which it was asked whether those that wait for a graph are too many
-        self._unproductive = 0  # watched calls of which no graph can be made, since one was
+        self._waited = False  # whether learning has been deferred
+        self._told = False  # whether it was reported that graphs rest because calls may have to be repeated
+        # whether the last call by a graph was repeated under watch, only because of its extern calls
+        self._repeating = False
+        self._in_a_row = 0  # consecutive calls that no graph could make
+        self._hindered = 0  # calls so far while graphs were hindered by one that is awaited
+        self._unproductive = 0  # consecutive watched calls of which no graph can be made
         self._served = 0  # calls speculated when no more graphs were made
         self._unserved = 0  # calls since then that no graph could make
         self._faults = 0
@@ -64,38 +66,39 @@ class Patience:
     # -- what becomes of calls ------------------------------------------------------------------------------------
 
     def missed(self) -> None:
-        """No graph was there for a call, and nothing can be learnt from it."""
+        """Record a call that no graph could make and from which nothing can be learnt."""
         self._in_a_row += 1
 
     def served(self) -> None:
-        """A graph has made a call."""
+        """Record a call that a graph made."""
         self._counts.speculated += 1
         self.budget.served += 1
         self._repeating = False
         self._in_a_row = 0
 
     def unserved(self) -> None:
-        """No graph could make a call, and none will be made for it. When that is the rule, all are given up."""
+        """Record a call that no graph could make, once no more are made. If that is the rule, all graphs are given up."""
         self._unserved += 1
         if self._unserved >= MAX_UNSERVED and self._unserved > self._counts.speculated - self._served:
             self.give_up(self.closed, self.again < NEVER)
 
     def repeated(self) -> None:
-        """A call by a graph has to be made once more, watched for the extern calls that it has made."""
+        """Record that a call by a graph has to be repeated under watch, because of the extern calls that it has made."""
         self._repeating = True
 
     def refused(self, why: str, most: int) -> None:
-        """No graph can be made of a watched call. ``most``: so many of them are enough, if there are no graphs."""
+        """Record a watched call of which no graph can be made. ``most``: the number of them at which learning is given
+        up if there are no graphs."""
         self._unproductive += 1
         if self._unproductive >= most and not self._routes.entries:
             self.give_up(why, True)
 
     def made(self) -> None:
-        """A graph has been made."""
+        """Record that a graph has been made."""
         self._unproductive = 0
 
     def fault(self, error: BaseException) -> None:
-        """Something inside torchjanus broke. The call is completed all the same."""
+        """Report a fault inside torchjanus. The call is completed all the same."""
         self._faults += 1
         log.warning("internal fault in torchjanus, the call was completed eagerly", exc_info=error)
         where = error.__traceback__
@@ -110,7 +113,7 @@ class Patience:
     # -- the end of it, and beginning again -----------------------------------------------------------------------
 
     def close(self, why: str) -> None:
-        """Make no more graphs. Those that there are go on."""
+        """Make no more graphs. Existing ones stay in use."""
         if not self.closed:
             self.closed = why
             self._served = self._counts.speculated
@@ -131,7 +134,7 @@ class Patience:
         self.again = max(AGAIN, LATER * self._counts.calls)
 
     def begin_again(self) -> None:
-        """Learn once more. Programs settle: a buffer is full, a table known, a schedule over."""
+        """Learn once more. Programs settle: a buffer is full, a table complete, a schedule over."""
         why = self.given_up or self.closed
         self.given_up = self.closed = ""
         self.again, self._unserved, self._unproductive, self._in_a_row = NEVER, 0, 0, 0
@@ -142,15 +145,17 @@ class Patience:
 
     @property
     def is_idle(self) -> bool:
-        """Whether graphs may be of no use just now; ``rests`` looks closer."""
+        """Whether trying graphs may be of no use just now; ``rests`` decides."""
         idle = self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
         return idle or (self._routes.repeats and not self._counts.speculated)
 
     def rests(self, share: float) -> bool:
-        """Whether graphs are not even tried: they have been tried in vain for too long, the first of them is still
-        being made, to repeat one's call takes more than there is time for, too many calls go the way of a graph
-        that is still being made (then every eighth is tried), or no call has found one for long (then every eighth, and
-        ever fewer). ``share``: see ``Awaiting.prevails``."""
+        """Whether graphs are not even tried on this call.
+
+        Reasons: attempts were wasted for too long; the first graph is still being made; there is no time to repeat a
+        call; too many calls take the path of a graph that is still being made (then every eighth is tried); or no call
+        has found a graph for long (then every eighth is tried, later fewer). ``share``: see ``Awaiting.prevails``.
+        """
         if self._counts.calls + 1 >= self.again:
             return False
         if self.budget.wastes or (self._awaiting.is_away and not self._routes.entries):
@@ -177,13 +182,13 @@ class Patience:
 
     @property
     def _may_repeat(self) -> bool:
-        """Whether the next call by a graph has to be repeated under watch, for all that is known: the last one had to,
-        or runs have gone several variants and no graph has made one yet."""
+        """Whether the next call by a graph may have to be repeated under watch: the last one had to be, or runs took
+        several paths and no graph has made a call yet."""
         untried = not self._counts.speculated and self._paths.count > 1
         return self._repeating or (untried and self._routes.repeats)
 
     def may_watch(self) -> bool:
-        """Whether one more call may be watched. When there were too many, speculation is given up."""
+        """Whether one more call may be watched. After too many, speculation is given up."""
         if self._has_watches_left:
             return True
         why = f"{self._counts.watched} calls were watched and calls still differ from what was assumed"
@@ -195,7 +200,7 @@ class Patience:
         return False
 
     def may_watch_on(self) -> bool:
-        """Whether a call that went another way than any that is known may be watched, so as to learn that way."""
+        """Whether a call on a new path may be watched, so as to learn that path."""
         if self.given_up or self.closed or self._awaiting.waits or self._routes.are_full:
             return False
         return self._has_watches_left and self.has_time()
@@ -206,9 +211,9 @@ class Patience:
         return self._counts.watched < MAX_WATCHED + more
 
     def has_time(self) -> bool:
-        """Whether this call may be learnt from. Where there has been too much of that, the report says of what."""
+        """Whether there is time to learn from this call. The first time that there is none is reported."""
         first = self._is_first
-        # What a miss may lead to, as well: more of its graph is relaxed, and it is made anew.
+        # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
         if not self._waited:
@@ -223,8 +228,8 @@ class Patience:
         return False
 
     def may_relax(self) -> bool:
-        """Whether a call that there is no time to watch may show that a graph is made with a weaker assumption: that
-        takes no watched run. To look for it takes time, too: ever more rarely in a row of such calls."""
+        """Whether a call that may not be watched may lead to a relaxed graph, which needs no watched run. Since the
+        search takes time, it is made ever more rarely in a row of such calls."""
         looks = self._in_a_row & (self._in_a_row - 1) == 0
         return looks and bool(self._routes.entries) and not self.closed and self.budget.allows("make")
 
@@ -234,6 +239,6 @@ class Patience:
 
     @property
     def _is_first(self) -> bool:
-        """Whether there is no graph yet, or none of the few that there are has made a call: of what is there at the
+        """Whether there is no graph yet, or only a few that have made no call: they may depend on what holds in the
         first calls only, like gradients that are None."""
         return not self._counts.compiles or (not self._counts.speculated and self._counts.compiles <= UNTRIED)

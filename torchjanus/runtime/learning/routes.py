@@ -1,6 +1,7 @@
-"""The graphs that one function has in use: each by itself, or in a tree with those from which only tensors part it.
+"""The graphs of one function that are in use: each alone, or in a tree with those from which only tensors' decisions
+distinguish it.
 
-Knows nothing of when graphs are made or given up.
+This module does not decide when graphs are made or given up.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ Make = Callable[[Group], Entry | None]
 
 
 class Routes:
-    """What is tried on a call, in this order. ``executor`` is speculate()'s."""
+    """The routes to try on a call, in order. ``executor`` is speculate()'s."""
 
     def __init__(self, story: Story, executor: str | None, budget: Budget) -> None:
         self.dispatch = Dispatch(())
         self.journaled = False  # whether an entry makes extern calls before its commit
-        # Whether somebody could tell of one of these: a call that its graph cannot finish is repeated under watch.
+        # Whether one of these calls has effects: a call that its graph cannot finish is then repeated under watch.
         self.repeats = False
         self._story = story
         self._budget = budget
@@ -41,12 +42,12 @@ class Routes:
 
     @property
     def first(self) -> Route:
-        """That of the latest graph."""
+        """The route of the latest graph."""
         return self._routes[0]
 
     @property
     def executor(self) -> str:
-        """Who runs the graphs."""
+        """The name of the executor."""
         return self._executor or default_executor()
 
     @property
@@ -56,11 +57,11 @@ class Routes:
 
     @property
     def are_full(self) -> bool:
-        """Whether one more graph would take another one's place."""
+        """Whether one more graph would replace another."""
         return len(self.entries) >= MAX_ENTRIES
 
     def keep(self, routes: list[Route]) -> None:
-        """From now on these are tried, in this order."""
+        """Use these routes from now on, in this order, and close all others."""
         kept = {id(engine) for route in routes for engine in route.engines}
         for route in self._routes:
             for engine in route.engines:
@@ -75,7 +76,8 @@ class Routes:
         self.repeats = any(entry.repeats for route in routes for entry in route.entries)
 
     def arrange(self, new: Sequence[Entry], gone: Sequence[Entry], make: Make) -> None:
-        """Put new entries first, each in a tree with those from which only a tensor's decision parts it."""
+        """Remove the entries in ``gone``, and put new ones first, each in a tree with those from which only a tensor's
+        decision distinguishes it."""
         routes: list[Route] = []
         for route in self._routes:
             left = [entry for entry in route.entries if not any(entry is other for other in gone)]
@@ -99,7 +101,8 @@ class Routes:
                 route.engine.compile()
 
     def _join(self, entries: list[Entry], make: Make) -> Branching | None:
-        """The entries as one tree, if a tensor decides between them. What one takes as an input all have to."""
+        """Return the entries as one tree, if a tensor decides between them. An input of one entry becomes an input of
+        all."""
         if divide(entries) is None:
             return None
         for number, tokens in enumerate(lacking(entries)):
@@ -117,7 +120,7 @@ class Routes:
 
     @property
     def surplus(self) -> Route | None:
-        """That of the graph used longest ago, if there are too many."""
+        """The route used longest ago, if there are too many graphs."""
         if len(self.entries) <= MAX_ENTRIES or len(self._routes) < 2:
             return None
         return min(self._routes[1:], key=lambda route: route.used)
