@@ -1,1 +1,1 @@
-"""Ways to run a lowered graph. Knows nothing of traces, guards or Python programs."""
+"""Executors of a lowered graph. They know neither traces nor guards nor Python programs."""

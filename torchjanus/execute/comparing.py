@@ -1,4 +1,4 @@
-"""Copies of tensors, and how far two of them are apart. That is found piece by piece, which takes hardly any memory."""
+"""Copies tensors, and measures how far two of them differ. It works piecewise, so it needs hardly any memory."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ import torch
 
 __all__ = ["ONE", "Size", "distance", "duplicate", "nudge", "same_bits", "size_of"]
 
-PIECE = 1 << 16  # elements: what is computed of them stays in the cache
-LARGEST_ELEMENT = 10.0  # how much more the largest element may be off than the norm
+PIECE = 1 << 16  # elements: intermediates of so many stay in the cache
+LARGEST_ELEMENT = 10.0  # how much more the largest element may differ than the norm
 
-# What float32 can square, with room for sums: beyond that, numbers are looked at in float64.
+# What float32 can square, with room for sums: numbers beyond it are compared in float64.
 _SQUARES = (1e-15, 1e15)
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of a tensor, or of what it has changed by: its norm and its largest element. Only finite elements count."""
+    """The norm and the largest element of a tensor, or of its change. Only finite elements count."""
 
     norm: float
     largest: float
 
 
-ONE = Size(1.0, 1.0)  # what is relative to it is absolute
+ONE = Size(1.0, 1.0)  # makes a relative measure absolute
 
 
 def duplicate(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same geometry on memory of its own, and the same requires_grad."""
+    """Return a copy with the same geometry and requires_grad, on memory of its own."""
     source = tensor.detach()
     made = torch.empty_strided(source.size(), source.stride(), dtype=source.dtype, device=source.device)
     if _is_expanded(source):
@@ -43,13 +43,13 @@ def duplicate(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def nudge(tensor: torch.Tensor, units: int, seed: int) -> torch.Tensor:
-    """A copy with every element moved by up to so many units in its last place. Exact zeros stay, and integers."""
+    """Return a copy with every element changed by up to ``units`` units in the last place. Zeros and integers stay."""
     moved = duplicate(tensor)
     if not moved.dtype.is_floating_point or _is_expanded(moved):
         return moved
     draw = torch.Generator(device=moved.device).manual_seed(seed)
     wide = _wide(moved.dtype)
-    # One row of noise, begun elsewhere for each piece: to draw it for every element would take longer than a step.
+    # One row of noise with another offset for each piece: noise for every element would take longer than a step.
     noise = torch.rand(2 * PIECE, generator=draw, device=moved.device, dtype=wide).sub_(0.5)
     factors = noise.mul_(2 * units * torch.finfo(moved.dtype).eps).add_(1)
     with torch.no_grad():
@@ -60,13 +60,14 @@ def nudge(tensor: torch.Tensor, units: int, seed: int) -> torch.Tensor:
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Equal contents; a NaN is itself, whatever its payload, and the zeros are two."""
+    """Whether the contents are equal bitwise. All NaN are equal, whatever their payload; zeros of different sign are
+    not."""
     one, other = one.detach(), other.detach()
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype.is_complex:
         one, other = torch.view_as_real(one.resolve_conj()), torch.view_as_real(other.resolve_conj())
-    if one.dtype.itemsize == 1:  # of floats of eight bits torch cannot tell the sign
+    if one.dtype.itemsize == 1:  # torch has no signbit of eight-bit floats
         one, other = one.view(torch.uint8), other.view(torch.uint8)
     if not one.dtype.is_floating_point:
         return torch.equal(one, other)
@@ -78,7 +79,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def size_of(tensor: torch.Tensor, old: torch.Tensor | None = None) -> Size:
-    """How large it is, or the change from ``old`` to it."""
+    """Return the size of a tensor, or of its change from ``old``."""
     size = _size(tensor, old, _wide(tensor.dtype))
     if _is_exact(size.norm):
         return size
@@ -107,8 +108,11 @@ def distance(
     olds: tuple[torch.Tensor, torch.Tensor] | None = None,
     update: bool = False,
 ) -> float:
-    """How far ``met`` is off, relative to ``size``; infinite where it is not finite as ``expected`` is. ``update``: the
-    rounding of storing it is allowed for. ``olds``: what each of the two was before, if that was not the same."""
+    """Return how far ``met`` is off, relative to ``size``; infinite where it is not finite and ``expected`` is, or
+    conversely.
+
+    ``update``: allow for the rounding of storing it. ``olds``: the old contents of each, if these differ.
+    """
     wide = _wide(expected.dtype)
     off = _off(expected, met, olds, update, wide)
     if off is not None and (off.largest > 0) and not (_is_exact(off.norm) and _is_exact(size.norm)):
@@ -131,7 +135,8 @@ def _off(
     update: bool,
     wide: torch.dtype,
 ) -> Size | None:
-    """The size of the difference; None where one is finite and the other is not, or is something else."""
+    """Return the size of the difference; None where one is finite and the other is not, or where non-finite elements
+    differ."""
     squares, largest = 0.0, 0.0
     parts = (expected, met) if olds is None else (expected, met, *olds)
     for one, other, *before in _pieces(*(part.detach() for part in parts)):
@@ -162,7 +167,7 @@ def _is_exact(norm: float) -> bool:
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
-    """In what differences of such numbers are computed."""
+    """Return the dtype in which differences of such numbers are computed."""
     if dtype.is_complex:
         return torch.complex128
     return torch.float64 if dtype == torch.float64 else torch.float32
@@ -173,7 +178,7 @@ def _is_expanded(tensor: torch.Tensor) -> bool:
 
 
 def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Views of the same parts of tensors of one shape."""
+    """Yield views of the same parts of tensors of one shape."""
     first = tensors[0]
     if not first.numel():
         return

@@ -1,8 +1,8 @@
-"""What is left of generated straight-line code when one of its lines has raised: so that what has begun is finished.
+"""Runs the rest of generated straight-line code after one of its lines has raised, so that an update is completed.
 
-An update that has begun cannot be taken back, and the call cannot be made again. But a line that raised has done
-nothing: it is run once more, and then the others, with the variables as they were. That gets over whatever was passing
-(memory that is free again meanwhile, say). Knows nothing of what the lines do.
+An update that has begun cannot be undone, and the call cannot be repeated. But a line that raised has done nothing: it
+is run again, and then the remaining lines, with the variables as they were. That overcomes transient causes, such as
+memory that is free again meanwhile. This module does not know what the lines do.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ __all__ = ["failed_in", "finished", "rest_of"]
 
 
 def failed_in(error: BaseException, code: CodeType) -> tuple[FrameType, int] | None:
-    """The frame of generated code in which an error was raised, and the number of its line, counted from 1; None where
-    the error did not pass it."""
+    """Return the frame of generated code in which an error was raised, and its line number, counted from 1; None where
+    the error did not pass through it."""
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code is code:
@@ -28,8 +28,8 @@ def failed_in(error: BaseException, code: CodeType) -> tuple[FrameType, int] | N
 
 
 def rest_of(lines: Sequence[str], number: int) -> list[str]:
-    """The lines from line ``number`` on (counted from 0), as they go on: of a loop first the rest of the iteration,
-    then the other iterations. (What it goes through must be an iterator that a variable holds.) Knows ``for`` and
+    """Return the lines that remain from line ``number`` (counted from 0): within a loop first the rest of the
+    iteration, then the other iterations, for which a variable has to hold the loop's iterator. Supports ``for`` and
     ``if``."""
     found: list[str] = []
     position, depth = number, _depth(lines[number])

@@ -1,7 +1,7 @@
-"""Gives memory that was freed back to the system, between pieces of work that each need much of it for a moment.
+"""Returns freed memory to the system, between pieces of work that each need much memory for a moment.
 
-The C library keeps what is freed, in pieces that the next piece of work may not fit into: a trial, which runs a step
-twice, would take more than both runs together.
+The C library keeps freed memory in pieces that may not fit the next request: a trial, which runs a step twice, would
+take more than both runs together.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["give_back"]
 
 def _found() -> Callable[[int], int] | None:
     try:
-        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim  # of glibc alone
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim  # of glibc only
     except (OSError, AttributeError, TypeError):
         return None
     return trim
@@ -24,6 +24,6 @@ _TRIM = _found()
 
 
 def give_back() -> None:
-    """Takes milliseconds for each 100 MiB that are given back; does nothing where the C library cannot do it."""
+    """Return freed memory to the system, if the C library can. It takes milliseconds for each 100 MiB."""
     if _TRIM is not None:
         _TRIM(0)

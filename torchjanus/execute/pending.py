@@ -1,8 +1,8 @@
-"""Which assertions do not hold in a run that has raised before it came to them.
+"""Finds assertions that do not hold in a run that raised before it evaluated them.
 
-An operation may raise only because something was assumed that does not hold: a mask has more elements than before.
-Then it is not the graph that is at fault. The flags that can still be computed of what the run has left are looked at.
-Knows the generated code's variables, which are called as the graph's nodes are.
+An operation may raise only because an assumption does not hold: a mask has more elements than before. Then the graph is
+not at fault. The flags that can still be computed from the run's variables are evaluated. In the generated code,
+variables have the names of the graph's nodes.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["violated_before"]
 
-_REPLAYED = "<torchjanus replay"  # how the name of the generated code begins
+_REPLAYED = "<torchjanus replay"  # prefix of the generated code's file name
 _SIZES = (torch.ops.aten.sym_size.int, torch.ops.aten.sym_numel.default)
 _Node = torch.fx.Node
 
 
 def violated_before(lowered: Lowered, error: BaseException) -> Violated | None:
-    """The assertions that do not hold, as far as that can be told; None where none is known not to."""
+    """Return the assertions that are known not to hold; None if there are none."""
     if lowered.flags is None:
         return None
     step = error.__traceback__
@@ -42,12 +42,12 @@ def violated_before(lowered: Lowered, error: BaseException) -> Violated | None:
             known = _known(lowered.graph, flags, step.tb_frame.f_locals)
             failed = [number for number, flag in enumerate(flags) if flag in known and not bool(known[flag])]
     except Exception:
-        return None  # the error that there was tells more
+        return None  # the original error is more informative
     return Violated(tuple(failed)) if failed else None
 
 
 def _known(graph: torch.fx.GraphModule, wanted: Iterable[_Node], variables: Mapping[str, Any]) -> dict[_Node, Any]:
-    """The values of the wanted nodes, and of those that they are computed of; without what cannot be computed."""
+    """Return the values of the wanted nodes and of those that they depend on, without those that cannot be computed."""
     needed, waiting = set[_Node](), [*wanted]
     while waiting:
         node = waiting.pop()
@@ -67,7 +67,7 @@ def _known(graph: torch.fx.GraphModule, wanted: Iterable[_Node], variables: Mapp
             args, kwargs = torch.fx.node.map_arg((node.args, node.kwargs), known.__getitem__)
             try:
                 known[node] = node.target(*args, **kwargs)
-            except Exception:  # it may be the one that has raised
+            except Exception:  # it may be the one that raised
                 continue
     return known
 

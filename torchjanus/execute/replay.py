@@ -1,4 +1,5 @@
-"""The replay executor: the graph as straight-line Python over ATen calls. Bitwise eager, and nothing to compile."""
+"""The replay executor: the graph as straight-line Python over ATen calls. It is bitwise eager, and needs no
+compilation."""
 
 from __future__ import annotations
 
@@ -34,9 +35,9 @@ class Replay:
     """Runs a lowered graph by calling ATen, operator by operator, with eager's kernels in eager's order.
 
     Where it can, a run overwrites the inputs that the call updates, as eager does, instead of computing new contents
-    beside the old ones (see graph.overwriting). Nothing that is then left to run raises by what tensors hold. What else
-    might be wrong with an operation shows in the first run for such sizes: that one keeps the old contents, and puts
-    them back. In a later run, where only memory may be missing, what has begun is finished.
+    beside the old ones (see graph.aten.buffer_reuse). No operation after that raises because of the values of tensors.
+    Other faults of an operation show in the first run for the same sizes: that run keeps the old contents, and restores
+    them. In a later run only memory may be missing, and then the run is completed.
     """
 
     name = "replay"
@@ -46,10 +47,10 @@ class Replay:
         overwriting = of_updates(lowered)
         self._updated = frozenset(lowered.mutated[place] for place in overwriting.updated)
         self._left = [place for place in range(len(lowered.mutated)) if place not in overwriting.updated]
-        # Sizes for which all of it has run. Where none changes there is only one such key.
+        # Sizes for which a whole run has completed. Where no size varies there is only one such key.
         self._proven: set[tuple[int, ...]] = set()
         self._measured = measured(lowered)
-        self._copied = False  # whether updates are known to be of the sizes that they should be
+        self._copied = False  # whether updates are known to have the right shapes
         count = len(lowered.program.inputs)
         source = ReplaySource(lowered.graph, count, overwriting, lowered.flags, lowered.lent)
         self.source = source.generate()  # of what ``run`` runs
@@ -63,26 +64,26 @@ class Replay:
 
     @classmethod
     def of(cls, lowered: Lowered) -> Replay:
-        """The one that somebody has already, if so: to make one of a large graph takes a while."""
+        """Return an existing Replay of this graph if there is one: to make one of a large graph takes long."""
         known = _ALIVE.get(id(lowered))
         return known if known is not None and known.lowered is lowered else cls(lowered)
 
     def compute(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor]:
-        """All flat values of the graph (see Lowered). Changes nothing but the generators, and the list of inputs: those
-        that are the run's own are taken out of it."""
+        """Return all flat values of the graph (see Lowered). Changes only the generators, and the list of inputs:
+        inputs that the run owns are removed from it."""
         if self._pure is None:
             source = ReplaySource(self.lowered.graph, len(self.lowered.program.inputs), lent=self.lowered.lent)
             self._pure = source.compute(source.generate())
-        # Below autograd, which would only find that there is nothing to record: a fifth of the time of small steps.
+        # Below autograd, which has nothing to record but takes a fifth of the time of small steps.
         with Ambience(self.lowered), below_autograd():
             return self._pure(inputs, slots)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """See Executable.fits: always."""
+        """See Executable.fits: always true."""
         return True
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """See Executable.run. Takes the inputs that are the run's own out of the list."""
+        """See Executable.run. Removes the inputs that the run owns from the list."""
         states = self._generators.save()
         try:
             made = self._beside(inputs, slots) if self._step is None else self._over(self._step, inputs, slots)
@@ -111,7 +112,7 @@ class Replay:
         return violated or values
 
     def _over(self, step: Step, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """Run the graph, and overwrite inputs as soon as it is known to be good."""
+        """Run the graph, and overwrite inputs as soon as all flags are known to hold."""
         begun, violated = False, None
         sizes = tuple(inputs[index].size(dim) for index, dim in self._measured)
         saved: list[torch.Tensor] | None = None
@@ -153,14 +154,14 @@ class Replay:
             torch._foreach_copy_([inputs[index] for index in self.lowered.mutated], saved)
 
     def _kept(self, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
-        """The contents of what is about to be overwritten; None where there is no memory for that."""
+        """Return copies of what is about to be overwritten; None where there is no memory for them."""
         try:
             return [inputs[index].clone() for index in self.lowered.mutated]
         except RuntimeError:
             return None
 
     def _finished(self, step: Step, error: Exception) -> list[torch.Tensor]:
-        """Run what is left of a run in which an operation has raised. Raises Updating if it raises again."""
+        """Complete a run in which an operation has raised. Raises Updating if it raises again."""
         place = failed_in(error, step.__code__)
         if place is None:
             raise Updating(error) from None
@@ -189,13 +190,13 @@ class Replay:
             with torch.no_grad():
                 try:
                     torch._foreach_copy_(updated, made)
-                except Exception:  # memory was missing: what has been written is written once more
+                except Exception:  # memory was missing: write all once more
                     give_back()
                     torch._foreach_copy_(updated, made)
 
 
 def measured(lowered: Lowered) -> list[tuple[int, int]]:
-    """Where the sizes that change are found: input and dimension, one for each."""
+    """Return where the sizes that vary are found: input and dimension, one for each."""
     found: dict[str, tuple[int, int]] = {}
     nodes = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
     for index, node in enumerate(nodes[: len(lowered.program.inputs)]):

@@ -1,4 +1,4 @@
-"""Takes a graph's tensor updates back, where what comes after them may still raise. Knows nothing of the heap."""
+"""Undoes a graph's tensor updates, where what follows them may still raise. It does not know the heap."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Rollback", "Saved"]
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """Tensors, what was in them, and the states of the generators."""
+    """Tensors, their old contents, and the states of the generators."""
 
     tensors: Sequence[torch.Tensor]
     contents: Sequence[torch.Tensor]
@@ -24,17 +24,17 @@ class Saved:
 
 
 class Rollback:
-    """Of one graph: saves inputs that it updates, and the generators that it draws from."""
+    """Saves the inputs that one graph updates, and the generators that it draws from."""
 
     def __init__(self, lowered: Lowered) -> None:
         self.generators = Generators(lowered)
 
     def save(self, tensors: Sequence[torch.Tensor]) -> Saved:
-        """What the graph is about to change."""
+        """Return what the graph is about to change."""
         return Saved(tensors, [duplicate(tensor.detach()) for tensor in tensors], self.generators.save())
 
     def restore(self, saved: Saved) -> None:
-        """Put it back."""
+        """Restore it."""
         with torch.no_grad():
             for tensor, content in zip(saved.tensors, saved.contents, strict=True):
                 tensor.copy_(content)

@@ -1,6 +1,7 @@
-"""A graph that is run in parts, because the host has to make calls in between. ATen operator by operator, as in replay.
+"""Runs a graph in parts, because the host has to make calls between them. As in replay, it calls ATen operator by
+operator.
 
-Knows nothing of what the host does at a cut.
+This module does not know what the host does at a cut.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ Parts = Generator[tuple[list[torch.Tensor], list[torch.Tensor]], tuple[Inputs, N
 class Staged:
     """Runs a lowered graph with cuts. ``begin()`` starts a run, which is advanced part by part.
 
-    Where there is a ``tail``, the last part is run by whatever was told last to ``use``."""
+    If there is a ``tail``, the last part is run by what ``use`` was called with last.
+    """
 
     name = "replay"
 
@@ -49,11 +51,11 @@ class Staged:
         self.slots = [[i for i, slot in enumerate(program.slots) if slot.stage == part] for part in parts]
 
     def use(self, run: Run) -> None:
-        """From the next run on, the last part is run by this."""
+        """Run the last part by ``run`` from the next run on."""
         self.run_tail = run
 
     def begin(self) -> StagedRun:
-        """A new run. Nothing is computed before it is advanced."""
+        """Return a new run. Nothing is computed before it is advanced."""
         return StagedRun(self)
 
 
@@ -72,7 +74,7 @@ class StagedRun:
 
     def advance(self, inputs: Inputs, slots: Numbers, stage: int) -> list[torch.Tensor] | Violated:
         """Compute up to the next cut and return what the host needs there, or, at the end, commit and return the fresh
-        values. After Violated, or if it raises, nothing has changed and the generators are put back."""
+        values. If it returns Violated or raises, nothing has changed and the generators are restored."""
         lowered = self._staged.lowered
         self._tensors.update(zip(self._staged.inputs[stage], inputs, strict=True))
         if self._staged.tail is not None:
@@ -135,7 +137,7 @@ class StagedRun:
         return [early[place] if place in early else found[own] for place, own in enumerate(tail.fresh)]  # type: ignore[index]
 
     def abandon(self) -> None:
-        """Give the run up, if it has not ended: the generators are put back."""
+        """End the run, if it has not ended, and restore the generators."""
         if not self._open:
             return
         self._open = False
@@ -144,7 +146,7 @@ class StagedRun:
             self._parts.close()
 
     def rewind(self) -> None:
-        """Put the generators back to where they were before the run, which may have ended."""
+        """Restore the generators' states of before the run, which may have ended."""
         self._staged.generators.restore(self._before)
 
 
@@ -152,7 +154,8 @@ class _StagedSource(ReplaySource):
     """Writes ``compute`` as a generator that stops at each cut."""
 
     def __init__(self, lowered: Lowered, tail: Tail | None) -> None:
-        super().__init__(lowered.graph, len(lowered.program.inputs), Overwriting())  # what generate() finds
+        # overwriting is found by generate()
+        super().__init__(lowered.graph, len(lowered.program.inputs), Overwriting())
         self.lowered, self.tail = lowered, tail
 
     def generate(self) -> str:
@@ -163,7 +166,8 @@ class _StagedSource(ReplaySource):
         placeholders = [node for node in nodes if node.op == "placeholder"]
         values = nodes[-1].args[0]
         lines = ["def compute(inputs, slots):"]
-        order = sorted(nodes, key=lambda node: (node.op == "output", stages.get(node, 0)))  # stable: as they are run
+        # stable, so in the order of execution
+        order = sorted(nodes, key=lambda node: (node.op == "output", stages.get(node, 0)))
         self._overwriting = of_intermediates(order)
         shown = {node.name for node in self._flags(values)}  # at every cut that comes after them
         shown |= {node.name for node in (() if self.tail is None else self.tail.wanted)}
@@ -186,7 +190,8 @@ class _StagedSource(ReplaySource):
             cut = program.cuts[stage]
             flags: list[Any] = []
             for flag, assertion in zip(self._flags(values), lowered.assertions, strict=True):
-                if assertion.after <= cut.after:  # about what this cut's call gives the next one asks
+                # assertions on the result of this cut's call are checked at the next cut
+                if assertion.after <= cut.after:
                     flags.append(flag if stages[flag] <= stage else True)
             wanted = [self._value(values, lowered.outputs[number].source) for number in cut.outputs]
             for node in wanted:

@@ -1,26 +1,25 @@
 """Trust: an artifact is used only after its results and state updates agreed with replay on live calls.
 
-A Trial runs both, the artifact on copies and then replay on the live tensors, and compares. A call under trial is as
-right as replay, for it is replay's: what the artifact was given are copies of all inputs, so that whatever it writes
-reaches nobody. Knows nothing of how artifacts are made.
+A Trial runs the artifact on copies and then replay on the live tensors, and compares. The results of a call on trial
+are replay's: the artifact gets copies of all inputs, so nothing that it writes has an effect. This module does not know
+how artifacts are made.
 
-What counts as agreement. Every fresh value and every updated input is compared, in shape, dtype, strides and contents;
-inputs that are not updated must stay as they are, values must lie in memory of their own, the same assertions must
-fail, the same random numbers must have been drawn. Numbers are compared by norm and by largest element. A state update
-is compared as an update, new minus old, so that one which is wrong or missing cannot hide behind a large old value;
-only the rounding of storing it is allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2
-(ten times that for the largest element). Everything else must be equal. Where numbers disagree, there is a *doubt*, and
-replay is asked how well determined they are (``execute.doubt``).
+Agreement: every fresh value and every updated input is compared, in shape, dtype, strides and contents; inputs that are
+not updated must not change, values must have memory of their own, the same assertions must fail, and the same random
+numbers must have been drawn. Numbers are compared by norm and by largest element. A state update is compared as an
+update, new minus old, so that a large old value cannot hide a wrong or missing one; only the rounding of storing it is
+allowed for. Relative tolerances: float64 1e-9, float32 1e-4, half precisions 3e-2 (ten times that for the largest
+element). Everything else must be equal. Where numbers disagree there is a *doubt*, and replay is asked how well
+determined they are (``execute.determinacy``).
 
-What it costs. A call on trial runs the step twice, and keeps one copy of the inputs beside them: the artifact comes
-first, and once it is known by how much it has updated its copies nothing else needs the old contents. A doubt does
-need them. So the first call in which numbers disagree proves nothing, one way or the other: it does not count, and
-the calls after it keep the old contents, too, and ask one question each. In return one call more has to agree than
-without that, and that is more than makes up for it: an artifact that shows its fault in a share r of all calls passes
-n + 1 calls, or n + 2 after one that proved nothing, with (1 - r)^(n+1) (1 + r (1 - r)), which is less than (1 - r)^n.
-What the smallest changes vary in one call is not asked for again in the next: there a quarter of what would explain a
-disagreement if it was asked for now does (a transformer has such a tensor in each layer, the gradient of the keys'
-biases, and would need two calls for each that counts).
+Cost: a call on trial runs the step twice, and keeps one copy of the inputs. The artifact runs first; once the size of
+its updates is known, the old contents are not needed any more. A doubt does need them. So the first call in which
+numbers disagree proves nothing and does not count; the calls after it keep the old contents, and ask one question each.
+In return one more call has to agree, which more than compensates: an artifact that shows its fault in a share r of all
+calls passes n + 1 calls, or n + 2 after one that proved nothing, with probability (1 - r)^(n+1) (1 + r (1 - r)), which
+is less than (1 - r)^n. How much a tensor varies under the smallest changes is kept for later calls: a disagreement of
+up to a quarter of what that would explain is not asked about again (a transformer has such a tensor in each layer, the
+gradient of the keys' biases).
 """
 
 from __future__ import annotations
@@ -41,14 +40,15 @@ from torchjanus.execute.running.gate import Generators, State
 
 __all__ = ["Disagreement", "Trial"]
 
-_FELT = 1e-2  # of the size of an update: what rounding makes of it is another one
-_KNOWN = 4.0  # times what replay was seen to vary by in an earlier call is still rounding
+_FELT = 1e-2  # of the size of an update: from here on rounding changes it noticeably
+_KNOWN = 4.0  # times the variation that replay showed in an earlier call still counts as rounding
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 3e-2}
 
 
 @dataclass(frozen=True, slots=True)
 class Disagreement:
-    """One way in which an artifact differed from replay. ``error`` and ``allowed`` are relative; 0 where exact."""
+    """One difference between an artifact and replay. ``error`` and ``allowed`` are relative; 0 where equality is
+    required."""
 
     artifact: str
     what: str
@@ -62,33 +62,33 @@ class Disagreement:
 
 @dataclass(slots=True)
 class _Attempt:
-    """What the candidate did with copies of the inputs."""
+    """The candidate's run on copies of the inputs."""
 
     copies: list[torch.Tensor] = field(default_factory=list)
     made: list[torch.Tensor] | Violated | None = None  # None where it raised
-    seconds: float = 0.0  # that it took
-    updates: list[Size] = field(default_factory=list)  # by how much it updated the copies
+    seconds: float = 0.0  # duration
+    updates: list[Size] = field(default_factory=list)  # the sizes of its updates of the copies
     drawn: State = field(default_factory=list)  # the generators' states after it
-    found: list[Disagreement] = field(default_factory=list)  # what is wrong with it, whatever replay does
+    found: list[Disagreement] = field(default_factory=list)  # faults that do not depend on replay's run
 
 
 class Trial:
-    """Runs a lowered graph by replay while a candidate is tried beside it. Is itself an Executable."""
+    """Runs a lowered graph by replay while a candidate is tried beside it. It is itself an Executable."""
 
     def __init__(
         self, candidate: Executable, replay: Replay | None = None, needed: int = 3, thorough: bool = False
     ) -> None:
-        """``needed``: on how many calls the candidate has to agree before it is trusted. ``thorough``: even the first
-        call keeps what a doubt needs."""
+        """``needed``: the number of calls on which the candidate has to agree before it is trusted. ``thorough``: even
+        the first call keeps what a doubt needs."""
         self.candidate = candidate
         self.lowered = candidate.lowered
         self.name = f"trial of {candidate.name}"
         self.disagreements: tuple[Disagreement, ...] = ()
         self.agreed = 0
-        # The inputs of whose updates rounding decides a part that is not small: no artifact gives them eager's.
+        # Inputs of whose updates rounding decides a noticeable part: no artifact can give eager's.
         self.undetermined: dict[int, str] = {}
         self.needed = needed
-        self.times: list[tuple[float, float]] = []  # seconds of calls, the candidate's and replay's, but for the first
+        self.times: list[tuple[float, float]] = []  # seconds of calls, the candidate's and replay's, without the first
         self._warm = False  # whether both have run
         self._spreads: dict[tuple[int, int], float] = {}  # see Doubt.spreads
         self._thorough = thorough
@@ -130,7 +130,7 @@ class Trial:
 
     @property
     def doubts(self) -> bool:
-        """Whether ``ask`` has to be called before more can be said."""
+        """Whether ``ask`` has to be called before the trial can go on."""
         return self._doubt is not None
 
     def ask(self) -> None:
@@ -154,7 +154,7 @@ class Trial:
         give_back()
 
     def _compared(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """Make one call both variants."""
+        """Make one call by the candidate and by replay, and compare."""
         given, generators = [*inputs], self._generators
         before = generators.save()
         attempt = self._attempt(given, slots)
@@ -164,7 +164,7 @@ class Trial:
         started = time.perf_counter()
         values = self._replay.run(inputs, slots)
         seconds = time.perf_counter() - started
-        # The first run of each warms up its caches; of a device that works on behind the call this is not the time.
+        # The first runs warm up caches; a device that works asynchronously cannot be timed like this.
         if self._warm and all(tensor.is_cpu for tensor in given):
             self.times.append((attempt.seconds, seconds))
         self._warm = True
@@ -179,7 +179,7 @@ class Trial:
             self._thorough = True
             self.needed += 1
         else:
-            kept = attempt.copies  # of what is not updated it still has what was there before
+            kept = attempt.copies  # inputs that are not updated still have their old contents
             for index, old in zip(self.lowered.mutated, olds, strict=True):
                 kept[index] = old
             self._doubt = Doubt(kept, [*slots], before, suspects)
@@ -192,7 +192,7 @@ class Trial:
         attempt = _Attempt()
         try:
             copies = attempt.copies = [duplicate(tensor) for tensor in inputs]
-            give_back()  # as in front of replay: who has memory at hand is faster
+            give_back()  # as before replay's run: free memory makes a run faster
             started = time.perf_counter()
             made = attempt.made = self.candidate.run([*copies], slots)
             attempt.seconds = time.perf_counter() - started
@@ -220,7 +220,7 @@ class Trial:
         after: State,
         suspects: list[Suspect],
     ) -> list[Disagreement]:
-        """Where the candidate differs for sure; where only numbers do, that joins the suspects."""
+        """Return the certain differences; where only numbers differ, add to ``suspects``."""
         made = attempt.made
         if made is None:
             return []
@@ -241,7 +241,7 @@ class Trial:
         for place, index in enumerate(lowered.mutated):
             what = f"the update of {self._called(index)}"
             value = inputs[index]
-            # Without the old contents by the candidate's word; where it is right, replay's update is as large.
+            # Without the old contents, by the candidate's update; if that is right, replay's is as large.
             size = attempt.updates[place] if olds is None else _size(value, olds[place])
             if (judged := self._judge(what, value, attempt.copies[index], size)) is not None:
                 suspects.append(_suspect(judged, value, attempt.copies[index], size, update=index))
@@ -272,7 +272,7 @@ class Trial:
         return found
 
     def _unlike(self, what: str, expected: torch.Tensor, met: torch.Tensor) -> Disagreement | None:
-        """What no rounding explains: another form."""
+        """Return a difference that rounding cannot explain: another shape, dtype or strides."""
         if met.shape != expected.shape or met.dtype != expected.dtype:
             return self._exact(f"{what} is {met.dtype}{list(met.shape)}, not {expected.dtype}{list(expected.shape)}")
         if _is_number(expected) and met.stride() != expected.stride() and expected.numel() > 1:

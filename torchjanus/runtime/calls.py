@@ -64,7 +64,8 @@ class Calls:
 
     @staticmethod
     def attempt(route: Route, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
-        """Call the graphs of ``route``. Returns the result, MISS, RAISED, a Violation or, for an exception, a Failure."""
+        """Call the graphs of ``route``. Returns the result, MISS, RAISED, a Violation, or a Failure for an
+        exception."""
         if journal is not None:
             journal.begin()
         try:
@@ -189,7 +190,7 @@ class Calls:
             self.story.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:
-        """Whether the call is part of another watched run or of a dispatch mode, so that it must not be watched itself."""
+        """Whether the call is part of another watched run or of a dispatch mode, and so must not be watched itself."""
         return current() is not None or torch._C._len_torch_dispatch_stack() > 0
 
     def slow(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:

@@ -1,7 +1,7 @@
-"""Runs all calls of a forest, batch by batch, by ATen calls: what an invoke node of a graph does (JANUS 5).
+"""Runs all calls of a level schedule, batch by batch, by ATen calls: what an invoke node of a graph does (JANUS 5).
 
-The parts of a cell (see graph.invoke_cut) are printed as Python, as the replay executor prints a whole step. The rows
-of all batches lie in buffers that are allocated once.
+The parts of a cell (see graph.recursion.cells.split) are printed as Python, as the replay executor prints a whole step.
+The rows of all batches are in buffers that are allocated once.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ Tensors = Sequence[torch.Tensor]
 
 @dataclass(eq=False, slots=True)
 class Run:
-    """One run of a forest: forward, and then backward, perhaps. ``once``: of each buffer, whether rows are taken once;
-    ``gradients``: of each buffer that has them."""
+    """One forward run of a level schedule, and possibly its backward run. ``once``: for each buffer, whether each row
+    is used once; ``gradients``: for each buffer that has them."""
 
     forest: Forest
     once: Sequence[bool]
     shared: Tensors
     seeds: list[int]  # how many rows of each seed the step has supplied
     buffers: list[torch.Tensor]
-    cells: list[CellRun | None]  # None: no call goes through the cell
+    cells: list[CellRun | None]  # None: no call runs the cell
     gradients: list[Any] = field(default_factory=list)
-    sums: list[_Sums | None] = field(default_factory=list)  # of each total
+    sums: list[_Sums | None] = field(default_factory=list)  # for each total
 
     def give(self, buffer: int, rows: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Hand gradients on to these rows. Where rows are taken once nothing has come to them before."""
+        """Add gradients to these rows. Where rows are used once there is nothing to add to."""
         if self.once[buffer]:
             self.gradients[buffer].index_copy_(0, rows, gradient)
         else:
@@ -51,36 +51,36 @@ class Run:
 
 @dataclass(eq=False, slots=True)
 class CellRun:
-    """One cell's batches in a run. ``common``, and stacks with a row for each call in the order of the batches:
-    ``columns``, and what is ``saved`` and ``handed``; ``slices`` of them: for each batch its part."""
+    """One cell's batches in a run: the values ``common`` to all calls, and for each source a stack with a row for each
+    call, in the order of the batches, with its ``slices`` by batch."""
 
     cell: CellCalls
     batches: list[Batch]
     counts: list[int] = field(default_factory=list)
     total: int = 0
-    rows: list[Tensors] = field(default_factory=list)  # that it takes: for each of its takes those of each batch
+    rows: list[Tensors] = field(default_factory=list)  # for each input of the cell, the rows that each batch takes
     stacks: dict[Source, torch.Tensor] = field(default_factory=dict)
     slices: dict[Source, Tensors] = field(default_factory=dict)
     common: Tensors = ()
-    # What its batches are given, for who prepares that.
+    # Arguments of its batches, for runners that prepare them.
     forward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
     backward: Iterator[Tensors] = field(default_factory=lambda: iter(()))
 
     def stack(self, source: Source, stack: torch.Tensor, factor: int = 1) -> None:
-        """Keep it for this source."""
+        """Set the stack of this source."""
         self.stacks[source] = stack
         counts = self.counts if factor == 1 else [count * factor for count in self.counts]
         self.slices[source] = stack.split_with_sizes(counts)
 
     def rows_given(self, place: int, buffers: Tensors) -> torch.Tensor:
-        """The rows of all that the cell gives as output number ``place``."""
+        """Return the rows of output number ``place`` for all batches."""
         buffer, first = buffers[self.cell.parts.cell.gives[place]], self.batches[0].rows[place]
         if self._adjoin(place):
             return buffer.narrow(0, first, self.total)
         return torch.cat(list(self.slices_given(place, buffers)))
 
     def slices_given(self, place: int, buffers: Tensors) -> Tensors:
-        """The same, of each batch."""
+        """Return the same, by batch."""
         buffer = buffers[self.cell.parts.cell.gives[place]]
         if self._adjoin(place):
             return buffer.narrow(0, self.batches[0].rows[place], self.total).split_with_sizes(self.counts)
@@ -96,7 +96,7 @@ class CellRun:
 
 
 class _Sums:
-    """What is added up for one total: of each batch its part."""
+    """What is added up for one total, by batch."""
 
     def __init__(self, added: Added) -> None:
         self.starts: Tensors = () if added.starts is None else added.starts.split_with_sizes(list(added.counts))
@@ -117,7 +117,7 @@ class CellCalls:
     writes = False  # whether the forward part itself writes what is saved
 
     def begin(self, run: Run, own: CellRun) -> None:
-        """Compute what is common to all calls, and make room for what they leave."""
+        """Compute what is common to all calls, and allocate what they save."""
         parts = self.parts
         if self._common is not None and parts.common is not None:
             own.common = self._common([run.shared[source.index] for source in parts.common.sources], ())
@@ -142,12 +142,12 @@ class CellCalls:
                 slices[source] = (own.stacks[source],)
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
-        """Make room for what batches leave for ``sums``."""
+        """Allocate what the batches compute for ``sums``."""
         for index, like in enumerate(self.parts.handed):
             own.stack(Source("handed", index), room(own.total, like), like.size[0])
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
-        """Run one batch backwards, as far as the rows that it has taken."""
+        """Run one batch backwards: compute the gradients of the rows that it took."""
         parts = self.parts
         if self._rows is None or parts.rows is None:
             return
@@ -158,13 +158,13 @@ class CellCalls:
             own.slices[Source("handed", index)][position].copy_(value)
 
     def sums(self, run: Run, own: CellRun) -> Tensors:
-        """The gradients of the shared tensors in ``wanted``, over all batches."""
+        """Return the gradients of the shared tensors in ``wanted``, over all batches."""
         if self._sums is None or self.parts.sums is None:
             return ()
         return self._sums([self._given_whole(run, own, source) for source in self.parts.sums.sources], ())
 
     def _given_whole(self, run: Run, own: CellRun, source: Source) -> Any:
-        """What ``sums`` is given."""
+        """Return an argument of ``sums``."""
         match source.kind:
             case "shared":
                 return run.shared[source.index]
@@ -180,7 +180,7 @@ class CellCalls:
         return own.stacks[source]
 
     def _given(self, run: Run, own: CellRun, batch: Batch, position: int, source: Source) -> Any:
-        """What a part is given in one batch."""
+        """Return an argument of a part in one batch."""
         match source.kind:
             case "shared":
                 return run.shared[source.index]
@@ -204,17 +204,17 @@ _TRUE = torch.ones((), dtype=torch.bool)
 
 
 class ForestCalls:
-    """See graph.invoke_op.Calls."""
+    """Runs the calls of a level schedule. See graph.recursion.cells.invoke_op.Calls."""
 
     def __init__(self, partition: Partition, cells: Sequence[CellCalls]) -> None:
         self.partition, self.owner = partition, partition.owner
         self.cells = cells
         self._once = [buffer.once for buffer in partition.recursion.buffers]
-        self.batches = [0] * len(cells)  # that each cell has run
+        self.batches = [0] * len(cells)  # the number of batches that each cell has run
         self.runs = 0
 
     def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
-        """The rows that the step takes, and the truths."""
+        """Return the rows that the step uses, and the truth values."""
         with below_autograd():
             recursion, forest = self.partition.recursion, laid.forest
             buffers = [
@@ -254,7 +254,7 @@ class ForestCalls:
             return [*taken, *(one.reshape(1) for one in asked)]
 
     def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
-        """The gradients of the shared tensors, and of the seeds, of which the first rows of their buffers are."""
+        """Return the gradients of the shared tensors, and of the seeds, which are the first rows of their buffers."""
         with below_autograd():
             partition, forest = self.partition, laid.forest
             run: Run = laid.states[key]
@@ -289,10 +289,10 @@ class ForestCalls:
             return self._gradients(run)
 
     def begin_backward(self, run: Run) -> None:
-        """For those who must know more of the forest."""
+        """Hook for subclasses that need more of the schedule."""
 
     def _add_up(self, run: Run, adding: Adding, position: int) -> None:
-        """In the order of the terms: index_add_ goes through them one after the other."""
+        """Add up in the order of the terms: index_add_ adds them one after the other."""
         total, buffers, sums = self.partition.recursion.totals[adding.total], run.buffers, run.sums[adding.total]
         assert sums is not None
         made = buffers[total.gives].narrow(0, adding.row, adding.count)
@@ -312,14 +312,14 @@ class ForestCalls:
         assert sums is not None
         gradient = gradients[total.gives].narrow(0, adding.row, adding.count)
         if total.start is not None and active[total.start]:
-            # A copy, where it lies in the very buffer to which it is handed on.
+            # A copy, where its target is the same buffer.
             copied = gradient.clone() if total.start == total.gives else gradient
             run.give(total.start, sums.starts[position], copied)
         if active[total.items]:
             run.give(total.items, sums.terms[position], gradient.index_select(0, sums.targets[position]))
 
     def _complete(self, run: Run, present: str) -> list[bool]:
-        """Of each buffer, whether every row is handed a gradient once: nothing need be there before."""
+        """Return for each buffer whether every row gets exactly one gradient, so that it need not be zeroed."""
         partition, forest = self.partition, run.forest
         recursion, active = partition.recursion, partition.active
         handed = [0] * len(run.buffers)
@@ -371,7 +371,7 @@ class ForestCalls:
 
 
 def room(total: int, like: Like) -> torch.Tensor:
-    """Rows for this many calls."""
+    """Return uninitialised rows for this many calls."""
     return torch.empty((total * like.size[0], *like.size[1:]), dtype=like.dtype)
 
 
@@ -380,7 +380,7 @@ def _replay(partition: Partition) -> ForestCalls:
 
 
 def invocations_of(program: Program) -> Iterator[Partition]:
-    """The recursions that a program runs."""
+    """Yield the recursions that a program runs."""
     for node in program.nodes:
         func = node.func.invocation if isinstance(node.func, Roots) else node.func
         if isinstance(func, Invocation):
@@ -388,7 +388,7 @@ def invocations_of(program: Program) -> Iterator[Partition]:
 
 
 def ready_calls(program: Program) -> list[Calls]:
-    """Who runs the recursions of the program; whoever keeps them can run its graph."""
+    """Return the runners of the program's recursions. The graph can be run as long as they are kept."""
     made: list[Calls] = []
     for partition in invocations_of(program):
         calls = known_calls(partition.key)
@@ -400,7 +400,7 @@ def ready_calls(program: Program) -> list[Calls]:
 
 
 def run_by_replay(invocation: Invocation) -> list[ForestCalls]:
-    """Have the invocation run by replay outside of a graph, as long as the list that is returned lives."""
+    """Run the invocation by replay outside of a graph, as long as the returned list is kept."""
     made: list[ForestCalls] = []
 
     def run(partition: Partition) -> None:

@@ -1,6 +1,7 @@
-"""Runs the iterations of loops, as many as there are, by ATen calls: what a loop node of a graph does.
+"""Runs the iterations of loops, of any trip count, by ATen calls: what a loop node of a graph does.
 
-The halves of an iteration (see graph.loops) are printed as Python, as the replay executor prints a whole step.
+The forward and the backward graph of an iteration (see graph.regions.loop) are printed as Python, as the replay
+executor prints a whole step.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["ReplayLoop", "loops_of", "ready"]
 
 
 class ReplayLoop:
-    """See graph.loop_op.Iterations. Forward results are bitwise those of the unrolled loop."""
+    """See graph.operators.loop_op.Iterations. Forward results are bitwise those of the unrolled loop."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -101,7 +102,7 @@ class ReplayLoop:
         first, results, forward = partition.carried, partition.results, self._forward
         current, made, count = list(carried), list[torch.Tensor](), 0
         with below_autograd():
-            # Where something before has gone another way than assumed, these iterations might never come to an end.
+            # If an earlier assertion does not hold, these iterations might never end.
             going = all(map(bool, ready))
             while going:
                 row = [tensor.select(0, count) for tensor in stacked]
@@ -140,7 +141,7 @@ class ReplayLoop:
         for index, flag in zip(partition.tangents, present, strict=True):
             if flag == "1":
                 tangent = next(given)
-                if index >= partition.carried:  # only the last iteration's output is seen
+                if index >= partition.carried:  # only the last iteration's output is used
                     last, tangent = tangent, tangent.new_zeros((count, *tangent.size()))
                     tangent[-1:] = last
                 rows.append(tangent)
@@ -154,7 +155,7 @@ class ReplayLoop:
 
 
 class Reading:
-    """Where the iterations backwards find what they are given."""
+    """Provides the arguments of the backward iterations."""
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class Reading:
         self._unbound: dict[Source, Sequence[torch.Tensor]] = {}
 
     def flowing(self) -> dict[int, torch.Tensor]:
-        """The gradients of the carried values after the last iteration."""
+        """Return the gradients of the carried values after the last iteration."""
         partition = self._partition
         return {
             index: partition.gives[index].zeros() if tangent is None else tangent
@@ -186,7 +187,7 @@ class Reading:
         }
 
     def rows(self, source: Source) -> Sequence[Any]:
-        """What the source is in each iteration, first to last; of a gradient that flows, nothing yet."""
+        """Return the values of the source by iteration, first to last; None for gradients of carried values."""
         partition, count, index = self._partition, self._count, source.index
         match source.kind:
             case "invariant":
@@ -206,7 +207,7 @@ class Reading:
         return self._rows(source)
 
     def stack(self, source: Source) -> torch.Tensor:
-        """What the source is in all iterations, or in each."""
+        """Return the values of the source in all iterations, stacked, or its single value."""
         if source.kind == "tangent":
             given, tangent = self._partition.gives[source.index], self._tangents[source.index]
             zeros = given.zeros()
@@ -214,7 +215,7 @@ class Reading:
         return self._kept[source].contiguous() if source.kind == "stacked" else self._kept[source]
 
     def all_rows(self, source: Source) -> torch.Tensor:
-        """What the source is in each iteration, stacked; not of what is the same in all."""
+        """Return the values of the source by iteration, stacked. Not for loop invariants."""
         partition = self._partition
         if source.kind != "carried":
             return self.stack(source)
@@ -230,7 +231,8 @@ class Reading:
 
 
 class Gradients:
-    """Gathers what the iterations give: carried gradients flow on, those of rows are stacked, others are summed."""
+    """Gathers the gradients that iterations compute: those of carried values are carried on, those of rows stacked,
+    others summed."""
 
     def __init__(self, partition: Partition, flowing: dict[int, torch.Tensor]) -> None:
         self.partition = partition
@@ -241,12 +243,12 @@ class Gradients:
         self._carried = [(position, index) for position, index in wanted if index < first]
         self._rows: dict[int, list[torch.Tensor]] = {p: [] for p, index in wanted if first <= index < second}
         self._sums: dict[int, torch.Tensor | None] = {p: None for p, index in wanted if index >= second}
-        # A carried value of which no iteration gives a gradient has none in the iteration before.
+        # A carried value for which no iteration computes a gradient has none in the iteration before.
         given = {index for _, index in self._carried}
         self._without = {index: partition.gives[index].zeros() for index in flowing if index not in given}
 
     def take(self, made: Sequence[torch.Tensor]) -> None:
-        """What one iteration gave."""
+        """Take the gradients of one iteration."""
         for position, index in self._carried:
             self.flowing[index] = made[position]
         self.flowing.update(self._without)
@@ -255,14 +257,15 @@ class Gradients:
         for position, known in self._sums.items():
             if known is None:
                 self._sums[position] = made[position]
-            elif self._iterations == 1:  # what an iteration gave may be two things at once
+            # one tensor may be two gradients of an iteration, so the first sum is a new tensor
+            elif self._iterations == 1:
                 self._sums[position] = known + made[position]
             else:
                 known.add_(made[position])
         self._iterations += 1
 
     def results(self, count: int) -> list[torch.Tensor]:
-        """The gradients of the loop's inputs, in the order of ``wanted``."""
+        """Return the gradients of the loop's inputs, in the order of ``wanted``."""
         found: list[torch.Tensor] = []
         for position, (index, given) in enumerate(zip(self.partition.wanted, self.partition.gradients, strict=True)):
             if position in self._rows:
@@ -275,21 +278,20 @@ class Gradients:
 
 
 def first_rows(count: int, stacked: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """The rows that the iterations take. Raises IndexError where an iteration would be without one, as eager does."""
+    """Return the rows that the iterations take. Raises IndexError where there are too few, as eager does."""
     if any(tensor.size(0) < count for tensor in stacked):
         raise IndexError(f"{count} iterations of a loop, and {min(tensor.size(0) for tensor in stacked)} rows")
     return [tensor if tensor.size(0) == count else tensor[:count] for tensor in stacked]
 
 
 def loops_of(program: Program) -> Iterator[Partition]:
-    """The loops that a program runs, those within others too."""
+    """Yield the loops that a program runs, nested ones included."""
     for loop in loops_in(program):
         yield from loop.made.values()
 
 
 def ready(program: Program) -> list[Any]:
-    """Who runs the loops of the program, and the iterations in which tensors decide; whoever keeps them can run its
-    graph."""
+    """Return the runners of the program's loops and switches. The graph can be run as long as they are kept."""
     made: list[Any] = []
     for switch in switches_of(program):
         chooser: Any = known_iterations(switch.key)

@@ -1,6 +1,7 @@
-"""Runs iterations in which tensors decide: what the arms have in common, the question, and the rest of one arm.
+"""Runs switches: the common part of the arms, the predicate, and the rest of one arm.
 
-The ways' halves (see ``graph.switch``) are printed as one Python function with the questions as its branches.
+The forward graphs of the arms (see ``graph.regions.switch``) are printed as one Python function, with the predicates as
+its branches.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ __all__ = ["ReplayChooser", "switches_of"]
 
 
 class ReplayChooser:
-    """See graph.choice_op.Chooser. Results are bitwise those of the way taken."""
+    """See graph.operators.switch_op.Chooser. Results are bitwise those of the arm taken."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition
@@ -82,7 +83,7 @@ class ReplayChooser:
 
 
 class _Numbered(ReplaySource):
-    """Names values by what they are: those of several arms that are the same have one name."""
+    """Names values by how they are computed: equal values of several arms have one name."""
 
     def __init__(self, names: dict[Any, str]) -> None:
         self.names = names
@@ -94,7 +95,7 @@ class _Numbered(ReplaySource):
 
 
 class _Printing:
-    """Writes the arms forward as one function: values that several compute in the same way are computed once."""
+    """Prints the forward graphs of the arms as one function: values that several compute equally are computed once."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition
@@ -144,7 +145,7 @@ class _Printing:
         return (type(value).__name__, repr(value))
 
     def _part(self, arms: list[int], asked: int, done: frozenset[str], deep: int) -> None:
-        """What these arms do from one question to the next."""
+        """Print what these arms do from one predicate to the next."""
         partition, first = self.partition, arms[0]
         indent = "    " * deep
         answers = partition.answers[first]
@@ -169,7 +170,8 @@ class _Printing:
                 self.lines.append(f"{indent}    return None")
 
     def _write(self, arm: int, wanted: Sequence[Any], end: int, done: frozenset[str], indent: str) -> frozenset[str]:
-        """Compute these, and what of the nodes before ``end`` has an effect; returns what is computed by then."""
+        """Compute the wanted nodes, and nodes before ``end`` that have an effect. Returns the names that are computed
+        then."""
         needed: set[Any] = set()
         pending = [*wanted, *(node for node in self.nodes[arm][:end] if clean_up.has_effect(node))]
         while pending:
@@ -187,7 +189,7 @@ class _Printing:
 
 
 def switches_of(program: Program) -> Iterator[SwitchPartition]:
-    """The iterations in which tensors decide that a program runs, those within loops too."""
+    """Yield the switches that a program runs, those within loops included."""
     for node in program.nodes:
         if isinstance(node.func, Switch):
             yield from node.func.made.values()

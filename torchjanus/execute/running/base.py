@@ -1,4 +1,4 @@
-"""What every executor offers: run a lowered graph, check its flags, and commit all of it or nothing."""
+"""The interface of executors: run a lowered graph, check its flags, and commit all of it or nothing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Numbers = Sequence[float | int]
 
 @dataclass(frozen=True, slots=True)
 class Violated:
-    """Some assertions did not hold, by their numbers. Nothing was changed, and the generators are as they were."""
+    """The numbers of the assertions that did not hold. Nothing was changed, and the generators are restored."""
 
     assertions: tuple[int, ...]
 
 
 class Updating(Exception):
-    """Something raised (no memory, say) while inputs were being updated: the call cannot be made again."""
+    """Something raised (for lack of memory, say) while inputs were being updated: the call cannot be repeated."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(f"while inputs were updated: {error}")
@@ -39,11 +39,11 @@ class Executable(Protocol):
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
         """Run the graph on live inputs and commit: the mutated inputs hold their new contents afterwards.
 
-        Returns the fresh values (see Lowered). If an assertion fails, or anything but Updating is raised, then no input
-        has changed and the generators are put back. ``.grad`` and the results are the caller's to make.
+        Returns the fresh values (see Lowered). If an assertion fails, or anything but Updating is raised, no input has
+        changed and the generators are restored. The caller sets ``.grad`` and makes the results.
         """
         ...
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether it is made for inputs of these sizes: where it is not, ``run`` lets replay make the call."""
+        """Whether it is made for inputs of these sizes; if not, ``run`` uses replay."""
         ...

@@ -1,4 +1,4 @@
-"""The gate before a commit: a run's ambient state, its flags, and the generators to put back. Knows no executor."""
+"""The gate before a commit: a run's ambient state, its flags, and the generators to restore. It knows no executor."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["Ambience", "Generators", "State", "below_autograd", "failed"]
 
 
 class Ambience:
-    """Under which ATen code runs: no gradients, no autocast, no function modes, the program's default dtype. Use it
-    once."""
+    """The state in which ATen code runs: no gradients, no autocast, no function modes, the program's default dtype. Use
+    it once."""
 
     __slots__ = ("_autocast", "_dtype", "_grad", "_modes", "_wanted")
 
@@ -58,15 +58,15 @@ class Ambience:
 
 State = list[torch.Tensor]
 
-# Nothing is recorded: no backward graph, no versions of tensors, and not what is a view of what. A result that eager
-# makes anew may be changed in place like any other.
+# Nothing is recorded: no backward graph, no versions of tensors, no view relations. A new result may be changed in
+# place like any other tensor.
 below_autograd: Callable[[], AbstractContextManager[None]] = getattr(
     torch._C, "_AutoDispatchBelowADInplaceOrView", torch._C._AutoDispatchBelowAutograd
 )
 
 
 class Generators:
-    """The default generators that a graph draws from. None where it draws nothing."""
+    """The default generators that a graph draws from; none if it draws nothing."""
 
     __slots__ = ("_generators",)
 
@@ -78,24 +78,24 @@ class Generators:
             self._generators = [torch.default_generator, *on_devices]
 
     def save(self) -> State:
-        """Their states now."""
+        """Return their current states."""
         return [generator.get_state() for generator in self._generators]
 
     def restore(self, states: State) -> None:
-        """Put every generator back."""
+        """Restore every generator."""
         for generator, state in zip(self._generators, states, strict=True):
             generator.set_state(state)
 
 
 def _devices(graph: torch.fx.Graph) -> Iterator[torch.device]:
-    """Where what it draws is."""
+    """Yield the devices of what the graph draws."""
     for node in filter(is_random, graph.nodes):
         made = pytree.tree_leaves(node.meta.get("val"))
         yield from (value.device for value in made if isinstance(value, torch.Tensor))
 
 
 def failed(flags: torch.Tensor) -> Violated | None:
-    """Which assertions do not hold; None where all do."""
+    """Return the assertions that do not hold; None if all hold."""
     if bool(flags.all()):
         return None
     return Violated(tuple(number for number, holds in enumerate(flags.tolist()) if not holds))

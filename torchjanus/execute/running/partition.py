@@ -1,4 +1,4 @@
-"""What running halves by ATen calls has in common, be they of iterations, of choices or of recursive calls."""
+"""Runs forward and backward graphs of loops, switches and recursive calls by ATen calls: what all of them share."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ class _Direction(Protocol):
 
 
 def printed(direction: _Direction) -> Callable[[Sequence[Any], Sequence[float]], list[torch.Tensor]]:
-    """A half as a function of what it is given."""
+    """Return a forward or backward graph as a function of its arguments."""
     source = ReplaySource(direction.graph, len(direction.sources))
     return source.compute(source.generate())  # type: ignore[no-any-return]
 
 
 def apart(tensors: list[torch.Tensor], *given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Operators may not return what shares memory, also not with what they were given."""
+    """Return the tensors without shared memory: operators may not return tensors that share memory with each other or
+    with arguments."""
     seen = {tensor.untyped_storage()._cdata for some in given for tensor in some}
     for position, tensor in enumerate(tensors):
         memory = tensor.untyped_storage()._cdata

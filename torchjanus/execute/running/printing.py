@@ -1,6 +1,7 @@
-"""A functional ATen graph as the source of a Python function that calls each operator directly, and frees values early.
+"""Prints a functional ATen graph as a Python function that calls each operator directly and frees values early.
 
-Bitwise eager: eager's kernels in eager's order. Knows nothing of fx's interpreter, nor of what the graph is for.
+It is bitwise eager: eager's kernels in eager's order. It uses no fx interpreter, and does not know what the graph is
+for.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ __all__ = ["ReplaySource", "last_uses"]
 
 
 class ReplaySource:
-    """Writes the source of ``compute``, and collects the constants it names."""
+    """Writes the source of ``compute``, and collects its constants."""
 
     def __init__(
         self,
@@ -29,11 +30,10 @@ class ReplaySource:
         flags: int | None = None,
         lent: int | None = None,
     ) -> None:
-        """``tensors``: how many of the graph's placeholders are tensors; the others are slots. Where ``overwriting``
-        says so, ``compute`` takes a function ``begin`` besides, which is given the flags before the first input is
-        overwritten, or None where there are none; unless that returns true, nothing is overwritten and None returned.
-        ``lent``: tensors behind so many are taken out of the list of inputs, and let go after their last use.
-        """
+        """``tensors``: how many of the graph's placeholders are tensors; the others are slots. If ``overwriting`` has a
+        ``last``, ``compute`` takes a function ``begin`` besides, and calls it with the flags (None if there are none)
+        before the first input is overwritten; unless that returns true, nothing is overwritten and None is returned.
+        ``lent``: the tensors after so many are removed from the list of inputs, and freed after their last use."""
         self.graph = graph
         self.tensors = tensors
         self.constants: dict[str, Any] = {}
@@ -73,7 +73,7 @@ class ReplaySource:
         return "\n".join(lines) + "\n"
 
     def lines(self, node: Any) -> list[str]:
-        """What computes a node."""
+        """Return the lines that compute a node."""
         form = self._overwriting.forms.get(node)
         if form is None:
             return [f"    {node.name} = {self.expression(node)}"]
@@ -83,7 +83,7 @@ class ReplaySource:
         return [first, f"    {self._called(form, (node, *node.args[1:]), node.kwargs)}"]
 
     def compute(self, source: str) -> Any:
-        """The function that has been written."""
+        """Return the function with this source."""
         exec(compile(source, "<torchjanus replay>", "exec"), self.constants)
         return self.constants["compute"]
 
@@ -118,7 +118,7 @@ class ReplaySource:
 
     def _constant(self, value: Any) -> str:
         name = self._names.setdefault(id(value), f"c{len(self._names)}")
-        self.constants[name] = value  # keeps it alive, and so its id taken
+        self.constants[name] = value  # keeps it alive, so that its id stays unique
         return name
 
     def text(self, value: Any) -> str:
@@ -131,8 +131,8 @@ class ReplaySource:
 
 
 def last_uses(nodes: Sequence[Any], owned: Collection[str] = ()) -> dict[Any, list[str]]:
-    """By node, the names of the values that nobody needs after it, if the nodes are run in this order. ``owned``: the
-    names of placeholders that are let go, too."""
+    """Return, by node, the names of the values that are not used after it, if the nodes run in this order. ``owned``:
+    the names of placeholders that are freed, too."""
     last = {used: node for node in nodes for used in node.all_input_nodes}
     dying: dict[Any, list[str]] = {}
     for used, node in last.items():
@@ -154,8 +154,8 @@ _aten = torch.ops.aten
 
 
 def _viewing(view: Any) -> Any:
-    """The operation, which copies what a kernel has laid otherwise than tracing took it to: that is no view of so many
-    sizes. Nobody sees the difference, for the graph changes nothing that somebody else reads."""
+    """Return the operation with a copy as its fallback: a kernel may choose other strides than tracing did, of which no
+    such view exists. The difference cannot be observed, since nothing that others read is changed."""
 
     def viewing(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
         try:
@@ -168,11 +168,11 @@ def _viewing(view: Any) -> Any:
 
 _VIEWS = {view: _viewing(view._op) for view in (_aten.view.default, _aten._unsafe_view.default)}
 
-# Kernels that ask whether gradients are on, and return no workspace for the backward if not.
+# Kernels that return no workspace for the backward unless gradients are on.
 _TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})
 
 # Functional samplers and the in-place ones they came from. The functional bernoulli draws into a contiguous tensor, and
-# numbers are drawn in memory order: on a channels-last tensor it would not give eager's numbers.
+# numbers are drawn in memory order: for a channels-last tensor it would not give eager's numbers.
 _SAMPLERS: dict[Any, Any] = {
     _aten.bernoulli.p: _aten.bernoulli_.float,
     _aten.bernoulli.Tensor: _aten.bernoulli_.Tensor,

@@ -1,1 +1,1 @@
-"""One entry's call as generated Python: guards, inputs, numbers, results, commit."""
+"""One entry's call as generated Python: guards, inputs, host numbers, results, commit."""

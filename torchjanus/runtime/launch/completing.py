@@ -1,7 +1,8 @@
-"""A commit that has begun is completed: the lines that are left when one of them has raised.
+"""Completes a commit in which a line has raised: runs that line again, and the remaining lines.
 
-Everything that may raise by what the program holds comes before the first write (see ``launch``). What raises in a
-commit all the same is run once more, where it is no call of the program's own. Knows nothing of what is written.
+All that may raise because of the program's values comes before the first write (see ``launch``). A line of a commit
+that raises all the same is run again, unless it is a call of the program's own. This module does not know what is
+written.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ __all__ = ["MAKING", "WRITING", "Completing"]
 
 MAKING = "try:  # making"  # how the two parts of a commit begin in the generated code
 WRITING = "try:  # writing"
-_EXTERN = "journal.commit("  # in the lines of extern calls: nobody makes one twice
+_EXTERN = "journal.commit("  # in lines of extern calls, which must not be made twice
 _COMPLETING = "<torchjanus commit>"
 
 
 class Completing:
-    """Of one entry: what makes the values of its commit, and what writes them."""
+    """The commit of one entry: the lines that make its values, and the lines that write them."""
 
     def __init__(
         self, making: Sequence[str], writing: Sequence[str], texts: Mapping[str, str], names: Mapping[str, Any]
     ) -> None:
-        """The lines of both, which end by setting ``result``. ``texts``: the generated functions, by name; ``names``:
-        what they know by name, as far as ``scope`` says nothing of it."""
+        """The last of the lines sets ``result``. ``texts``: the generated functions, by name; ``names``: their
+        constants."""
         self._parts = {MAKING: [*making], WRITING: [*writing]}
         self._texts = texts
         self._names = names
 
     def complete(self, error: BaseException, scope: Mapping[str, Any]) -> tuple[Any] | None:
-        """The result of the call whose commit has raised the error, which is being handled in its frame; None where it
-        could not be completed."""
+        """Return the result of the call whose commit has raised ``error`` (as a tuple of one), or None where it could
+        not be completed. To be called while the error is handled, in its frame."""
         raised = error.__traceback__
         if raised is None or not isinstance(error, Exception):
             return None
@@ -59,7 +60,7 @@ def _variables(frame: FrameType) -> dict[str, Any]:
 
 
 def _is_within_writes(error: BaseException) -> bool:
-    """Whether it was raised among several writes that are one line."""
+    """Whether it was raised within a line that makes several writes."""
     step = error.__traceback__
     while step is not None:
         if step.tb_frame.f_code is write_all.__code__:

@@ -1,6 +1,7 @@
-"""Emits the pieces of one entry's call: guards, recursive calls, extern calls, inputs, host numbers, and the commit.
+"""Generates the pieces of one entry's call: guards, recursive calls, extern calls, inputs, host numbers, and the
+commit.
 
-Owns what is read and written when. How the pieces are put together is ``launch``'s affair.
+It decides in which order the heap is read and written. ``launch`` puts the pieces together.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ _LARGE = 1 << 16  # bytes
 
 @dataclass(frozen=True, slots=True)
 class Values:
-    """The texts of what a commit writes: the call's result, the values of each effect, gradients by input. None for
-    what the results of extern calls at commit decide. ``memory``: where inputs lie from then on."""
+    """Source texts of what a commit writes: the call's result, the values of each effect, gradients by input. None
+    stands for values that depend on results of extern calls at commit. ``memory``: the new memory of inputs."""
 
     result: str | None
     effects: list[tuple[Effect, list[str] | None]]
@@ -53,7 +54,8 @@ class Emitter:
     def __init__(
         self, plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] = ()
     ) -> None:
-        """``live``: which values of earlier parts the graph takes behind its inputs; they are in a list ``live``."""
+        """``live``: positions, in the list ``live`` of the generated code, of the values of earlier parts that the
+        graph takes after its inputs."""
         self.plan = plan
         self.live = live
         self.lowered = lowered
@@ -70,7 +72,7 @@ class Emitter:
     # -- before a part of the graph ---------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Follow the recursive calls of the step: where one takes a way that was not seen, the call misses."""
+        """Schedule the recursive calls of the step. The call misses if one takes a variant that was not seen."""
         source = self.source
         for number, call_group in enumerate(self.plan.call_groups):
             step = "".join(f"{source.value(access_path)}, " for access_path in call_group.reads)
@@ -105,7 +107,7 @@ class Emitter:
             self.guards.require(followed=True)
 
     def externs(self, stage: int) -> None:
-        """Make this stage's extern calls, each followed by the assumptions on what it gave."""
+        """Make this stage's extern calls, and check the assumptions on the result after each."""
         source = self.source
         events = self.schedule.stages[stage]
         unknown = any(event.effects.world or event.effects.user_code for event in events)
@@ -131,18 +133,18 @@ class Emitter:
         return f"journal.make({event.number}, {effects}, {event.draws}, "
 
     def _read_before(self) -> None:
-        """Unknown code is about to run: what the graph is given is read before that."""
+        """Read the graph's inputs before unknown code runs."""
         for access_path in self._given():
             self.source.value(access_path)
         self.source.flush()
 
     def _given(self) -> Iterator[AccessPath]:
-        """Where what the graph is given was found before the call."""
+        """The access paths, as of before the call, of what the graph is given."""
         fresh = [o for o, t in zip(self.plan.access_paths, self.plan.pinned, strict=True) if t is None]
         return (o for o in (*self.plan.varying, *fresh) if not o.waits_for and not o.is_grown)
 
     def _check_again(self) -> None:
-        """Unknown code has run: what was found before must still be there."""
+        """Check that unknown code has not changed what was read before it."""
         source = self.source
         source.fail_if("check(args, kwargs) is MISS")
         for access_path in self._given():
@@ -153,7 +155,7 @@ class Emitter:
         source.flush()
 
     def inputs(self, stage: int) -> str:
-        """The text of the list of inputs that this stage brings."""
+        """Return the text of the list of this stage's inputs."""
         source = self.source
         for index, (access_path, tensor) in enumerate(zip(self.plan.access_paths, self.plan.pinned, strict=True)):
             if self.plan.program.inputs[index].stage == stage:
@@ -161,13 +163,14 @@ class Emitter:
         if stage == len(self.schedule.cuts):
             self.guards.require_apart()
         source.flush()
-        taken = len(self.lowered.program.inputs) - len(self.live)  # others are only read for numbers
+        taken = len(self.lowered.program.inputs) - len(self.live)  # further inputs are only read for numbers
         entries = self.plan.program.inputs[:taken]
         texts = [self._inputs[index] for index, entry in enumerate(entries) if entry.stage == stage]
         return f"[{', '.join([*texts, *(f'live[{position}]' for position in self.live)])}]"
 
     def host_numbers(self, stage: int) -> str:
-        """Fetch what the host needs before this part of the graph; return the text of the list of its slots."""
+        """Fetch the numbers that the host needs before this part of the graph. Returns the text of the list of its
+        slots."""
         source = self.source
         names = [source.fresh("h") for _ in self.plan.batches] if stage == 0 else []
         if stage == 0:
@@ -186,7 +189,7 @@ class Emitter:
         return f"[{', '.join(texts)}]"
 
     def _compute(self, wanted: Sequence[Any], name: str, fetches: Sequence[Fetch]) -> None:
-        """Compute together what is made in the same way of each of the fetched numbers ``name``."""
+        """Compute the values of a formula for all of the fetched numbers ``name`` to which it is applied."""
         source = self.source
         for formula in formulas(fetches, wanted):
             given = [name, *(source.number(other) for other in formula.others)]
@@ -197,13 +200,12 @@ class Emitter:
                     source.give_expression(expr, f"{rows}[{place}][{column}]")
 
     def hold(self, stage: int) -> None:
-        """Read everything that the commit needs of the heap as it is before the call, and of what this stage's extern
-        calls gave."""
+        """Read all that the commit needs of the heap before the call, and of results of this stage's extern calls."""
         recipes = [self.plan.result, *(r for effect in self.plan.effects for r in effect.recipes)]
         for access_path in access_paths_of(recipes, [effect.event for effect in self.plan.effects]):
             if self.schedule.stage_of(access_path.waits_for) == stage:
                 self.source.value(access_path)
-        # What depends on no tensor is computed now: if Python raises, nothing has happened yet.
+        # What depends on no tensor is computed now: if Python raises here, nothing has happened yet.
         for expr in (*self.plan.computed, *(expr for recipe in recipes for expr in numbers_in(recipe))):
             self._number_early(expr, stage)
 
@@ -220,15 +222,16 @@ class Emitter:
 
     def _stage_of(self, leaf: Expr) -> int:
         told = self.source.sizes.get(leaf.token) if isinstance(leaf, Size) else None
-        if isinstance(told, Expr):  # a size of what the graph makes, which may follow that of an extern call's result
+        # a size of a value of the graph, which may depend on that of an extern call's result
+        if isinstance(told, Expr):
             return max(map(self._stage_of, leaves(told)), default=0)
         return self.schedule.stage_of(leaf.access_path.waits_for) if isinstance(leaf, Read) else 0
 
     # -- the commit -------------------------------------------------------------------------------------------------
 
     def values(self) -> Values:
-        """Make all values of the commit: an error while making one leaves the heap as it was. What an extern call at
-        commit gives is not known before that call."""
+        """Make all values of the commit: an error here leaves the heap unchanged. Values that depend on an extern call
+        at commit are not known before that call."""
         for expr in self.plan.risky:
             self._commit.number(expr)
         for number, call_group in enumerate(self.plan.call_groups):
@@ -241,11 +244,11 @@ class Emitter:
         memory = [(one, self.results.raw(one.result)) for one in self.lowered.replaced]
         for output in self.lowered.outputs if memory else ():
             if isinstance(output.source, ViewOf):
-                self.results.raw(output)  # now: where inputs lie is about to change
+                self.results.raw(output)  # now, since the memory of inputs is about to change
         return Values(result, list(zip(effects, texts, strict=True)), gradients, memory)
 
     def effects(self, values: Values) -> str:
-        """The writes and the extern calls that are left, in program order. Returns the text of the call's result."""
+        """Make the remaining writes and extern calls, in program order. Returns the text of the call's result."""
         source = self.source
         for one, text in values.memory:
             source.line(f"{self._inputs[one.index]}.data = {text}")
@@ -260,7 +263,7 @@ class Emitter:
         for number, call_group in enumerate(self.plan.call_groups):
             if call_group.writes:
                 source.line(f"{source.constant(write_all)}(written{number})")
-        later = ""  # extern calls that iterations make, beside those of the first ones
+        later = ""  # number of extern calls that iterations make, without those of the first iterations
         for effect, known in values.effects:
             event, texts = effect.event, self._texts(effect) if known is None else known
             if isinstance(event, Each):
@@ -275,11 +278,12 @@ class Emitter:
         return self._commit.value(self.plan.result) if values.result is None else values.result
 
     def _iterations(self, effect: Effect, rows: str, later: str) -> None:
-        """The writes and extern calls of a loop's iterations. ``rows``: a list of the values of each."""
+        """Make the writes and extern calls of a loop's iterations. ``rows``: the text of a list of each iteration's
+        values."""
         assert isinstance(effect.event, Each)
         names = [f"u{number}" for number in range(len(effect.recipes))]
         more = f" + {effect.event.externs} * {ITERATION}"
-        each = self.source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the iterations
+        each = self.source.fresh("i")  # an iterator, so that a commit can be completed from within an iteration
         self.source.line(f"{each} = enumerate({rows})")
         with self.source.block(f"for {ITERATION}, ({''.join(f'{name}, ' for name in names)}) in {each}:"):
             given = iter(names)
@@ -288,7 +292,7 @@ class Emitter:
 
     @property
     def changes(self) -> int:
-        """How many things a call changes, one after the other."""
+        """How many separate changes a call makes."""
         lowered = self.lowered
         gradients = sum(leaf.changed for leaf in lowered.leaves)
         effects = sum(2 if effect.parts else not self._is_made(effect) for effect in self.plan.effects)
@@ -297,9 +301,9 @@ class Emitter:
         return bool(lowered.mutated) + lowered.random + calls + gradients + flags + effects
 
     def thrown(self) -> list[str]:
-        """The lines that throw large gradients away before the graph runs: they need not lie about while it makes the
-        new ones. A call that fails is made again by Python, which throws them away, too: those that come after
-        something else are let go only if that cannot fail."""
+        """Return the lines that release large gradients before the graph runs, so that they do not occupy memory beside
+        the new ones. A call that fails is made by Python, which releases them too; gradients released later in the
+        program are released early only if what comes before cannot fail."""
         if self.schedule.early:
             return []
         lowered, inputs = self.lowered, self.lowered.program.inputs
@@ -315,7 +319,7 @@ class Emitter:
         return lines
 
     def mutated(self) -> list[tuple[int, str]]:
-        """The numbers and the names of the inputs that the graph updates."""
+        """Return the numbers and the names of the inputs that the graph updates."""
         return [(index, self._inputs[index]) for index in self.lowered.mutated]
 
     def _is_made(self, effect: Effect) -> bool:

@@ -1,7 +1,5 @@
-"""Emits the checks of what an entry assumes. Those of tensors, memory and torch's state are its own.
-
-Knows nothing of what is done with the call.
-"""
+"""Generates the checks of an entry's assumptions: those on tensors, memory and torch's state itself, others by
+``Requirements``."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ __all__ = ["Guards"]
 
 
 class Guards:
-    """Writes into ``source`` what makes a call miss."""
+    """Writes into ``source`` the checks that make a call miss."""
 
     def __init__(self, source: Source, plan: Generalised, assumptions: Sequence[Assumption]) -> None:
         self.source = source
@@ -46,11 +44,11 @@ class Guards:
         self.assumptions = assumptions
 
     def require(self, after: int = 0, followed: bool = False) -> None:
-        """Check the assumptions that wait for exactly this many extern calls; after the last one of a stage, its inputs
-        can be taken. ``followed``: those that speak of what recursive calls append to lists."""
+        """Check the assumptions that need exactly this many extern calls. After the last of a stage, its inputs can be
+        read. ``followed``: those about what recursive calls append to lists."""
         source, requirements = self.source, self.requirements
         kinds: dict[Any, TensorKind] = {}
-        of_sizes: list[Condition] = []  # asked when it is known that there are tensors of so many dimensions
+        of_sizes: list[Condition] = []  # checked once the tensors are known to have so many dimensions
         for assumption in self.assumptions:
             waiting = self.plan.schedule.last(access_path.waits_for for access_path in assumption.access_paths())
             known = any(access_path.is_grown for access_path in assumption.access_paths()) == followed
@@ -104,20 +102,20 @@ class Guards:
         source.flush()
 
     def require_fetched(self) -> None:
-        """Check the conditions on numbers that have been fetched from input tensors."""
+        """Check the conditions on numbers that were fetched from input tensors."""
         for assumption in self.assumptions:
             if _waits(assumption):
                 self.requirements.require(assumption)
 
     def require_apart(self) -> None:
-        """Check that tensors do not share memory, when all of them are there."""
+        """Check that tensors do not share memory, once all of them have been read."""
         for assumption in self.assumptions:
             if isinstance(assumption, Distinct):
                 self._distinct(assumption)
 
     def _distinct(self, assumption: Distinct) -> None:
         source = self.source
-        # A copy may lie anywhere, what it is made of may not.
+        # The copy itself may be anywhere; the tensors that it is made of may not.
         copied = [source.value(o.base) for o in assumption.fresh if o.key is rows_of and o.base is not None]
         fresh = [source.value(o) for o in assumption.fresh if o.key is not rows_of]
         held = source.constant(Memory(assumption.pinned))
@@ -156,12 +154,12 @@ class Guards:
 
 
 def _waits(assumption: Assumption) -> bool:
-    """Conditions on numbers that are first fetched from small input tensors."""
+    """Whether it is a condition on numbers that have to be fetched from small input tensors first."""
     return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
 
 
 def _as_found(kind: TensorKind) -> torch.Tensor:
-    """The example as it was when the call began: the call may have asked for its gradient, or forbidden it."""
+    """Return the example with requires_grad as it was when the call began; the call may have changed it."""
     example, requires_grad = kind.example, kind.detail[-2]
     if example.requires_grad == requires_grad:
         return example
@@ -171,7 +169,7 @@ def _as_found(kind: TensorKind) -> torch.Tensor:
 
 
 def _held_geometry(kind: TensorKind) -> tuple[list[int | None], list[int | None]]:
-    """The sizes and strides that a tensor is checked for; None where they may change."""
+    """Return the sizes and strides that a tensor is checked for; None where they may vary."""
     sizes, strides = kind.detail[2:4]
     if not kind.free:
         return list(sizes), list(strides) if isinstance(strides, tuple) else []

@@ -1,8 +1,8 @@
-"""Holds Ctrl-C back while a call must not be cut in two. Knows nothing of what the call does.
+"""Defers Ctrl-C while a call must not be interrupted. It does not know what the call does.
 
-Python runs a signal's handler between two instructions of the main thread, so an interrupt could come when some of a
-commit's writes are made and others are not. From before a graph's updates to the end of its commit the handler only
-notes that the signal came; then the program's own handler is called, which raises KeyboardInterrupt as ever.
+Python runs a signal's handler between two instructions of the main thread, so an interrupt could come after some of a
+commit's writes and before others. From before a graph's updates to the end of its commit the handler only records the
+signal; then the program's own handler is called, which raises KeyboardInterrupt as usual.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ __all__ = ["hold_interrupts", "release_interrupts"]
 _SIGINT = int(signal.SIGINT)
 _MAIN = threading.main_thread().ident
 _ident = threading.get_ident
-# What signal.signal() wraps: turning numbers into enumerations and back takes longer than all the rest of this.
+# What signal.signal() wraps: its conversions between numbers and enumerations take longer than all the rest.
 _set: Callable[[int, Any], Any] = _signal.signal
 
 
 class _Waiting:
-    """Stands in for the program's handler."""
+    """Replaces the program's handler, and records a signal."""
 
     __slots__ = ("came", "handler")
 
@@ -37,12 +37,12 @@ class _Waiting:
 
 
 def hold_interrupts() -> _Waiting | None:
-    """From now on an interrupt waits. Pass what this returns to ``release_interrupts``."""
+    """Defer interrupts from now on. Pass the result to ``release_interrupts``."""
     if _ident() != _MAIN:
         return None  # handlers run in the main thread only
     waiting = _Waiting(None)
     waiting.handler = _set(_SIGINT, waiting)
-    if not callable(waiting.handler):  # ignored, the system's own, or set from C: not to be called from Python
+    if not callable(waiting.handler):  # ignored, the system's own, or set from C: cannot be called from Python
         if waiting.handler is not None:
             _set(_SIGINT, waiting.handler)
         return None
@@ -50,7 +50,7 @@ def hold_interrupts() -> _Waiting | None:
 
 
 def release_interrupts(waiting: _Waiting | None) -> None:
-    """Put the program's handler back, and call it if an interrupt came in the meantime."""
+    """Restore the program's handler, and call it if an interrupt came meanwhile."""
     if waiting is not None:
         _set(_SIGINT, waiting.handler)
         if waiting.came:

@@ -1,6 +1,6 @@
 """One entry's whole call as generated Python: guards, inputs, host numbers, the graph, and the commit.
 
-Everything that can be known beforehand is a constant of the code, so a call costs little besides its graph.
+All that is known beforehand is a constant of the code, so a call costs little besides its graph.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ class _Outcome:
 
 
 MISS: Any = _Outcome("miss")
-RAISED: Any = _Outcome("raised")  # an extern call raised; the journal has its error
-LATE: Any = _Outcome("late")  # what only an extern call at commit decides
+RAISED: Any = _Outcome("raised")  # an extern call raised; the journal has its exception
+LATE: Any = _Outcome("late")  # a value that only an extern call at commit decides
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """The graph ran, some assertion did not hold, and nothing was changed. ``by``: the part of a tree whose assertion
-    that is."""
+    """The graph ran, some assertion did not hold, and nothing was changed. ``by``: the part of a path tree that has the
+    assertion."""
 
     violated: Violated
     by: Any = None
@@ -68,15 +68,16 @@ class Violation:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Something raised. Before the commit nothing has been changed; in it (``committing``) the tensors have been."""
+    """Something raised. Nothing has changed, unless it was in the commit (``committing``): then tensors have been
+    updated."""
 
     error: BaseException
     committing: bool
-    by: Any = None  # the entry of a tree in which it happened
+    by: Any = None  # the entry of a path tree in which it happened
 
 
 def failure(error: Exception, by: Any = None) -> Failure:
-    """What was raised while a graph was run: as a rule before anything was changed."""
+    """Return the Failure for an exception raised while a graph ran. Only Updating says that tensors were updated."""
     return Failure(error.error, True, by) if isinstance(error, Updating) else Failure(error, False, by)
 
 
@@ -84,12 +85,12 @@ def failure(error: Exception, by: Any = None) -> Failure:
 class Launch:
     """The generated functions of one entry.
 
-    ``call`` returns the call's result, MISS, RAISED, a Violation, or a Failure of the commit; what goes wrong before is
-    raised. The extern calls that it makes before the commit are in the journal it is given. ``timed`` does the same and
-    appends four clock readings (ns: begin, guarded, run, committed). ``check`` gives only the verdict of the guards.
-    ``outcome`` runs the graph by another executor and returns what the commit would write, and writes nothing: (result,
-    what recursive calls write, values of each effect, gradients by input, where inputs would lie), with LATE for what
-    is not known. ``run`` is the executor in use, which may be exchanged at any time.
+    ``call`` returns the call's result, MISS, RAISED, a Violation, or a Failure of the commit, and raises what is raised
+    before the commit. The extern calls that it makes before the commit are in the journal that it is given. ``timed``
+    does the same and appends four clock readings (ns: begin, guarded, run, committed). ``check`` evaluates only the
+    guards. ``outcome`` runs the graph by another executor and returns what the commit would write, without writing:
+    (result, writes of recursive calls, values of each effect, gradients by input, new memory of inputs), with LATE for
+    what is not known. ``run`` in ``names`` is the executor in use, which may be exchanged at any time.
     """
 
     call: Callable[..., Any]  # (args, kwargs, journal, live)
@@ -101,15 +102,15 @@ class Launch:
     journaled: bool  # whether extern calls are made before the commit
 
     def use(self, run: Callable[..., Any]) -> None:
-        """From the next call on, the graph is run by this."""
+        """Run the graph by ``run`` from the next call on."""
         self.names["run"] = run
 
 
 def build_launch(
     plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] | None = None
 ) -> Launch:
-    """Generate an entry's code. ``live``: which of the values that parts before it computed the graph takes behind its
-    inputs. Raises Refused where its results cannot be what eager's are."""
+    """Generate an entry's code. ``live``: positions of the values of earlier parts that the graph takes after its
+    inputs. Raises Refused where its results cannot equal eager's."""
     _refuse_live(plan, lowered)
     emitter = Emitter(plan, lowered, assumptions, live or ())
     source = emitter.source
@@ -145,7 +146,7 @@ def build_launch(
     later = scope["call"]
 
     def first(*args: Any) -> Any:
-        # Not in the call in which the entry is made: that has taken long enough.
+        # Not in the call in which the entry is made, which has taken long enough.
         launch.call = later.compiled()
         return launch.call(*args)
 
@@ -154,7 +155,7 @@ def build_launch(
 
 
 class _Later:
-    """A generated function that is compiled when it is called first: most entries never are profiled or verified."""
+    """A generated function that is compiled when it is first called: most entries are never profiled or verified."""
 
     _one = threading.Lock()
 
@@ -177,21 +178,21 @@ class _Later:
 
 @dataclass(slots=True)
 class Beginning:
-    """What is run before a decision: ``begin`` gives MISS, RAISED, or the values of the part."""
+    """The generated code of a part before a decision: ``begin`` returns MISS, RAISED, or the values of the part."""
 
     begin: Callable[..., Any]  # (args, kwargs, journal, live)
     source: str
     names: dict[str, Any]
 
     def use(self, run: Callable[..., Any]) -> None:
-        """From the next call on, the part is run by this."""
+        """Run the part by ``run`` from the next call on."""
         self.names["run"] = run
 
 
 def build_beginning(
     plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int]
 ) -> Beginning:
-    """Generate the code of a part that comes before a decision: its guards, its inputs, its graph, and no commit."""
+    """Generate the code of a part before a decision: its guards, its inputs, its graph, and no commit."""
     emitter = Emitter(plan, lowered, assumptions, live)
     source = emitter.source
     source.indent = "        "
@@ -219,7 +220,7 @@ def _checker(checking: list[str]) -> list[str]:
 
 
 def _names(more: dict[str, Any]) -> dict[str, Any]:
-    """What generated code calls by name."""
+    """Return what generated code refers to by name."""
     return {
         "MISS": MISS,
         "RAISED": RAISED,
@@ -269,8 +270,8 @@ class _Text:
     def __init__(
         self, emitter: Emitter, parts: list[_Part], values: Values, making: list[str], writing: list[str], result: str
     ) -> None:
-        """``making``: the lines that make the values of the commit; ``writing``: those that write them; ``result``: the
-        text of what is returned after that."""
+        """``making``: the lines that make the values of the commit; ``writing``: the lines that write them; ``result``:
+        the text of the call's result after that."""
         self.emitter = emitter
         self.parts = parts
         self.values = values
@@ -281,7 +282,7 @@ class _Text:
         self.raised = ["    except ExternRaised: return RAISED"] if emitter.schedule.early else []
 
     def function(self, head: str, *, timed: bool = False, committing: bool = True) -> list[str]:
-        """The text of one function that makes a call of the entry, or says what it would write."""
+        """Return the lines of one function that makes a call of the entry, or returns what it would write."""
         tick = ["    ticks.append(clock())"] if timed else []
         *others, last = self.parts
         opening = [] if self.staged else self._guarded(last)
@@ -304,7 +305,7 @@ class _Text:
         return [f"def {head}:", *tick, *opening, *body, ""]
 
     def _guarded(self, part: _Part) -> list[str]:
-        # Guards may meet a path that has broken off; nothing after them may be taken for a miss.
+        # A guard may read an access path that no longer exists, which is a miss; no exception after the guards is one.
         return ["    try:", *part.before, "        pass", "    except BROKEN: return MISS", *self.raised]
 
     def _run(self, part: _Part, stage: int, name: str) -> list[str]:
@@ -320,7 +321,7 @@ class _Text:
             else f"run({part.inputs}, {part.slots})"
         )
         run = [*saving, f"    {name} = {call}"]
-        # The last part has updated tensors by now: what follows belongs to the commit.
+        # The last part has updated tensors: what follows belongs to the commit.
         return run if name == "values" else [*run, *(line[4:] for line in self._checking(name))]
 
     def _checking(self, name: str) -> list[str]:
@@ -329,7 +330,7 @@ class _Text:
         return [f"        if type({name}) is Violated: return Violation({name})"]
 
     def _commit(self, tick: list[str]) -> list[str]:
-        # The tensors are updated by now, so the call cannot be made again: it is completed, or the caller must know.
+        # Tensors have been updated, so the call cannot be repeated: it is completed, or the caller gets a Failure.
         giving_up = [
             "    except BaseException as error:",
             "        done = completing.complete(error, globals())",
@@ -352,14 +353,15 @@ class _Text:
         return [*making, *writing, *tick, "    return result"]
 
     def lines(self) -> tuple[list[str], list[str]]:
-        """What makes the values of the commit, and what writes them. One of them sets ``result``."""
+        """Return the lines that make the values of the commit, and those that write them. One of the two sets
+        ``result``."""
         making, ending = [*self._checking("values"), *self.making], [f"        result = {self.result}"]
         if self.values.result is None:
             return making, [*self.writing, *ending]
         return [*making, *ending], self.writing
 
     def _rehearsed(self) -> list[str]:
-        """The lines that make the values, reading copies of the inputs that the graph updates."""
+        """Return the lines that make the values, with copies of the inputs that the graph updates."""
         lines = [line[4:] for line in self.making]
         for index, name in self.emitter.mutated():
             lines = [re.sub(rf"\b{name}\b", f"run.copies[{index}]", line) for line in lines]
@@ -379,7 +381,7 @@ class _Text:
 
 
 def _uninterrupted(lines: list[str]) -> list[str]:
-    """The lines, with Ctrl-C held back."""
+    """Return the lines with Ctrl-C deferred."""
     return [
         "    waiting = hold_interrupts()",
         "    try:",
@@ -389,7 +391,8 @@ def _uninterrupted(lines: list[str]) -> list[str]:
 
 
 def _or_abandon(lines: list[str]) -> list[str]:
-    """The lines, in a run of several parts: whatever ends them early ends the run. After its end that does nothing."""
+    """Return the lines of a run in several parts, which is abandoned if they end early (after its end that does
+    nothing)."""
     return ["    try:", *(f"    {line}" for line in lines), "    finally: work.abandon()"]
 
 

@@ -1,6 +1,6 @@
-"""Numbers that are computed in the same way of each of many: an optimizer's bias corrections, by parameter.
+"""Finds formulas that are applied to many fetched numbers, such as an optimizer's bias corrections for each parameter.
 
-As a rule those many are one and the same number (see ``reading``), and the formula is evaluated once. Knows nothing of
+These numbers are usually all equal (see ``reading``), and then the formula is evaluated once. This module does not know
 entries.
 """
 
@@ -17,22 +17,22 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
 __all__ = ["Formula", "formulas"]
 
-_WORTH = 4  # so many numbers
+_WORTH = 4  # numbers, at least
 
 Number = float | int
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """``computed[i][k]`` is made of the number at ``places[i]`` and of ``others`` as ``computed[0][k]`` is of the first
-    one. The numbers are of one type."""
+    """``computed[i][k]`` is computed of the number at ``places[i]`` and of ``others`` in the same way for each i. The
+    numbers are of one type."""
 
     places: tuple[int, ...]
     computed: tuple[tuple[Apply, ...], ...]
     others: tuple[Read, ...]
 
     def compiled(self, fetches: Sequence[Fetch]) -> Callable[..., list[tuple[Number, ...]]]:
-        """A function of the list of all numbers, and of ``others``, that gives the rows of what is computed."""
+        """Return a function of the list of all numbers, and of ``others``, that returns the rows of computed values."""
         source, names = Source("    "), [f"other{k}" for k in range(len(self.others))]
         source.give_fetch(fetches[self.places[0]], "number")
         for other, name in zip(self.others, names, strict=True):
@@ -52,7 +52,7 @@ class Formula:
 
 
 def formulas(fetches: Sequence[Fetch], exprs: Iterable[Any]) -> Iterator[Formula]:
-    """The formulas by which some of ``exprs`` are computed of many of ``fetches``, which are of one type."""
+    """Yield the formulas by which some of ``exprs`` are computed from many of ``fetches``, which are of one type."""
     places = {fetch.token: place for place, fetch in enumerate(fetches)}
     computed: dict[int, dict[Any, Apply]] = {}
     for expr in exprs:
@@ -72,7 +72,7 @@ def formulas(fetches: Sequence[Fetch], exprs: Iterable[Any]) -> Iterator[Formula
 
 
 def _shape(expr: Any, fetch: Fetch) -> Any:
-    """The same for expressions that differ only in this fetch."""
+    """Return a key that is equal for expressions that differ only in this fetch."""
     if isinstance(expr, Apply):
         return token_of(expr.func), *(_shape(arg, fetch) for arg in expr.args)
     if isinstance(expr, Expr):

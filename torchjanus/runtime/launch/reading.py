@@ -20,11 +20,11 @@ _ON_NUMBERS: dict[Callable[..., Any], Callable[[Any, Any], Any]] = {
 
 
 def reader(batch: HostBatch) -> Callable[..., list[float | int]]:
-    """What reads all numbers of a batch from their tensors.
+    """Return a function that reads all numbers of a batch from their tensors.
 
-    Most often they are one whole number many times over (how often Adam has counted a step, by parameter), which
-    Python counts on as the tensor would. Else, and where reading each would wait for a device, it takes a few
-    operations on one stacked tensor; each costs as much as reading a dozen numbers.
+    Usually they are one integer many times over (Adam's step count, for each parameter), to which Python can apply the
+    batch's steps itself. Otherwise, and on devices where each read would synchronize, it takes a few operations on one
+    stacked tensor, each of which costs as much as reading a dozen numbers.
     """
     steps = batch.steps
     item = torch._C.TensorBase.item
@@ -50,10 +50,9 @@ def reader(batch: HostBatch) -> Callable[..., list[float | int]]:
 
 
 def _counted(number: float, dtype: torch.dtype, steps: tuple[tuple[Callable[..., Any], float | int], ...]) -> Any:
-    """What ``steps`` make of a number; None where it is not sure that Python's arithmetic gives what the tensor's does.
+    """Return what ``steps`` make of a number; None where Python's arithmetic may differ from the tensor's.
 
-    It does for whole numbers that the type of the tensor holds exactly. A zero may have either sign (equal numbers that
-    are not the same), NaN equals nothing.
+    They agree for integers that the dtype represents exactly. A zero may have either sign, and NaN equals nothing.
     """
     if not dtype.is_floating_point or not number:
         return None

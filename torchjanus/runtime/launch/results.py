@@ -1,6 +1,6 @@
-"""Emits the tensors and numbers that an entry's graph gives: each as eager would return it, and once.
+"""Generates the tensors and numbers that an entry's graph returns: each as eager would return it, and made once.
 
-Knows nothing of what is done with them.
+It does not know what is done with them.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _used_up: Callable[[torch.Tensor], torch.Tensor] = torch._C._functions.DelayedEr
 
 
 def _freed(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor as eager leaves it after backward(): it requires grad, and a second backward raises. The one that is
-    given stays as it is: it may be returned itself, or a view of it (``y, y.detach()``)."""
+    """Return the tensor as eager leaves it after backward(): it requires grad, and a second backward raises. The
+    argument is not changed: it, or a view of it, may be returned too (``y, y.detach()``)."""
     leaf = tensor.detach().requires_grad_()
     if torch.is_grad_enabled():
         return _used_up(leaf)
@@ -39,7 +39,7 @@ def _freed(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _inference(tensor: torch.Tensor) -> torch.Tensor:
-    """A graph makes ordinary tensors; which kind a tensor is cannot be changed, so it is copied."""
+    """Return a copy as an inference tensor: a graph makes ordinary tensors, and cannot change their kind."""
     with torch.inference_mode():
         return tensor.clone()
 
@@ -54,7 +54,7 @@ def _view(
     conjugated: bool,
     negated: bool,
 ) -> torch.Tensor:
-    """A view to autograd, as eager has made it."""
+    """Return a view of ``base`` as autograd in eager would have made it."""
     with torch.set_grad_enabled(differentiable):
         made = base.as_strided(size, stride, offset)
         made = made.conj() if conjugated else made
@@ -75,19 +75,19 @@ class Results:
         self._inputs = inputs
         self._tensors: dict[Any, str] = {}
         self._raw: dict[Any, str] = {}
-        self._owner: dict[str, int] = {}  # the tensor of the trace that each text stands for
+        self._owner: dict[str, int] = {}  # the tensor of the trace that each text represents
         self._aliases: dict[int, str] = {}
         self._inference: dict[int, str] = {}  # values that leave as inference tensors
-        self._known: dict[int, str] = {}  # outputs that a cut has given already
+        self._known: dict[int, str] = {}  # outputs that an earlier cut has returned
         self._columns: dict[int, str] = {}  # lists of the rows that leave the call, by their stack
 
     def give_cut(self, stage: int, name: str) -> None:
-        """What the graph gave at the cut before this stage is in this list."""
+        """Take the outputs at the cut before this stage from the list ``name``."""
         for position, number in enumerate(self.lowered.program.cuts[stage - 1].outputs):
             self._known[number] = f"{name}[{position}]"
 
     def raw(self, result: Result) -> str:
-        """A result's tensor without its autograd dressing."""
+        """Return a result's tensor without autograd state."""
         match result.source:
             case Fresh(index=index):
                 return self._as_inference(index) if result.inference else f"values[{index}]"
@@ -101,7 +101,7 @@ class Results:
                     below = self.raw(Result(base, inference=result.inference))
                     source = self.source
                     if isinstance(base, FromInput):
-                        # The commit runs in the caller's grad mode: a view of a parameter would have a history.
+                        # The commit runs in the caller's grad mode: a view of a parameter would have a backward graph.
                         below = f"{below}.detach()"
                     shape, step = (f"({''.join(f'{source.number(part)}, ' for part in p)})" for p in (size, stride))
                     at = source.number(offset)
@@ -113,7 +113,7 @@ class Results:
                 return "None"
 
     def _as_inference(self, index: int) -> str:
-        """Value ``index`` as eager's inference mode makes it."""
+        """Return value ``index`` as eager's inference mode makes it."""
         name = self._inference.get(index)
         if name is None:
             name = self._inference[index] = self.source.fresh("i")
@@ -121,7 +121,7 @@ class Results:
         return name
 
     def dressed(self, result: Result) -> str:
-        """A result's tensor as eager would return it."""
+        """Return a result's tensor as eager would return it."""
         if isinstance(result.source, FromInput | Nothing):
             return self.raw(result)
         alone = result.base is None and not isinstance(result.source, ViewOf)
@@ -134,7 +134,7 @@ class Results:
         return name
 
     def _made(self, result: Result) -> str:
-        """A new tensor object for a result."""
+        """Make a new tensor object for a result."""
         name = self.source.fresh("t")
         source = result.source
         if not isinstance(source, ViewOf) or result.inference:
@@ -145,7 +145,7 @@ class Results:
         place = f"{shape}, {step}, {below}.storage_offset() + {self.source.number(source.offset)}"
         if result.base is not None:
             view, base = self.source.constant(_view), self.dressed(result.base)
-            differentiable = result.state is GradState.FREED  # a leaf is what is made without gradients
+            differentiable = result.state is GradState.FREED  # what is made without gradients is a leaf
             bits = f"{source.conjugated}, {source.negated}"
             self.source.line(f"{name} = {view}({base}, {place}, {result.creation!r}, {differentiable}, {bits})")
         else:
@@ -165,7 +165,7 @@ class Results:
         name = self.dressed(result)
         if isinstance(result.source, Nothing) or self._owner.setdefault(name, number) == number:
             return name
-        # To eager these are two objects on one memory (y and y.detach()).
+        # In eager these are two objects on one memory (y and y.detach()).
         known = self._aliases.get(number)
         if known is None:
             if isinstance(result.source, ViewOf) and not result.inference:
@@ -180,7 +180,7 @@ class Results:
         return self._output(self.plan.outputs["at", number, after])
 
     def rows(self, number: int, alone: bool) -> str:
-        """The name of a list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
+        """Return the name of a list of the rows of a stacked tensor, each on its own memory. ``alone``: see RowOf."""
         name = self._columns.get(number)
         if name is None:
             result = self.lowered.outputs[self.plan.outputs["tensor", number]]
@@ -215,6 +215,6 @@ class Results:
         if known is not None:
             return known
         result = replace(self.lowered.outputs[number], inference=False)
-        # What is fetched from an input that lies elsewhere from now on is what is there.
+        # A fetch from an input whose memory is replaced reads the new memory.
         moved = (one.result for one in self.lowered.replaced if FromInput(one.index) == result.source)
         return self.raw(next(moved, result))

@@ -77,13 +77,13 @@ class Patience:
         self._in_a_row = 0
 
     def unserved(self) -> None:
-        """Record a call that no graph could make, once no more are made. If that is the rule, all graphs are given up."""
+        """Record a call that no graph could make, once no more are made. If that is the rule, give up all graphs."""
         self._unserved += 1
         if self._unserved >= MAX_UNSERVED and self._unserved > self._counts.speculated - self._served:
             self.give_up(self.closed, self.again < NEVER)
 
     def repeated(self) -> None:
-        """Record that a call by a graph has to be repeated under watch, because of the extern calls that it has made."""
+        """Record that a call by a graph has to be repeated under watch, because of its extern calls."""
         self._repeating = True
 
     def refused(self, why: str, most: int) -> None:

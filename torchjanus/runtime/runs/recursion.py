@@ -84,7 +84,7 @@ class Recursion:
         return self._learnt != before
 
     def merged(self, trace: Trace) -> Trace:
-        """Return the run with the results of its calls as rows, of any number, where that is possible. Raises Refused."""
+        """Return the run with the results of its calls as rows, of any number, if that is possible. Raises Refused."""
         made = self.functions.made
         rooted = self._loops.merged(trace, made)
         if rooted is not trace:
