@@ -1,7 +1,7 @@
-"""What a class shows of itself as its ``__dict__``: each name is what the class has under it now, and a graph holds it.
+"""Reads of ``cls.__dict__``: the value of each name that is read becomes an assumption.
 
-Classes of which nobody is expected to change anything (a library's) are not watched so, nor other views of
-dictionaries: what those show is refused where it may change.
+Classes of libraries, which are not expected to change, are not watched this way. Other mapping proxies are not watched
+either: reading from one is refused where its contents may change.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ __all__ = ["ClassNamespaces", "functions_of", "refuse_view"]
 
 
 def functions_of(raw: Any) -> list[types.FunctionType]:
-    """The functions that a class attribute stands for: itself, what it wraps, and a property's."""
+    """Return the functions of a class attribute: itself, the function that it wraps, and those of a property."""
     parts = (raw, *(getattr(raw, part, None) for part in ("__func__", "fget", "fset", "fdel")))
     return [part for part in parts if isinstance(part, types.FunctionType)]
 
 
 def refuse_view(recording: Recording) -> None:
-    """The call looks through a view of a dictionary at what a graph would not see change."""
+    """Refuse the trace: the call reads through a mapping proxy, and a graph would not notice changes behind it."""
     recording.refuse(
         "container-unwatched",
         "asks for parts of a mappingproxy that was there before the call: what it holds is not watched",
@@ -35,11 +35,11 @@ def refuse_view(recording: Recording) -> None:
 
 
 class ClassNamespaces:
-    """The classes whose ``__dict__`` the call has asked for."""
+    """The classes whose ``__dict__`` the call has read."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._of: dict[int, tuple[Any, type]] = {}  # the view is kept: another would get its number
+        self._of: dict[int, tuple[Any, type]] = {}  # keeps the view alive, so that its id stays unique
 
     def show(self, cls: type) -> Any:
         view = namespace_of(cls)
@@ -48,11 +48,11 @@ class ClassNamespaces:
         return view
 
     def is_shown(self, view: Any) -> bool:
-        """Whether it is what a class has shown."""
+        """Whether ``show`` returned this view."""
         return id(view) in self._of
 
     def has(self, view: Any, key: Any) -> bool:
-        """``key in cls.__dict__``."""
+        """Return ``key in cls.__dict__``."""
         recording, cls = self._recording, self._of[id(view)][1]
         if recording.has_written(cls, key):
             return recording.written(cls, key) is not ABSENT
@@ -60,7 +60,7 @@ class ClassNamespaces:
         return key in view
 
     def item(self, view: Any, key: Any) -> Any:
-        """``cls.__dict__[key]``. Raises KeyError."""
+        """Return ``cls.__dict__[key]``. Raises KeyError."""
         recording, cls = self._recording, self._of[id(view)][1]
         if not self.has(view, key):
             raise KeyError(key)
@@ -75,7 +75,7 @@ class ClassNamespaces:
         return recording.found(access_path, raw)
 
     def call(self, view: Any, name: str, args: tuple[Any, ...]) -> Any:
-        """A method of the view."""
+        """Call a method of the view."""
         if name in ("__getitem__", "get") and args:
             default = args[1] if len(args) > 1 else None
             return self.item(view, args[0]) if name == "__getitem__" or self.has(view, args[0]) else default
@@ -85,7 +85,7 @@ class ClassNamespaces:
         return getattr(view, name)(*args)
 
     def whole(self, view: Any) -> None:
-        """All of it is looked at."""
+        """Record that the program reads all of the view."""
         recording, cls = self._recording, self._of[id(view)][1]
         if any(recording.has_written(cls, key) for key in view):
             refuse_view(recording)

@@ -1,8 +1,8 @@
-"""Comparisons and hashes that native code asks for in the midst of its own work: of a container's parts, of keys.
+"""Comparisons and hashes that native code requests while it works on the elements of containers and on keys.
 
-``(a, 1) == (b, 1)``, ``min(a, b)``, ``{a: 1}`` and the methods that ``dataclass`` makes compare objects by methods of
-their classes. Where one of those is written in Python it is watched: the parts are compared one by one, as the program
-itself would compare them, and a key's hash is assumed.
+``(a, 1) == (b, 1)``, ``min(a, b)``, ``{a: 1}`` and the methods that ``dataclass`` generates compare objects by methods
+of their classes. Where such a method is written in Python it is watched: the elements are compared one by one, as the
+program itself would compare them, and the hash of a key becomes an assumption.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NATIVE_IDS = frozenset(map(id, _NATIVE))  # a metaclass may have no hash
 
 
 class Comparisons(NativeContainers):
-    """Compares for native code, each comparison watched."""
+    """Makes comparisons in the place of native code, each of them watched."""
 
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
         super().__init__(recording, framework, heap)
@@ -48,7 +48,7 @@ class Comparisons(NativeContainers):
         self._put: dict[int, list[Any]] = {}  # keys that Python code hashes or compares, by hash
 
     def by_parts(self, op: str, a: Any, b: Any) -> Any:
-        """``a op b`` where native code would ask Python methods of their parts' classes; ABSENT where it would not."""
+        """Return ``a op b`` if native code would call Python methods of the elements' classes; else ABSENT."""
         if type(a) is type(b) and (names := generated_fields(type(a), "__eq__" if op == "!=" else METHODS[op])):
             return self.in_order_of(op, self.fields(a, names), self.fields(b, names))
         if isinstance(a, types.SimpleNamespace) and isinstance(b, types.SimpleNamespace) and op in ("==", "!="):
@@ -71,8 +71,8 @@ class Comparisons(NativeContainers):
             self.asked_natively(left, right)
             if len(left) != len(right):
                 return op == "!="
-            for key, one in list(left.items()):  # a copy: what compares them may change them
-                other = right.get(key, ABSENT)  # asks as often as Python does
+            for key, one in list(left.items()):  # a copy: the comparisons may change the dictionary
+                other = right.get(key, ABSENT)  # hashes and compares as often as Python does
                 if other is ABSENT or not self.equal(one, other):
                     return op == "!="
             return op == "=="
@@ -84,13 +84,14 @@ class Comparisons(NativeContainers):
         return [self.heap.attr(None, value, name) for name in names]
 
     def in_order_of(self, op: str, a: Any, b: Any) -> Any:
-        """``a op b`` of two sequences: what the first parts that differ say, be it a tensor, else the lengths."""
+        """Return ``a op b`` of two sequences: the comparison of the first elements that differ, which may be a tensor,
+        else that of the lengths."""
         left, right = list(self.iterable(a)), list(self.iterable(b))
         if op in ("==", "!=") and len(left) != len(right):
             return op == "!="
         for number, (one, other) in enumerate(zip(left, right, strict=False), start=1):
             if not self.equal(one, other):
-                # What compares the parts may have made the lists shorter.
+                # The comparisons may have made the lists shorter.
                 if number > min(_length(a), _length(b)):
                     break
                 return op == "!=" if op in ("==", "!=") else self.heap.compare(None, op, one, other)
@@ -99,13 +100,13 @@ class Comparisons(NativeContainers):
         return bool(COMPARE[op](_length(a), _length(b)))
 
     def ordered(self, op: str, a: Any, b: Any) -> bool:
-        """``a < b`` or ``a > b`` as a sort asks for it: tuples and lists part by part."""
+        """Return ``a < b`` or ``a > b`` as a sort does: tuples and lists element by element."""
         if self._are_ordered_by_parts(op, a, b):
             return self.heap.branch(None, self.in_order_of(op, a, b))
         return self.heap.branch(None, self.heap.compare(None, op, a, b))
 
     def _are_ordered_by_parts(self, op: str, a: Any, b: Any) -> bool:
-        """Whether both are tuples, or lists, and what they are to each other is theirs to say."""
+        """Whether both are tuples, or both are lists, whose classes inherit the native comparison."""
         kind = next((kind for kind in (tuple, list) if isinstance(a, kind) and isinstance(b, kind)), None)
         own = None if kind is None else getattr(kind, METHODS[op])
         return own is not None and all(on_type(type(one), METHODS[op]) is own for one in (a, b))
@@ -113,8 +114,8 @@ class Comparisons(NativeContainers):
     # -- keys -----------------------------------------------------------------------------------------------------
 
     def asked_once(self, container: Any, *keys: Any) -> bool:
-        """Whether the container has to carry an operation out by itself, since it asks code of the program's that may
-        change something: then the trace is refused. ``keys``: what is looked for, stored or removed."""
+        """Whether the container has to do an operation itself, since the operation runs code of the program that may
+        change something. The trace is then refused. ``keys`` are looked up, stored or removed."""
         found = None
         for key in keys:
             found = self._key_code.of_key(key) if found is None else found
@@ -133,7 +134,7 @@ class Comparisons(NativeContainers):
         return True
 
     def hold_hash(self, value: Any) -> None:
-        """A key whose hash is made by Python code: what that reads is assumed to stay."""
+        """Assume that what the Python-level hash method of a key reads stays the same."""
         if self.asked_once(None, value):
             return
         method = on_type(type(value), "__hash__")
@@ -148,8 +149,8 @@ class Comparisons(NativeContainers):
             self._refuse_asking(value, "__hash__")
 
     def asked_natively(self, *containers: Any) -> bool:
-        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
-        then; the trace is refused."""
+        """Whether native code calls unwatched Python methods of keys of these containers or views. The trace is then
+        refused."""
         return any(
             self.keys_asked_natively(samples_of(container).values())
             for container in containers
@@ -157,7 +158,8 @@ class Comparisons(NativeContainers):
         )
 
     def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
-        """Likewise of keys that are no tuples of others."""
+        """Whether native code calls unwatched Python methods of these keys. The trace is then refused. Tuples are not
+        taken apart."""
         for key in keys:
             name = next((name for name in ("__hash__", "__eq__") if answers(type(key), name)), None)
             if name is not None:
@@ -167,7 +169,8 @@ class Comparisons(NativeContainers):
         return False
 
     def put_together(self, *keys: Any) -> None:
-        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
+        """Native code makes a container with these keys, among others: it hashes them and compares those with equal
+        hashes."""
         for key in keys:
             if id(type(key)) in _NATIVE_IDS or isinstance(key, Traced):
                 self.hold_key(key)
@@ -184,7 +187,8 @@ class Comparisons(NativeContainers):
                 self.hold_key(key)
 
     def among(self, container: Any, key: Any) -> None:
-        """A key is about to be looked for: it is compared with those of the same hash, if by a Python method."""
+        """Watch the lookup of a key: it is compared, by Python methods if there are any, with the keys of the same
+        hash."""
         if self.asked_once(container, key):
             return
         kinds = self._kinds_of(container)
@@ -201,8 +205,8 @@ class Comparisons(NativeContainers):
                     self.equal(other, key)
 
     def _kinds_of(self, container: Any) -> dict[int, type]:
-        """The classes of a container's keys. Large ones, a vocabulary say, are asked many times in a run."""
-        if self.recording.owner(container) is None:  # nobody else may hold it
+        """Return the classes of a container's keys, cached for containers from before the call, which may be large."""
+        if self.recording.owner(container) is None:  # made in this call: its id may be reused
             return kinds_of(container)
         known = self._kinds.get(id(container))
         if known is None or known[0] is not container or known[1] != len(container):
@@ -212,7 +216,7 @@ class Comparisons(NativeContainers):
     # -- what cannot be watched -----------------------------------------------------------------------------------
 
     def unasked(self, fn: Any, *values: Any) -> None:
-        """Native code gets these values: where it might ask one of them by a Python method, the trace is refused."""
+        """Refuse the trace if native code that gets these values might call one of their Python methods."""
         for value in values:
             if _asks(value) or answers_any(type(value)):
                 self._refuse_asking(value, getattr(fn, "__name__", "native code"))
@@ -227,19 +231,19 @@ class Comparisons(NativeContainers):
 
 
 def _length(value: Any) -> int:
-    """How long a sequence is, past what its class says."""
+    """Return the native length of a sequence, whatever its class defines."""
     return next(kind for kind in _SEQUENCES if isinstance(value, kind)).__len__(value)
 
 
 def answers(cls: type, name: str) -> bool:
-    """Whether instances of the class answer by a method written in Python, and not one of a trusted library's own."""
+    """Whether instances of the class have this method written in Python, and not by a trusted library."""
     if id(cls) in _NATIVE_IDS or issubclass(cls, type | enum.Enum):
         return False
     return type(on_type(cls, name)) is types.FunctionType and not is_trusted_class(cls)
 
 
 def answers_any(cls: type) -> bool:
-    """Whether native code might ask instances of the class for a number, or compare them, by a Python method."""
+    """Whether native code might compare instances of the class, or convert them to numbers, by a Python method."""
     return any(answers(cls, name) for name in _ASKED)
 
 
@@ -250,12 +254,12 @@ _ASKED = (
 
 
 def asks(value: Any) -> bool:
-    """Whether comparing this value runs Python methods, its own or its parts'."""
+    """Whether comparing this value runs Python methods of its own class or of its elements'."""
     return any(answers(type(value), name) for name in METHODS.values()) or _asks(value)
 
 
 def _asks(value: Any, depth: int = 8) -> bool:
-    """Whether there is something in this container that is compared by a Python method."""
+    """Whether an element of this container, nested to this depth, is compared by a Python method."""
     if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
         return False
     parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
@@ -266,7 +270,7 @@ def _asks(value: Any, depth: int = 8) -> bool:
 
 
 def _is_foreign_within(value: Any, depth: int = 8) -> bool:
-    """Whether there is something in this container that only foreign code can compare."""
+    """Whether an element of this container, nested to this depth, can only be compared by foreign code."""
     if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
         return False
     parts = list(value.values()) if isinstance(value, dict) else value
@@ -276,7 +280,7 @@ def _is_foreign_within(value: Any, depth: int = 8) -> bool:
 
 
 def generated_fields(cls: type, name: str) -> tuple[str, ...] | None:
-    """The fields that a method reads which ``dataclass`` has made, if it has made this one."""
+    """Return the fields that a method generated by ``dataclass`` reads; None if ``dataclass`` did not generate it."""
     for base in mro_of(cls):
         found = namespace_of(base).get(name, MISSING)
         if found is MISSING:

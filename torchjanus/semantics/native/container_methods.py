@@ -1,4 +1,4 @@
-"""Methods of containers from before the call: what each reads and writes, through the containers' shadows."""
+"""Methods of containers from before the call: what each reads and writes, by way of the containers' shadows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _Args = tuple[Any, ...]
 
 # Methods whose first argument is a key.
 KEYED = frozenset({"get", "pop", "setdefault", "__getitem__", "__setitem__", "__delitem__", "__contains__"})
-# Methods that look for an element, and what does the same here.
+# Methods that search for an element, and the methods here that do the same.
 SEARCHING = {"index": "index", "count": "count", "__contains__": "contains"}
 _GROWING = frozenset({"append", "appendleft", "extend", "extendleft", "insert"})
 _UPDATES = {
@@ -47,12 +47,12 @@ _SEQUENCE_READERS = frozenset(
 
 
 class ContainerMethods(NativeValues):
-    """Carries out container methods on the container and its shadow alike."""
+    """Carries out container methods on the container and on its shadow."""
 
     def container_method(
         self, owner: Any, access_path: AccessPath, name: str, args: _Args, kwargs: dict[str, Any]
     ) -> tuple[bool, Any]:
-        """Call a container's own method. Returns whether it is known, and its result."""
+        """Call a container's own method. Return whether it is known, and its result."""
         if name == "__len__":
             return True, self._length(owner)
         if name == "__iter__":
@@ -72,7 +72,7 @@ class ContainerMethods(NativeValues):
         return self._sequence_method(owner, access_path, name, args, kwargs)
 
     def _asks_once(self, owner: Any, name: str, args: _Args) -> bool:
-        """Whether the container itself carries the method out, since its keys ask code that may change something."""
+        """Whether the container itself does the operation, since its keys run code that may change something."""
         if name in KEYED or name in ("add", "discard", "remove", "move_to_end"):
             return self.asked_once(owner, *args[:1])
         kinds: tuple[Any, ...] = (set, frozenset, dict, list, tuple)
@@ -125,7 +125,7 @@ class ContainerMethods(NativeValues):
 
     def _pop(self, owner: Any, shadow: MappingShadow, /, key: Any, *default: Any, **named: Any) -> Any:
         if not shadow.has(key):
-            return shadow.native.pop(owner, plain(key), *default, **named)  # the default, or KeyError
+            return shadow.native.pop(owner, plain(key), *default, **named)  # returns the default, or raises KeyError
         value = shadow.read(key)
         shadow.remove(key)
         return value
@@ -162,7 +162,7 @@ class ContainerMethods(NativeValues):
             for key, value in pairs:
                 if shadow.native is dict:
                     shadow.store(self.place(key), value)
-                else:  # an OrderedDict asks its class
+                else:  # an OrderedDict calls its class's __setitem__
                     self.heap.set_item(None, owner, key, value)
         return None
 
@@ -181,7 +181,7 @@ class ContainerMethods(NativeValues):
     }
 
     def count_elements(self, mapping: Any, elements: Any) -> None:
-        """What ``Counter.update`` does to an iterable."""
+        """Do what ``Counter.update`` does with an iterable."""
         for element in self.heap.iterate(None, elements):
             count = self.heap.call(None, mapping.get, (element, 0), {})
             self.heap.set_item(None, mapping, element, self.heap.native_binary(None, "+", count, 1))
@@ -226,7 +226,7 @@ class ContainerMethods(NativeValues):
         return False, None
 
     def _elements_of(self, other: Any) -> Any:
-        """The elements of an argument, as they are now: keys of the set, later."""
+        """Return the current elements of an argument, which will be keys of the set."""
         if isinstance(other, dict | set | frozenset) and self.asked_once(other):
             return other
         held = self.consumed(other) if _is_set(other) else self.heap.iterate(None, other)
@@ -310,7 +310,7 @@ class ContainerMethods(NativeValues):
             shadow.grow("extend", values)
 
     def index(self, owner: Any, value: Any, *bounds: Any, removing: bool = False) -> int:
-        """``owner.index(value)``, each comparison watched. Raises ValueError as the container does."""
+        """Return ``owner.index(value)``, each comparison watched. Raises ValueError as the container does."""
         first, last = (*map(self._index, bounds), *(None, None))[:2]
         within = range(native_class(type(owner)).__len__(owner))[first:last]
         for index, element in enumerate(self.iterable(owner)):
@@ -323,13 +323,14 @@ class ContainerMethods(NativeValues):
         raise AssertionError
 
     def count(self, owner: Any, value: Any) -> int:
-        """``owner.count(value)``."""
+        """Return ``owner.count(value)``, each comparison watched."""
         return sum([self.equal(element, value) for element in self.iterable(owner)])
 
     # -- order ----------------------------------------------------------------------------------------------------
 
     def order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[int]:
-        """The indices of the values as ``sorted(values, key=key, reverse=reverse)`` puts them, comparisons watched."""
+        """Return the indices of the values in the order of ``sorted(values, key=key, reverse=reverse)``, comparisons
+        watched."""
         keys = values if key is None else [self._watched(key)(value) for value in values]
 
         backwards = self.heap.truth(None, reverse)
@@ -342,12 +343,12 @@ class ContainerMethods(NativeValues):
         return sorted(range(len(keys)), key=functools.cmp_to_key(earlier), reverse=backwards)
 
     def sort_private(self, owner: list[Any], key: Any = None, reverse: Any = False) -> None:
-        """``owner.sort()`` of a list made in this call."""
+        """Do ``owner.sort()`` on a list that was made in this call."""
         owner[:] = self.in_order(list(owner), key, reverse)
 
     def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
-        """``sorted(values, key=key, reverse=reverse)``. Numbers of one type become expressions: which of them comes
-        first is not assumed."""
+        """Return ``sorted(values, key=key, reverse=reverse)``. Numbers of one type become expressions, so that their
+        order is not assumed."""
         if key is None and any(isinstance(v, Traced) for v in values):
             kinds = {type(plain(value)) for value in values}
             if len(kinds) == 1 and kinds <= {int, float}:
@@ -358,7 +359,7 @@ class ContainerMethods(NativeValues):
         return [values[index] for index in self.order(values, key, reverse)]
 
     def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
-        """``min`` or ``max``, by a key or without, of at least one value."""
+        """Return ``min`` or ``max``, with or without a key, of at least one value."""
         keys = values if key is None else [self._watched(key)(value) for value in values]
         best = 0
         for index in range(1, len(keys)):
@@ -376,7 +377,7 @@ def _is_set(value: Any) -> bool:
 
 
 def _like(owner: Any, copy: Any) -> Any:
-    """What ``owner.copy()`` gives, of a copy of builtin class."""
+    """Return what ``owner.copy()`` returns, given a copy of builtin class."""
     if isinstance(owner, collections.defaultdict):
         return collections.defaultdict(owner.default_factory, copy)
     if isinstance(owner, collections.deque | collections.OrderedDict) and type(owner) is not type(copy):

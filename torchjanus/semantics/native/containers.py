@@ -1,4 +1,4 @@
-"""What native code reads of containers: their elements and lengths, one by one, or all of them at once."""
+"""Reads of containers by native code: their elements and lengths, one by one or all at once."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, Trace
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
 
 _SEQUENCES = (list, tuple, collections.deque)
-# What objects of these are equal to, their texts say.
+# Objects of these classes are equal if their texts are.
 _SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 
 
 class HeapAccess(Protocol):
-    """The part of the watching semantics that native calls fall back on."""
+    """The methods of the watching semantics that native calls use."""
 
     def load_item(self, at: Any, obj: Any, key: Any) -> Any: ...
     def store_item(self, at: Any, obj: Any, key: Any, value: Any) -> None: ...
@@ -81,48 +81,50 @@ class NativeContainers(ABC):
 
     @abstractmethod
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a native call for real and record what it means."""
+        """Make a native call for real and record it."""
 
     @abstractmethod
     def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
-        """``sorted(values, key=key, reverse=reverse)``."""
+        """Return ``sorted(values, key=key, reverse=reverse)``."""
 
     @abstractmethod
     def extreme(self, fn: Any, values: list[Any], key: Any) -> Any:
-        """``min`` or ``max`` by a key, of at least one value."""
+        """Return ``min`` or ``max`` by a key, of at least one value."""
 
     @abstractmethod
     def hold_hash(self, value: Any) -> None:
-        """A key's hash is made by Python code: what that reads is assumed to stay."""
+        """Assume that what the Python-level hash method of a key reads stays the same."""
 
     @abstractmethod
     def asked_once(self, container: Any, *keys: Any) -> bool:
-        """Whether a container has to carry an operation with these keys out by itself; the trace is refused then."""
+        """Whether the container has to do an operation with these keys itself. The trace is then refused."""
 
     @abstractmethod
     def asked_natively(self, *containers: Any) -> bool:
-        """Whether native code asks keys of these containers, or views of keys, by Python methods that are not watched
-        then; the trace is refused."""
+        """Whether native code calls unwatched Python methods of keys of these containers or views. The trace is then
+        refused."""
 
     @abstractmethod
     def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
-        """Likewise of keys that are no tuples of others."""
+        """Whether native code calls unwatched Python methods of these keys. The trace is then refused. Tuples are not
+        taken apart."""
 
     @abstractmethod
     def put_together(self, *keys: Any) -> None:
-        """Native code makes a container of these keys, among others: it hashes them, and compares those of one hash."""
+        """Native code makes a container with these keys, among others: it hashes them and compares those with equal
+        hashes."""
 
     @abstractmethod
     def among(self, container: Any, key: Any) -> None:
-        """A key is about to be looked for in a container: comparisons by Python methods are watched."""
+        """Watch the comparisons by Python methods in a lookup of a key."""
 
     @abstractmethod
     def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a native call that nothing is known of: the trace is refused."""
+        """Make a native call about which nothing is known. The trace is refused."""
 
     def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments of a framework call: containers from before the call are read, so that traced numbers in them
-        go into the node as expressions."""
+        """Return the arguments of a framework call with containers from before the call read, so that traced numbers in
+        them enter the node as expressions."""
         self.recording.opened = False
         return tuple(map(self._opened, args)), {key: self._opened(value) for key, value in kwargs.items()}
 
@@ -144,8 +146,7 @@ class NativeContainers(ABC):
         return type(copy)(*parts) if hasattr(copy, "_fields") else type(copy)(parts)
 
     def expose(self, value: Any, *, pin: bool = True) -> None:
-        """Read a container from end to end: native code is about to do the same. With ``pin``, the numbers in it are
-        held constant."""
+        """Read a whole container, since native code is about to do so. ``pin``: hold the numbers in it constant."""
         if isinstance(value, Traced):
             if pin:
                 self.recording.pin(value, "read by native code")
@@ -164,7 +165,7 @@ class NativeContainers(ABC):
     # -- containers -----------------------------------------------------------------------------------------------
 
     def whole_length(self, obj: Any) -> None:
-        """Hold the length of a list, tuple or deque from before the call constant, as it was then."""
+        """Hold constant the length that a list, tuple or deque had before the call."""
         shadow = self.shadows.of(obj)
         if shadow is not None:
             shadow.hold_length()
@@ -174,7 +175,7 @@ class NativeContainers(ABC):
         self.recording.pin(self.recording.length(access_path, obj), "the length decides what is read")
 
     def element(self, obj: Any, index: int) -> Any:
-        """``obj[index]`` of a list, tuple or deque from before the call; the index is within its bounds."""
+        """Return ``obj[index]`` of a list, tuple or deque from before the call. The index is within its bounds."""
         shadow = self.shadows.of(obj)
         if shadow is not None:
             return shadow.read(index)
@@ -183,8 +184,8 @@ class NativeContainers(ABC):
         return self.recording.read_key(access_path, obj, index)
 
     def element_at(self, obj: Any, index: TracedInt) -> Any:
-        """``obj[index]`` by an index that may be another at the next call; ABSENT if it has to be held constant. Raises
-        IndexError."""
+        """Return ``obj[index]`` for an index that may differ at the next call; ABSENT if the index has to be held
+        constant. Raises IndexError."""
         access_path, bare = self.recording.owner(obj), plain(index)
         if access_path is None or not isinstance(obj, _SEQUENCES):
             return ABSENT
@@ -201,7 +202,7 @@ class NativeContainers(ABC):
         return self.recording.found(access_path.at(index.expr), native.__getitem__(obj, bare))
 
     def place(self, value: Any, why: str = "used as a key") -> Any:
-        """A key for a shadow: a computed one keeps its expression."""
+        """Return a key for a shadow. A computed key keeps its expression."""
         is_nan = isinstance(value, TracedFloat) and value.bare is not None
         if isinstance(value, Traced) and not is_nan:
             return value
@@ -209,7 +210,7 @@ class NativeContainers(ABC):
         return self.key(value, why)
 
     def key(self, value: Any, why: str = "used as a key") -> Any:
-        """A key as the heap gets it: no traced numbers, and nothing whose hash or equality is not known."""
+        """Return a key for the heap, without traced numbers. Refuse the trace if its hash or equality is not known."""
         if isinstance(value, tuple):
             parts = tuple(self.key(part, why) for part in value)
             same = all(new is old for new, old in zip(parts, value, strict=True))
@@ -231,7 +232,7 @@ class NativeContainers(ABC):
         return value
 
     def hold_key(self, value: Any, why: str = "used as a key") -> None:
-        """A key that native code hashes and compares: of foreign objects in it is assumed what they are equal to."""
+        """Assume what the foreign objects are equal to in a key that native code hashes and compares."""
         if isinstance(value, tuple):
             for part in value:
                 self.hold_key(part, why)
@@ -254,14 +255,15 @@ class NativeContainers(ABC):
             self.recording.note_once(Same(access_path, AccessPath.const(value), True, self.recording.place))
 
     def hold_keys(self, container: Any) -> Any:
-        """Native code has put keys into a dictionary or set of the run's own, if it is one. Gives the container."""
+        """Assume the same for the keys that native code put into a dictionary or set of this run. Return the
+        container."""
         if isinstance(container, dict | set | frozenset) and not self.asked_natively(container):
             for key in list(container):
                 self.hold_key(key)
         return container
 
     def behind(self, value: Any) -> Any:
-        """The dictionary that a view from before the call shows; anything else as it is."""
+        """Return the dictionary behind a view from before the call; anything else as it is."""
         access_path = self.recording.owner(value) if is_view(value) else None
         if access_path is None or self.classes.is_shown(value):
             return value
@@ -272,8 +274,8 @@ class NativeContainers(ABC):
         return value if self.recording.owner(held) is None else held
 
     def live(self, value: Any) -> Any:
-        """In the place of a view from before the call what shows the same as the run knows it: a view of the
-        dictionary's mirror, or the dictionary itself. Anything else as it is."""
+        """Return a view with the contents that the run knows in the place of a view from before the call: a view of the
+        dictionary's shadow, or the dictionary itself. Return anything else as it is."""
         held = self.behind(value)
         if held is value or isinstance(value, types.MappingProxyType):
             return held
@@ -286,7 +288,7 @@ class NativeContainers(ABC):
         return shadow.names().keys() if isinstance(value, KEYS) else shadow.items().items()
 
     def shown(self, value: Any) -> Any:
-        """An operand of what native code compares or joins: a view with the numbers in it held constant."""
+        """Return an operand that native code compares or joins: a view with the numbers in it held constant."""
         value = self.live(value)
         if not isinstance(value, ITEMS) or self.recording.owner(value) is not None:
             return value
@@ -295,7 +297,7 @@ class NativeContainers(ABC):
         return pinned.items()
 
     def iterable(self, obj: Any) -> Iterable[Any]:
-        """The elements of ``obj`` in order, read one by one if it was there before the call."""
+        """Return the elements of ``obj`` in order, read one by one if it is from before the call."""
         obj = self.live(obj)
         access_path = self.recording.owner(obj)
         if access_path is None or isinstance(obj, torch.Tensor | range | str | bytes):
@@ -339,18 +341,21 @@ class NativeContainers(ABC):
     def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
         elements = shadow.elements()
         self._claim_keys(elements)
-        for _, element in zip(shadow.container, elements, strict=True):  # raises where the set changes meanwhile
+        for _, element in zip(
+            shadow.container, elements, strict=True
+        ):  # raises if the set changes during the iteration
             yield element
 
     def _sequence(self, access_path: AccessPath, obj: Any) -> Iterator[Any]:
         self.whole_length(obj)
         native = native_class(type(obj))
-        for index, _ in enumerate(native.__iter__(obj)):  # ends, or raises, as the container's own iterator does
+        for index, _ in enumerate(native.__iter__(obj)):  # ends or raises as the container's own iterator does
             shadow = self.shadows.of(obj)
             yield self.recording.read_key(access_path, obj, index) if shadow is None else shadow.at(index)
 
     def consumed(self, value: Any) -> Any:
-        """A private copy of a container from before the call, its elements read and traced; or the value as it is."""
+        """Return a private copy of a container from before the call, with its elements read and traced; else the
+        value."""
         value = self.live(value)
         access_path = self.recording.owner(value)
         if access_path is None or not isinstance(value, CONTAINERS):
@@ -406,7 +411,7 @@ class NativeContainers(ABC):
         return self.recording.length(access_path, obj) if shadow is None else shadow.length()
 
     def filled(self, obj: Any, access_path: AccessPath) -> bool:
-        """The truth of a container from before the call."""
+        """Return the truth of a container from before the call."""
         if isinstance(obj, dict):
             return self.shadows.mapping(obj, access_path).filled()
         if isinstance(obj, set | frozenset):
@@ -418,7 +423,7 @@ class NativeContainers(ABC):
         return bool(obj)
 
     def contains(self, container: Any, key: Any) -> bool:
-        """``key in container``, where that is not answered by Python code."""
+        """Return ``key in container``, where no Python code decides it."""
         container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
         access_path = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
@@ -450,7 +455,7 @@ class NativeContainers(ABC):
         return operator.contains(container, key)
 
     def equal(self, a: Any, b: Any) -> bool:
-        """Whether native code finds two elements equal: they are one object, or compare equal."""
+        """Whether native code takes two elements as equal: they are one object, or compare equal."""
         if a is b:
             return True
         same = plain(a) is plain(b)
@@ -461,8 +466,8 @@ class NativeContainers(ABC):
         if plain(a) != plain(a):
             self.recording.refuse_nan()
             return True
-        # Equal small numbers are one object by chance: at another call they may differ. (Nothing is decided by that:
-        # the first iteration of a loop may ask it of constants.)
+        # Equal small numbers are one object by chance: they may differ in another call. This is no decision: the first
+        # iteration of a loop may compare constants.
         self.recording.hold(Apply(operator.eq, tuple(v.expr if isinstance(v, Traced) else v for v in (a, b))), True)
         return True
 
@@ -485,5 +490,5 @@ def _within(index: int, length: int) -> bool:
 
 
 def _hashed_by_python(cls: type) -> bool:
-    """Whether instances are hashed by a method written in Python, and not by one of a library's own."""
+    """Whether instances are hashed by a method written in Python, and not by a trusted library."""
     return isinstance(cls.__hash__, types.FunctionType) and not is_trusted_class(cls) and not issubclass(cls, enum.Enum)

@@ -1,7 +1,7 @@
-"""Functions that ``functools.singledispatch`` has made: which implementation a call of one comes to.
+"""Finds the implementation that a function made by ``functools.singledispatch`` calls.
 
-They ask a cache of weak references, of which nothing could be said. Here the table of implementations is read, as it is
-found from the function. Knows nothing of calls.
+Such functions use a cache of weak references, about which no assumption can be made. The table of implementations
+behind the function is read instead. Knows nothing of calls.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _METHOD = _Sample().method.__code__
 
 
 def dispatched(recording: Recording, heap: HeapAccess, at: Any, fn: Any, args: tuple[Any, ...]) -> Any:
-    """The implementation that a call of ``fn`` with these comes to; ``fn`` itself where it is no such function."""
+    """Return the implementation that a call of ``fn`` with ``args`` runs, or ``fn`` itself if it is no such
+    function."""
     if type(fn) is not types.FunctionType or fn.__code__ not in (_FUNCTION, _METHOD) or not args:
         return fn
     held = _held(fn)

@@ -1,8 +1,10 @@
-"""Which object a value is, where that decides something: ``id(x)``, ``x in seen``, ``memo[x]``, ``x == best``.
+"""Assumptions about the identity of objects, where the program depends on it: ``id(x)``, ``x in seen``, ``memo[x]``,
+``x == best``.
 
-An object whose class compares by identity tells the program nothing but which one it is. Two that are compared are
-assumed to be one object, or two; what containers of the run's own hold as keys is assumed to stay apart; what is looked
-for in a container from before the call has to be that very object. ``id()`` is a number that is read like any other.
+The only observable of an object whose class compares by identity is which object it is. For two objects that are
+compared, it is assumed that they are the same or different. The keys in containers of this run are assumed to stay
+distinct. A key that is looked up in a container from before the call is assumed to be that very object. ``id()`` is
+read like any other number.
 """
 
 from __future__ import annotations
@@ -23,24 +25,24 @@ from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_valu
 
 __all__ = ["ASKING", "IDENTICAL", "among", "as_key", "ask", "compared", "hashed", "held_as_key", "looked_for"]
 
-_FIXED = (enum.Enum, type, types.ModuleType, types.BuiltinFunctionType)  # whoever finds them assumes which they are
+_FIXED = (enum.Enum, type, types.ModuleType, types.BuiltinFunctionType)  # reading one assumes its identity
 _SEQUENCES = (tuple, list)
 
-ASKING: frozenset[Any] = frozenset({id, hash})  # ask which object they are given
+ASKING: frozenset[Any] = frozenset({id, hash})  # return the identity of their argument
 IDENTICAL: dict[Any, str] = {operator.is_: "is", operator.is_not: "is not"}
 
 
 def apart(*numbers: int) -> bool:
-    """Whether no two of these are equal."""
+    """Whether all numbers differ."""
     return len(set(numbers)) == len(numbers)
 
 
 def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
-    """``id(x)`` or ``hash(x)`` of an object; NotImplemented where that says no more than its value."""
+    """Return ``id(x)`` or ``hash(x)`` of an object; NotImplemented where the result depends on its value only."""
     if len(args) != 1:
         return NotImplemented
     if isinstance(args[0], Traced):
-        if fn is id:  # of a number, as ``copy.deepcopy()`` asks: none that an object of the call has
+        if fn is id:  # of a number, as ``copy.deepcopy()`` calls it: not the id of any object of the call
             recording.new_ids.add(id(args[0]))
         return NotImplemented
     access_path = recording.owner(args[0])
@@ -54,8 +56,8 @@ def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
 
 
 def as_key(recording: Recording, value: Any, why: str) -> Any:
-    """A key of a container of the run's own: a number as it is, which is assumed; of an object's ``id()`` only that it
-    is none of the others'."""
+    """Return a key for a container of this run. A number is held constant. The ``id()`` of an object is only assumed to
+    differ from the others."""
     if isinstance(value, Traced) and _is_id(value.expr):
         if not recording.identities:
             recording.unfinished.append(lambda: note_apart(recording))
@@ -65,13 +67,13 @@ def as_key(recording: Recording, value: Any, why: str) -> Any:
 
 
 def hashed(recording: Recording, value: Traced) -> None:
-    """Native code uses a computed value as a key: which keys are equal decides what a container holds."""
+    """Native code uses a computed value as a key. Which keys are equal decides what the container holds."""
     as_key(recording, value, "used as a key")
 
 
 def held_as_key(recording: Recording, value: Any) -> bool:
-    """An object becomes a key, or is looked for among such: it is assumed to be none of the others. False where it does
-    not compare by identity."""
+    """Assume that an object that becomes a key, or is looked up among keys, differs from the others. Return False if it
+    does not compare by identity."""
     if not _is_by_identity(value, "__hash__"):
         return False
     number = ask(recording, id, (value,))
@@ -81,18 +83,19 @@ def held_as_key(recording: Recording, value: Any) -> bool:
 
 
 def among(recording: Recording, container: Any, key: Any) -> None:
-    """A key is looked for in a container of the run's own: what may be it at another call is assumed not to be."""
+    """Assume that a key that is looked up in a container of this run differs from those keys that it might equal in
+    another call."""
     for other in list(container):
         held_as_key(recording, other)
-    # In their order, which is the same in all runs.
+    # In the order of the keys, which is the same in all runs.
     numbers = dict.fromkeys(one for one in (key, *container) if type(one) is int and one not in recording.new_ids)
     ids = [one for one in numbers if one in recording.identities]
-    for one in ids if len(ids) < len(numbers) else ():  # any other number may be an object's
+    for one in ids if len(ids) < len(numbers) else ():  # any other number may be an id
         recording.pin(trace_value(one, recording.identities[one]), "is looked for among numbers")
 
 
 def looked_for(recording: Recording, value: Any) -> None:
-    """An object is a key of a container from before the call: it has to be that very object."""
+    """Assume that an object that is a key of a container from before the call is that very object."""
     if isinstance(value, tuple):
         for part in value:
             looked_for(recording, part)
@@ -105,7 +108,7 @@ def looked_for(recording: Recording, value: Any) -> None:
 
 
 def compared(recording: Recording, a: Any, b: Any) -> None:
-    """Two objects are compared by ``==``, or two tuples or lists of them, and classes have no say in it."""
+    """Record the comparison by ``==`` of two objects, or of two tuples or lists of them, that compare by identity."""
     if type(a) is type(b) and is_one_of(type(a), _SEQUENCES):
         for one, other in zip(a, b, strict=False):
             compared(recording, one, other)
@@ -118,13 +121,13 @@ def compared(recording: Recording, a: Any, b: Any) -> None:
 
 
 def note_apart(recording: Recording) -> None:
-    """The run is over: what it has used as keys are as many objects at the next call."""
+    """At the end of the run, assume that the objects used as keys are distinct in the next call, too."""
     if len(recording.identities) > 1:
         recording.hold(Apply(apart, tuple(recording.identities.values())), True)
 
 
 def _is_by_identity(value: Any, method: str) -> bool:
-    """Whether the value's class leaves this to ``object``, or is a tensor's."""
+    """Whether the value's class inherits this method from ``object``, or hashes a tensor."""
     if isinstance(value, Traced):
         return False
     if isinstance(value, torch.Tensor):

@@ -1,8 +1,8 @@
-"""What dictionaries and sets ask of the program when they look for a key: its ``__hash__`` and ``__eq__``.
+"""Finds code of the program that dictionaries and sets run when they look up a key: ``__hash__`` and ``__eq__``.
 
-Whoever watches a container asks its keys more often than the container alone would. Code that changes nothing may be
-asked any number of times; where it may change something, the container's own operation has to be the only one. What
-the code may change is read off it (see ``own_code``). Knows nothing of traces.
+A watched container calls these methods more often than the container alone would. That is harmless if the code changes
+nothing. If it may change something, only the container's own operation may call it. ``own_code`` determines what the
+code may change. Knows nothing of traces.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _ASKED = ("__hash__", "__eq__")
 _PLAIN_IDS = frozenset(
     map(id, (int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size, tuple, frozenset))
 )
-_DEPTH = 8  # of keys within keys
+_DEPTH = 8  # the greatest depth of keys within keys
 _NATIVE = (types.WrapperDescriptorType, types.MethodDescriptorType, types.BuiltinFunctionType)
 
 
 class KeyCode:
-    """Which containers ask code of the program's that may change something. Of one run."""
+    """Which containers run code of the program that may change something, in one run."""
 
     def __init__(self) -> None:
         self._judged: dict[int, tuple[type, bool]] = {}  # by the id of a class
-        # By the id of a container from before the call: it, its length, and a key of each class that it has. A store
-        # has been noted before it is made, so the length may be one more.
+        # By the id of a container from before the call: the container, its length, and a key of each class in it. A
+        # store is noted before it is made, so the length may be one more.
         self._kinds: dict[int, tuple[Any, int, dict[int, Any]]] = {}
 
     def of_key(self, key: Any) -> Any:
-        """The part of a key whose class answers by code that may change something; None if there is none."""
+        """Return the part of a key whose class has such code that may change something, or None."""
         for part in parts_of_key(key):
             if id(type(part)) not in _PLAIN_IDS and self._changes(part):
                 return part
         return None
 
     def of_container(self, container: Any, kept: bool, key: Any = None) -> Any:
-        """Likewise of the keys that a container has. ``kept``: the container was there before the call, and what it has
-        is looked at once; ``key`` may be added to it next."""
+        """Return a key of a container whose class has such code, or None. ``kept``: the container is from before the
+        call, so its keys are inspected once. ``key`` may be added to it next."""
         if not kept:
             return self._first(samples_of(container))
         known, length = self._kinds.get(id(container)), len_of(container)
@@ -75,7 +75,7 @@ class KeyCode:
 
 
 def len_of(container: Any) -> int:
-    """How many keys there are, by the container's own count."""
+    """Return the number of keys by the container's native length."""
     length: int = _native(container).__len__(container)
     return length
 
@@ -85,13 +85,13 @@ def _native(container: Any) -> Any:
 
 
 def kinds_of(keys: Iterable[Any]) -> dict[int, type]:
-    """The classes of some keys, by id: a metaclass may say of two classes that they are equal, or have no hash."""
+    """Return the classes of some keys by id. A metaclass may make two classes equal, or unhashable."""
     held = list(keys)
     return dict(zip(map(id, map(type, held)), map(type, held), strict=True))
 
 
 def parts_of_key(key: Any, depth: int = _DEPTH) -> Iterator[Any]:
-    """A key, or the keys that it is made of and asks for their hashes."""
+    """Yield a key, or the keys within it that it hashes."""
     if isinstance(key, Traced) or not isinstance(key, tuple | frozenset):
         yield key
     elif depth:
@@ -100,7 +100,7 @@ def parts_of_key(key: Any, depth: int = _DEPTH) -> Iterator[Any]:
 
 
 def samples_of(container: Any) -> dict[int, Any]:
-    """A key of each class that a container or view has, tuples and sets taken apart, by the id of the class."""
+    """Return a key of each class in a container or view, by the id of the class. Tuples and sets are taken apart."""
     keys = list(_native(container).__iter__(container))
     samples = dict(zip(map(id, map(type, keys)), keys, strict=True))
     if any(isinstance(key, tuple | frozenset) for key in samples.values()):
@@ -116,6 +116,6 @@ def _judge(value: Any) -> bool:
         return False
     asked = [on_type(cls, name) for name in _ASKED]
     if not all(one is None or one is MISSING or issubclass(type(one), (types.FunctionType, *_NATIVE)) for one in asked):
-        return True  # it has assigned something else, which may do anything
+        return True  # another callable in their place may do anything
     functions = [method for method in asked if type(method) is types.FunctionType]
     return bool(functions) and does_more_than_read(functions, value)

@@ -1,4 +1,5 @@
-"""Methods of native objects: whose they are, and what they do to objects made in the call and to context variables."""
+"""Methods of native objects: their receivers, and their effects on objects made in the call and on context
+variables."""
 
 from __future__ import annotations
 
@@ -28,14 +29,14 @@ _SHOWING = frozenset({"values", "items", "copy"})
 
 
 def _may_change(value: Any) -> bool:
-    """Whether an object can be changed by those who are given it."""
+    """Whether code that is given the object can change it."""
     lasting = (type, types.FunctionType, types.BuiltinFunctionType, types.ModuleType, enum.Enum)
     held = isinstance(value, CONTAINERS) and not isinstance(value, tuple | frozenset)
     return held or (attributes_of(value) is not None and not isinstance(value, lasting))
 
 
 class NativeMethods(ContainerMethods):
-    """Which object a native method belongs to decides what it reads and writes."""
+    """Native methods. The object that a method belongs to decides what the call reads and writes."""
 
     # -- methods of native objects --------------------------------------------------------------------------------
 
@@ -50,10 +51,10 @@ class NativeMethods(ContainerMethods):
                 return self.heap.drop_attr(None, owner, rest[0])
             return self.heap.load_attr(None, owner, rest[0])
         if fn in (object.__setattr__, object.__delattr__) and isinstance(owner, type):
-            return self.out(fn, *args, **kwargs)  # TypeError: classes have slots of their own
+            return self.out(fn, *args, **kwargs)  # TypeError: type has its own slots
         if name in ("__new__", "__init_subclass__") and self.recording.owner(owner) is None:
             return fn(owner, *(self._taken("update", rest) if isinstance(owner, CONTAINERS) else rest), **kwargs)
-        # Bound as it is: what its class has under this name may be another method.
+        # The class may have another method under this name, so ``fn`` itself is bound.
         return self._method(fn.__get__(owner), owner, name, rest, kwargs)
 
     def _method(
@@ -93,7 +94,8 @@ class NativeMethods(ContainerMethods):
         return self.unknown(fn, args, kwargs)
 
     def seen_by_view(self, proxy: types.MappingProxyType[Any, Any], name: str, result: Any) -> Any:
-        """What a view of a dictionary shows of it, which nobody watches."""
+        """Return what a view of a dictionary returned. Refuse the trace if that may change, since nothing watches
+        it."""
         shown = [result] if name in ("get", "__getitem__") else list(proxy.values()) if name in _SHOWING else []
         if shows_other_class(proxy) or any(map(_may_change, shown)):
             refuse_view(self.recording)
@@ -103,7 +105,7 @@ class NativeMethods(ContainerMethods):
         args, kwargs = self.opened(args, kwargs)
         seen = self.framework.seen
         result = self.out(fn, *args, **kwargs)
-        if result is NotImplemented:  # the other operand is asked
+        if result is NotImplemented:  # Python tries the other operand
             return result
         if self.framework.seen == seen and name not in METADATA:
             why, remedy = REFUSED.get(name, ("torch does not show it to those who record its calls.", ""))
@@ -116,7 +118,8 @@ class NativeMethods(ContainerMethods):
     def _context_variable(
         self, fn: Callable[..., Any], variable: contextvars.ContextVar[Any], name: str, args: tuple[Any, ...]
     ) -> Any:
-        """A context variable is state like any other. Writes to it must be undone before the call ends."""
+        """Call a method of a context variable, which is state like any other. Writes to it are undone before the call
+        ends."""
         if name == "set":
             token = self.out(fn, *map(plain, args))
             self.recording.context_set(variable, token)
@@ -126,9 +129,9 @@ class NativeMethods(ContainerMethods):
             return self.recording.context_reset(variable, args[0])
         if self.recording.context_is_set(variable):
             return self.out(fn, *args)
-        value = self.out(fn, *args)  # LookupError where there is neither a value nor a default
+        value = self.out(fn, *args)  # LookupError if there is neither a value nor a default
         if variable.get(None) is not value:
-            self.recording.claim_unless_plain(value, AccessPath.const(value))  # the default, which stays what it is
+            self.recording.claim_unless_plain(value, AccessPath.const(value))  # the default, which never changes
         access_path = AccessPath.const(variable, variable.name).then(Step.CONTEXT)
         known = self.recording.found(access_path, variable.get(None))
         return known if plain(known) is value or plain(known) == value else value
@@ -136,8 +139,8 @@ class NativeMethods(ContainerMethods):
     def _private_method(
         self, fn: Callable[..., Any], owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """A method of an object made in this call: its effects stay private, its arguments are read."""
-        if self.recording.lost:  # it may have been there, and could not be found
+        """Call a method of an object made in this call. Its effects stay private; its arguments are read."""
+        if self.recording.lost:  # it may be from before the call without a known access path
             args = tuple(map(self.recording.bare, args))
         if name == "__init__" and _only_fills(fn):
             return self.out(fn, *(self._taken("update", args) if isinstance(owner, CONTAINERS) else args), **kwargs)
@@ -193,9 +196,9 @@ class NativeMethods(ContainerMethods):
         return self.recording.pin(place, why)
 
 
-# Methods of sequences whose first arguments say where, or how often.
+# Methods of sequences whose first argument is an index or a count.
 _PLACES = dict.fromkeys("pop insert rotate __getitem__ __setitem__ __delitem__ __mul__ __rmul__ __imul__".split(), 1)
-# Methods that take the elements of their arguments. All others take the arguments as they are.
+# Methods that read the elements of their arguments. All others take the arguments as they are.
 _TAKING = frozenset(
     """extend extendleft update join union intersection difference symmetric_difference __iadd__ __ior__ __add__ __or__
     __and__ __sub__ __xor__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ from_iterable fromkeys""".split()
@@ -203,7 +206,7 @@ _TAKING = frozenset(
 
 
 def _only_fills(start: Any) -> bool:
-    """Whether a native ``__init__`` does nothing but fill the object that it is given."""
+    """Whether a native ``__init__`` only fills the object that it is given."""
     made_by = getattr(start, "__objclass__", None) or type(getattr(start, "__self__", None))
     return made_by.__module__ in ("builtins", "collections", "types")
 

@@ -1,6 +1,6 @@
-"""Texts, made when the graph has run: the functions of which their expressions are made.
+"""Functions of which the expressions of texts consist. They make the texts when the graph has run.
 
-What a text says of a tensor's history is told beforehand. Knows nothing of runs.
+The history that a text shows of a tensor is known beforehand. Knows nothing of runs.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ __all__ = [
     "shown",
 ]
 
-_LEAF = "leaf"  # in place of a backward function's name: requires_grad, and nothing computed it
+_LEAF = "leaf"  # in the place of a backward function's name: a leaf that requires a gradient
 
 
 def history_of(tensor: torch.Tensor) -> str | None:
-    """What a text says of where the tensor came from: a backward function's name, _LEAF or nothing."""
+    """Return what a tensor's text shows as its history: the name of a backward function, _LEAF or nothing. Return None
+    if there is none to be read."""
     try:
         function = tensor.grad_fn
     except RuntimeError:
@@ -48,7 +49,7 @@ def history_of(tensor: torch.Tensor) -> str | None:
 
 @functools.cache
 def _function_named(name: str) -> Any:
-    """An identity whose results say that they come from a backward function of this name."""
+    """Return an identity whose results show a backward function of this name."""
 
     class Shown(torch.autograd.Function):
         @staticmethod
@@ -60,7 +61,7 @@ def _function_named(name: str) -> Any:
 
 
 def shown(value: torch.Tensor, parameter: bool, history: str) -> torch.Tensor:
-    """A tensor that looks like the program's: its text, made by torch itself, is what eager would have made."""
+    """Return a tensor whose text, made by torch itself, is the text in eager."""
     bare = value.detach()
     if parameter:
         return torch.nn.Parameter(bare, requires_grad=history == _LEAF)
@@ -75,54 +76,54 @@ def shown(value: torch.Tensor, parameter: bool, history: str) -> torch.Tensor:
 
 
 def formatted(template: str, names: tuple[str, ...], *parts: Any) -> str:
-    """``template.format()`` of parts of which the last have these names."""
+    """Return ``template.format()`` of the parts, the last of which have these names."""
     at = len(parts) - len(names)
     return template.format(*parts[:at], **dict(zip(names, parts[at:], strict=True)))
 
 
 def escaped(text: str) -> str:
-    """What ``ascii()`` makes of what ``repr()`` gave."""
+    """Return what ``ascii()`` makes of a result of ``repr()``."""
     return text.encode("ascii", "backslashreplace").decode()
 
 
 def call_method(name: str, owner: str, *args: Any) -> Any:
-    """``owner.name(*args)``"""
+    """Return ``owner.name(*args)``."""
     return getattr(owner, name)(*args)
 
 
 def joined(separator: str, *parts: str) -> str:
-    """``separator.join(parts)``"""
+    """Return ``separator.join(parts)``."""
     return separator.join(parts)
 
 
 def filled(template: str, *parts: Any) -> str:
-    """``template % parts``"""
+    """Return ``template % parts``."""
     return template % parts
 
 
 def filled_by_one(template: str, part: Any) -> str:
-    """``template % part``"""
+    """Return ``template % part``."""
     return str(operator.mod(template, part))
 
 
 def as_list(*parts: Any) -> list[Any]:
-    """A list of these."""
+    """Return a list of the parts."""
     return [*parts]
 
 
 def as_tuple(*parts: Any) -> tuple[Any, ...]:
-    """A tuple of these."""
+    """Return a tuple of the parts."""
     return parts
 
 
 def as_size(*parts: Any) -> torch.Size:
-    """A ``torch.Size`` of these."""
+    """Return a ``torch.Size`` of the parts."""
     return torch.Size(parts)
 
 
 @functools.cache
 def exception_of(cls: Any) -> Callable[..., BaseException]:
-    """Makes exceptions of this class that were not raised."""
+    """Return a function that makes exceptions of this class that were not raised."""
     base = plain_exception(cls)
 
     def made(*args: Any) -> BaseException:
@@ -132,5 +133,5 @@ def exception_of(cls: Any) -> Callable[..., BaseException]:
 
 
 def as_dict(*parts: Any) -> dict[Any, Any]:
-    """A dictionary of keys and values by turns."""
+    """Return a dictionary of alternating keys and values."""
     return dict(zip(parts[::2], parts[1::2], strict=True))

@@ -1,7 +1,7 @@
 """Texts made of tensors and numbers: expressions whose value is known when the graph has run.
 
-A text shows a tensor as it was at that point of the program, with the history it had in eager: the graph gives the
-values, and what stands behind them (``grad_fn=<MulBackward0>``) is known from the watched run.
+A text shows a tensor as it was at that point of the program, with its history in eager. The graph gives the values; the
+history (``grad_fn=<MulBackward0>``) is known from the watched run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = ["CONVERSIONS", "Texts"]
 
 CONVERSIONS: dict[str, Callable[[Any], str]] = {"s": str, "r": repr, "a": ascii}
 
-# Methods of texts that give a text and read nothing else.
+# Methods of texts that return a text and read nothing else.
 _TEXT_METHODS = frozenset(
     """capitalize casefold center expandtabs ljust lower lstrip removeprefix removesuffix replace rjust rstrip strip
     swapcase title upper zfill""".split()
@@ -65,17 +65,17 @@ _RAISING_METHODS = frozenset("encode format format_map index join partition rind
 
 
 class Texts(Comparisons):
-    """Formatting, for the native calls of one watched run."""
+    """Formatting for the native calls of one watched run."""
 
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess) -> None:
         super().__init__(recording, framework, heap)
-        self._shown: list[Any] = []  # dataclasses whose text is being made
+        self._shown: list[Any] = []  # dataclass instances whose text is being made
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def describe(self, tensor: torch.Tensor) -> Apply | None:
-        """The expression of a tensor that is only looked at: its value now, its class and history. None (and a
-        refusal) where its text cannot be told beforehand."""
+        """Return the expression of a tensor that a text shows: its present value, its class and history. Refuse the
+        trace and return None if its text cannot be known beforehand."""
         recording = self.recording
         ref = self.framework.ref(tensor, "str")
         with torch._C.DisableTorchFunction():
@@ -98,8 +98,8 @@ class Texts(Comparisons):
         return Apply(shown, (fetch, type(tensor) is torch.nn.Parameter, history))
 
     def symbolic(self, value: Any, nested: bool = False) -> Any:
-        """The expression of what a text is made of, or ``value`` itself where nothing in it varies. ``nested``: it is
-        part of something that varies, and so it must be found again."""
+        """Return the expression of a part of a text, or ``value`` itself if nothing in it varies. ``nested``: it is
+        part of something that varies, so it has to be read again."""
         if isinstance(value, Traced):
             return value.expr
         if isinstance(value, torch.Tensor):
@@ -116,7 +116,7 @@ class Texts(Comparisons):
         return Apply(made, tuple(self.symbolic(p, True) for p in copy))
 
     def _exception(self, value: BaseException) -> Any:
-        """An exception says what it was given."""
+        """Return the expression of an exception, whose text shows its arguments."""
         if plain_exception(type(value)) is not None:
             cls: Any = type(value)
             return Apply(exception_of(cls), tuple(self.symbolic(part, True) for part in value.args))
@@ -128,7 +128,7 @@ class Texts(Comparisons):
         return value
 
     def _found_again(self, value: Any) -> Any:
-        """A constant part of a text, or the path to an object from before the call."""
+        """Return a constant part of a text, or the access path of an object from before the call."""
         access_path = self.recording.owner(value)
         if access_path is not None:
             return Read(access_path)
@@ -142,7 +142,7 @@ class Texts(Comparisons):
         return value
 
     def described(self, value: Any) -> Any:
-        """What a call that only shows its arguments is given at commit in the place of ``value``."""
+        """Return what a call that only shows its arguments is given at commit in the place of ``value``."""
         if isinstance(value, Traced):
             return value
         if isinstance(value, BaseException) and self.recording.owner(value) is None:
@@ -151,10 +151,10 @@ class Texts(Comparisons):
         return Described(expr) if isinstance(expr, Apply) else value
 
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
-        """``text()``, which is ``func(*parts)``; the tensors among the parts are shown."""
+        """Return ``text()``, recorded as ``func(*parts)``. The text shows the tensors among the parts."""
         if any(self.recording.owner(part) is not None and is_one_of(type(part), _SHOWN) for part in parts):
             bare = text()
-            if "..." not in bare:  # none holds itself: what they hold is read, for another call may find something else
+            if "..." not in bare:  # no cycle: the contents are read, since they may differ in another call
                 parts = self.opened(parts, {})[0]
         symbols = tuple(self.symbolic(part) for part in parts)
         with self.framework.showing([_parts(part) if isinstance(part, BaseException) else part for part in parts]):
@@ -164,7 +164,7 @@ class Texts(Comparisons):
             return traced
         return str(result)
 
-    # -- the ways to make a text ----------------------------------------------------------------------------------
+    # -- operations that make texts ------------------------------------------------------------------------------------
 
     def _text(self, fn: Any, owner: str, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "join" and args:
@@ -210,10 +210,10 @@ class Texts(Comparisons):
         return fn(*map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
 
     def percent(self, template: str, value: Any) -> Any:
-        """``template % value``."""
+        """Return ``template % value``."""
         if isinstance(value, dict):
             return self._percent_by_key(template, value)
-        several = isinstance(value, tuple)  # named ones too
+        several = isinstance(value, tuple)  # named tuples, too
         parts = tuple(self.consumed(value)) if several else (value,)
         if any(map(_tells, parts)):
             template, parts = self._told_first(template, parts)
@@ -235,7 +235,7 @@ class Texts(Comparisons):
         return template % self.consumed(value)
 
     def _told_first(self, template: str, parts: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
-        """The same text, made of the texts of those parts that tell theirs by Python code."""
+        """Replace the parts whose text is made by Python code by these texts. Return the new template and parts."""
         pieces, given, at = [], list(parts), 0
         number = 0
         for found in _CONVERSION.finditer(template):
@@ -252,7 +252,8 @@ class Texts(Comparisons):
     def _told_in_fields(
         self, template: str, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """The same text, made of the texts of those parts that tell theirs by Python code, as ``_told_first`` does."""
+        """Replace the arguments of ``format()`` whose text is made by Python code by these texts, as ``_told_first``
+        does."""
         telling = [part for part in (*args, *named.values()) if _tells(part) or _formats(part)]
         if not telling:
             return template, args, named
@@ -271,7 +272,7 @@ class Texts(Comparisons):
                 return template, args, named  # format() raises
             part = args[place] if not first or first.isdigit() else named[first]
             told = _tells(part) or _formats(part)
-            if told and first != field:  # what native code finds there is not watched
+            if told and first != field:  # native code reads it unwatched
                 self._refuse_told(part, part)
                 return template, args, named
             if told:
@@ -283,7 +284,7 @@ class Texts(Comparisons):
         return "".join(pieces), tuple(shown), {}
 
     def formatted(self, value: Any, spec: str) -> str:
-        """``format(value, spec)``."""
+        """Return ``format(value, spec)``."""
         self._unmerged(value)
         spec = self.recording.pin(spec, "format specification")
         if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
@@ -293,7 +294,7 @@ class Texts(Comparisons):
         return format(value, spec)
 
     def as_text(self, value: Any, conversion: str) -> str:
-        """``str(value)``, ``repr(value)`` or ``ascii(value)``, by their first letter."""
+        """Return ``str(value)``, ``repr(value)`` or ``ascii(value)``, given the first letter of the function."""
         if (names := generated_fields(type(value), "__repr__")) is not None:
             text = self._text_of_fields(value, names)
             return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
@@ -306,7 +307,7 @@ class Texts(Comparisons):
         return convert(value)
 
     def _unmerged(self, value: Any) -> None:
-        """A container is turned into text: none of its parts may tell its own by Python code."""
+        """Refuse the trace if the text of a container includes a text that Python code makes."""
         shown = is_one_of(type(value), _SHOWN) or isinstance(value, types.SimpleNamespace | BaseException)
         if shown and (part := _told_by_python(value, set())) is not None:
             self._refuse_told(value, part)
@@ -320,7 +321,7 @@ class Texts(Comparisons):
         )
 
     def _text_of_fields(self, value: Any, names: tuple[str, ...]) -> str:
-        """What the ``__repr__`` gives that ``dataclass`` makes."""
+        """Return what a ``__repr__`` generated by ``dataclass`` returns."""
         if any(value is one for one in self._shown):
             return "..."
         self._shown.append(value)
@@ -335,15 +336,15 @@ class Texts(Comparisons):
 _SHOWN = (list, tuple, dict, torch.Size)
 _CONVERSION = re.compile(
     r"%([#0\- +]*(?:\*|\d+)?(?:\.(?:\*|\d*))?)[hlL]?([a-zA-Z%])"
-)  # of a template for %, without keys
+)  # a conversion in a template for %, without a key
 _TRACED: tuple[type, ...] = Traced.__args__
 
 
 def _named_in(template: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Those of the arguments given by name that a template asks for: a whole ``__dict__`` may be given."""
+    """Return the named arguments that a template uses. The program may pass a whole ``__dict__``."""
     try:
         fields = [(field, spec or "") for _, field, spec, _ in string.Formatter().parse(template) if field is not None]
-    except ValueError:  # format() itself says what is wrong with it
+    except ValueError:  # format() itself raises the error
         return given
     if any("{" in spec for _, spec in fields):  # fields in the specifications of others
         return given
@@ -351,19 +352,19 @@ def _named_in(template: str, given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in asked}
 
 
-# What is shown by a text, an attribute or an item of which is found again, or is no variable of the program's.
+# Values whose attributes and items ``format()`` may show: they are read again, or are no variables of the program.
 _KNOWN_FORMATS = (torch.Tensor, BaseException, type, types.ModuleType, types.FunctionType, *_TRACED)
 
 
 def _parts(value: Any) -> Any:
-    """What a container or an exception tells of."""
+    """Return the values that the text of a container or an exception shows."""
     if isinstance(value, BaseException):
         return value.args
     return [*value.keys(), *value.values()] if type(value) is dict else value
 
 
 def _told_by_python(value: Any, seen: set[int]) -> Any:
-    """Something in a container whose ``repr()`` is made by a Python method, or None."""
+    """Return something in a container whose ``repr()`` is a Python method, or None."""
     if isinstance(value, types.SimpleNamespace):
         return value
     exception = isinstance(value, BaseException) and not answers(type(value), "__repr__")
@@ -374,18 +375,18 @@ def _told_by_python(value: Any, seen: set[int]) -> Any:
 
 
 def _tells(value: Any) -> bool:
-    """Whether native code that asks for its text runs Python code."""
+    """Whether the text of this value runs Python code."""
     return answers(type(value), "__str__") or _told_by_python(value, set()) is not None
 
 
 def _formats(value: Any) -> bool:
-    """Whether it is an object of Python code, of whose attributes ``format()`` may show one."""
+    """Whether it is an object of Python code whose attributes ``format()`` may show."""
     own = attributes_of(value) is not None and not isinstance(value, _KNOWN_FORMATS)
     return own or answers(type(value), "__format__")
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:
-    """Whether there is something of these kinds in ``value``, a container of Python's own or not."""
+    """Whether ``value``, or a builtin container within it, holds something of these kinds."""
     if isinstance(value, kinds):
         return True
     if not (is_one_of(type(value), _SHOWN) or isinstance(value, BaseException)) or id(value) in seen:

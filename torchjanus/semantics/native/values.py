@@ -1,4 +1,4 @@
-"""Native functions of numbers and iterables: their results are expressions where their arguments are."""
+"""Native functions of numbers and iterables. Their results are expressions where their arguments are."""
 
 from __future__ import annotations
 
@@ -25,27 +25,28 @@ from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
 
-# Going through what goes through others.
+# Functions that iterate over iterables of iterables.
 _FLAT = frozenset((itertools.chain.from_iterable,))
 _DIVMOD = (operator.floordiv, operator.mod)
 
 
-# What takes elements only when it is asked for them.
+# Lazy iterators.
 _LATER = (enumerate, zip, map, filter, iter, reversed)
 
 
-# Containers whose iterators raise where the container was changed meanwhile.
+# Containers whose iterators raise if the container changes during the iteration.
 _GUARDED = (dict, set, collections.deque)
 
 
 def _in_step(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
-    """The elements of the copy, one for each that the container gives. Ends, or raises, as its own iterator does."""
+    """Yield the elements of the copy, one for each element of the container. Ends or raises as its own iterator
+    does."""
     own = getattr(native_class(type(container)), name)(container)
     return (part for _, part in zip(own, copy, strict=True))
 
 
 class NativeValues(Texts):
-    """Arithmetic, and consumption of iterables."""
+    """Arithmetic, and functions that consume iterables."""
 
     # -- numbers and text -----------------------------------------------------------------------------------------
 
@@ -71,7 +72,7 @@ class NativeValues(Texts):
                 return self.recording.hold(Apply(fn, symbols), value)
         if len(args) == 1 and not kwargs and (known := summary(self.recording, self.shadows, fn, args[0])) is not None:
             return known
-        several = is_one_of(fn, (min, max)) and len(args) > 1  # one of which is given back as it is
+        several = is_one_of(fn, (min, max)) and len(args) > 1  # returns one of its arguments
         given = args if several else tuple(self.consumed(a) for a in args)
         if is_one_of(fn, (min, max, math.fsum, math.prod)) and len(given) == 1 and not isinstance(given[0], str):
             parts = list(given[0])
@@ -131,14 +132,14 @@ class NativeValues(Texts):
                 given = tuple(self._keys_of(fn, a) for a in given)
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
-        if is_one_of(fn, (enumerate, collections.deque)):  # from where to count, how many to hold
+        if is_one_of(fn, (enumerate, collections.deque)):  # the first number, and the maximal length
             given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
         if fn is iter and len(args) == 1 and type(args[0]) is list and self.recording.owner(args[0]) is not None:
             iterator = iter(given[0])
             self.recording.iterates(iterator, args[0])
             return iterator
-        if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are what it holds
-            # Pairs that were there before are read, too.
+        if is_one_of(fn, (dict, collections.OrderedDict, collections.defaultdict)):  # its keywords are its contents
+            # Pairs from before the call are read, too.
             given = tuple(
                 [self.consumed(pair) for pair in a] if is_one_of(type(a), (list, tuple)) else a for a in given
             )
@@ -148,11 +149,11 @@ class NativeValues(Texts):
         )
 
     def _keys_of(self, fn: Any, value: Any) -> Any:
-        """What is hashed, or is gone through to hash its elements."""
+        """Return the value that is hashed, or the elements of an iterable that are."""
         return self.key(value) if fn is hash else [self.key(part) for part in value]
 
     def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What counts, compares or calls by itself is given pinned numbers and watched callbacks."""
+        """Call a function of ``itertools`` with pinned numbers and watched callbacks."""
         recording = self.recording
         kwargs = {name: recording.pin(value, f"read by {fn.__name__}()") for name, value in kwargs.items()}
         if is_one_of(
@@ -177,14 +178,14 @@ class NativeValues(Texts):
         return self.out(fn, *args, **kwargs)
 
     def _quantify(self, fn: Any, values: Iterable[Any]) -> bool:
-        """``any`` and ``all``, which stop at the first element that decides."""
+        """Return ``any`` or ``all``, which stop at the first element that decides."""
         for value in values:
             if self.heap.branch(None, value) is (fn is any):
                 return fn is any
         return fn is all
 
     def _watched(self, fn: Any) -> Any:
-        """A native callback, called as the program itself would call it."""
+        """Return a callback for native code that is called as the program itself would call it."""
         if fn is None:
             return functools.partial(self.heap.branch, None)
         if isinstance(fn, Invocation) or not callable(fn):
@@ -192,12 +193,13 @@ class NativeValues(Texts):
         return lambda *args: self.heap.call(None, fn, args, {})
 
     def _asked(self, fn: Any) -> Any:
-        """The same, of whose answers only the truth counts; None where the elements' own does."""
+        """Return a predicate for native code: the truth of the callback's result, or of the element itself if ``fn`` is
+        None."""
         test = (lambda value: value) if fn is None else self._watched(fn)
         return lambda value: self.heap.branch(None, test(value))
 
     def getter(self, fn: Any, obj: Any) -> Any:
-        """What an ``operator.itemgetter`` or ``attrgetter`` takes out of an object."""
+        """Return what an ``operator.itemgetter`` or ``attrgetter`` returns for an object."""
         given = fn.__reduce__()[1]
         if isinstance(fn, operator.itemgetter):
             parts = tuple(self.heap.item(None, obj, key) for key in given)
@@ -206,10 +208,10 @@ class NativeValues(Texts):
         return parts[0] if len(parts) == 1 else parts
 
     def by_name(self, fn: Any, obj: Any) -> Any:
-        """What an ``operator.methodcaller`` gives for an object."""
+        """Return what an ``operator.methodcaller`` returns for an object."""
         made, given = fn.__reduce__()
         named = {}
-        if isinstance(made, functools.partial):  # it has keywords
+        if isinstance(made, functools.partial):  # the methodcaller has keywords
             named, given = made.keywords, (*made.args, *given)
         name, *rest = given
         return self.heap.call(None, self.heap.attr(None, obj, name), tuple(rest), dict(named))

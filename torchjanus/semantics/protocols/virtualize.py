@@ -87,7 +87,8 @@ def home_of(fn: Any) -> Place:
 
 
 def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """The Python function that a callable comes down to, and the arguments it puts first."""
+    """Return the Python function that a callable calls in the end, and the arguments that it puts first. Raises
+    Unsupported."""
     if isinstance(fn, FunctionType):
         return fn, ()
     if isinstance(fn, MethodType):
