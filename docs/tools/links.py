@@ -22,7 +22,7 @@ PAGES = {
     "contributing/rules.md": "CONTRIBUTING.md",
     "measurements.md": "benchmarks/RESULTS.md",
 }
-PICTURES = ("benchmarks/results/papers.png", "benchmarks/results/convergence.png")
+PICTURES = ("benchmarks/results/convergence.png",)
 
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 _PICTURE = re.compile(r'(<img [^>]*src=")([^"]+)(")')

@@ -4,7 +4,7 @@ A page is a sequence of fenced blocks:
 
 - ```` ```python ```` is a part of the page's program; all parts run in order, in one process.
 - ```` ```python title="train.py" ```` is a file that commands of the page can name.
-- ```` ```sh ```` is run if an output follows it.
+- ```` ```sh ```` is run if an output follows it; ``examples/`` is there.
 - ```` ```text title="Output" ```` is what the blocks since the last output have printed; ``...`` stands for any text.
 
 A block behind ``<!-- not run -->`` is only shown. ``python -m tests.docs.pages [PAGE...]`` writes the outputs anew.
@@ -78,6 +78,7 @@ def outputs(page: Path) -> list[Output]:
     found = blocks(page.read_text())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
+        (folder / "examples").symlink_to(ROOT / "examples")
         for block in found:
             if block.kind == "python" and block.title:
                 (folder / block.title).write_text(block.text)
@@ -118,7 +119,7 @@ def _run(command: list[str], folder: Path) -> str:
     if done.returncode:
         sys.stderr.write(done.stdout + done.stderr)
         done.check_returncode()
-    return done.stdout
+    return done.stdout.replace(f"{folder}{os.sep}", "")  # the report names files in full where it quotes a refusal
 
 
 def mismatch(output: Output) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
+from docs.tools import plots
 from tests.docs.pages import DOCS, blocks, mismatch, outputs, pages
 
 
@@ -21,3 +23,23 @@ def test_blocks_of_a_page() -> None:
         ("python", "", "x = 1\n"),
         ("text", "Output", "1\n"),
     ]
+
+
+@pytest.mark.parametrize("page", sorted((DOCS / "architecture").glob("*.md")), ids=lambda page: page.stem)
+def test_names_of_the_architecture_are_where_it_says(page: Path) -> None:
+    for name, path in re.findall(r"^\| `(\w+)` \| `(torchjanus/[\w/.]+)` \|", page.read_text(), re.MULTILINE):
+        source = (DOCS.parent / path).read_text()
+        defined = rf"^ *(?:def|class) {name}\b|^ *{name}\b *[:=]"
+        assert re.search(defined, source, re.MULTILINE), f"{name} is not in {path}"
+
+
+@pytest.mark.parametrize("name", plots.PLOTS)
+def test_plots_show_the_records(name: str) -> None:
+    picture = (DOCS / "pictures" / f"{name}.svg").read_text()
+    assert f"numbers {plots.digest(name)}" in picture, "python docs/tools/plots.py draws it anew"
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_pictures_are_there(page: Path) -> None:
+    for picture in re.findall(r'<img [^>]*src="([^"]+)"', page.read_text()):
+        assert (page.parent / picture).exists(), picture
