@@ -62,8 +62,7 @@ _bare_frame_readers = frozenset(map(id, (*FRAME_READERS, *BARE_FRAME_READERS)))
 
 
 def made_class(made: Any) -> Any:
-    """Return ``made``, a class that a class statement has made. A semantics may record the class where it is asked to
-    call this function."""
+    """Return a class that a class statement has made. A semantics may record it where it is asked to call this."""
     return made
 
 
@@ -289,8 +288,7 @@ class Bound(Anchor):
         return NOTHING if semantics is None else semantics.region(self.sites[n])
 
     def made_class(self) -> Any:
-        """Return the function that rewritten code calls with each class that a statement makes, before the class
-        decorators."""
+        """Return the function that rewritten code calls with each new class before the class decorators."""
         return made_class
 
     def class_keyword(self, n: int, value: Any) -> Any:

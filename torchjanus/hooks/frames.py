@@ -37,8 +37,7 @@ def _is_own(code: CodeType) -> bool:
 
 
 def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
-    """Yield the frames of the current stack without torchjanus's, innermost first, until a frame that runs
-    ``until``."""
+    """Yield the stack's frames without torchjanus's, innermost first, until a frame that runs ``until``."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code is not until:
         if not _is_own(frame.f_code):
@@ -47,8 +46,7 @@ def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
 
 
 def without_own(traceback: TracebackType) -> TracebackType | None:
-    """Return the traceback without torchjanus's frames. The remaining entries are relinked in place, since they may be
-    shared."""
+    """Return the traceback without torchjanus's frames. The others are relinked in place: they may be shared."""
     kept: list[TracebackType] = []
     step: TracebackType | None = traceback
     while step is not None:

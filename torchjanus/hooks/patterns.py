@@ -122,8 +122,7 @@ def _part(view: View, key: Any) -> Any:
 
 
 def viewed(semantics: Semantics, at: Site, value: Any) -> Any:
-    """Return a view of a value. None, True and False are returned as they are, since patterns match them by
-    identity."""
+    """Return a view of a value, or the value itself if it is None or a bool, which patterns match by identity."""
     if value is None or value is True or value is False:
         return value
     flags = type(value).__flags__

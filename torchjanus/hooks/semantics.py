@@ -269,8 +269,7 @@ class Semantics:
         return result
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
-        """Return a context manager, entered before an ``if`` statement evaluates its condition and left where its arms
-        join."""
+        """Return a context that is entered before an ``if`` statement's condition and left where its arms join."""
         return NOTHING
 
     def raised(self, at: Site, exception: Any) -> Any:

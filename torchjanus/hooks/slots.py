@@ -211,8 +211,7 @@ class Unpacked:
 
 
 class Entered:
-    """A context manager that rewritten code enters. Its exit sees no frames of torchjanus. Its value may be
-    unpacked."""
+    """A context manager that rewritten code enters. Its exit sees no frames of torchjanus."""
 
     __slots__ = ("_described", "_enter", "_exit", "_semantics", "_sites")
 

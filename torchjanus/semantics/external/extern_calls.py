@@ -1,7 +1,7 @@
-"""Extern calls of a watched run: made once, recorded, and their results fed to the program with a path of their own.
+"""Extern calls of a watched run: each is made once and recorded, and its result gets an access path of its own.
 
-Knows what may be given to native code, and what it may have done to what it was given. Which calls are extern is
-decided elsewhere (``native_calls``, ``foreign``).
+Checks what native code may be given and what it did to its arguments. ``native_calls`` and ``foreign`` decide which
+calls are extern.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ __all__ = ["ExternCalls", "take"]
 
 log = logging.getLogger("torchjanus")
 
-# Whatever becomes of the tensors that they were given: what these give has memory of its own.
+# The results of these have memory of their own, so later changes of the arguments do not matter.
 _FORGETTING: tuple[Any, ...] = (
     torch.nonzero, torch.bincount, torch.repeat_interleave, torch.Tensor.unique, torch.Tensor.unique_consecutive
 )  # fmt: skip
-_OF_PROGRAMS = frozenset({"program", "arrays", "attributes"})  # what their code may change, beside the heap
+_OF_PROGRAMS = frozenset({"program", "arrays", "attributes"})  # what code of the program may change beside the heap
 _OF_PYTHON = ("builtins", "itertools", "collections", "_collections")
-_SEEN = 1000  # elements of a container up to which it is looked through for what native code could call or change
+_SEEN = 1000  # at most so many objects are searched for what native code could call or change
 
 
 def take(iterator: Any) -> tuple[Any, ...]:
-    """The next element in a tuple; an empty tuple at the end."""
+    """Return the next element in a tuple, or an empty tuple at the end."""
     for item in iterator:
         return (item,)
     return ()
@@ -73,16 +73,16 @@ class ExternCalls:
         self.recording = recording
         self.framework = framework
         self.journal = journal
-        # Whether the program uses no result of the call that is being made: True, or the function whose result it is.
-        # Calls that another one makes on its way (a list's sort() of foreign objects) are asked for their results.
+        # Whether the program ignores the result of the present call: True, or the function whose result is ignored.
+        # Results of nested calls (by a list's sort() of foreign objects, say) are used.
         self.dropped: Any = False
         self.arrays = SharedArrays(recording)
-        # The code that enters the step, and whether the step has entered a context that might not let errors pass.
+        # The code that enters the step, and whether the step has entered a context that may suppress errors.
         self.outermost: Any = None
         self.suppressing = False
 
     def dropping(self, func: Any) -> None:
-        """This is the function that is left to the host now."""
+        """Note the function that is about to be called by the host."""
         if self.dropped is not False:
             self.dropped = self.dropped is True or self.dropped is func
 
@@ -96,10 +96,10 @@ class ExternCalls:
         shares: bool = False,
         told: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> Any:
-        """Make the call, or take from the journal what it gave, and feed its result to the program.
+        """Make the call, or take its result from the journal, and return the result as the program sees it.
 
-        ``shares``: the result may lie in the memory of a tensor that it is given; ``told``: what a call that only shows
-        its arguments is given at commit instead of them.
+        ``shares``: the result may share memory with a tensor argument. ``told``: the arguments at commit, of a call
+        that only shows them.
         """
         dropped, self.dropped = self.dropped is True, False
         recording = self.recording
@@ -142,19 +142,19 @@ class ExternCalls:
         )  # fmt: skip
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
-        forgets = any(func is one for one in _FORGETTING)  # it need not have a hash
+        forgets = any(func is one for one in _FORGETTING)  # ``func`` may be unhashable
         if told is None and not is_draw(func) and not forgets:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
         if not isinstance(result, int | float | str | bytes | type(None)) and not is_one_of(func, (max, min)):
             for value in (*args, *kwargs.values()):
-                if value is result:  # "return self", and it stays so
+                if value is result:  # a method that returns self
                     return value
         return self.feed(AccessPath.extern(number, f"{name_of(func)}()"), result)
 
     def feed(self, access_path: AccessPath, result: Any) -> Any:
-        """What the program gets: a value with a path that leads to the call."""
+        """Return what the program gets: a value whose access path leads to the call."""
         known = self.recording.number(result) if isinstance(result, torch.Tensor) else None
         if known is not None and known not in self.recording.trace.access_paths:
             self.recording.refuse(
@@ -170,7 +170,7 @@ class ExternCalls:
     def _call(
         self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
     ) -> tuple[Any, bool]:
-        """The result, and whether torch's generator has to do with it."""
+        """Return the result, and whether the call used torch's generator."""
         record = self.journal.known(number, func, args, kwargs)
         if record is not None:
             return self.framework.out(record.again), record.generator is not None or effects is TORCH_GENERATOR
@@ -192,7 +192,7 @@ class ExternCalls:
     # -- what goes in ---------------------------------------------------------------------------------------------
 
     def _own(self, value: Any) -> Any:
-        """An argument, which native code may look at, and not call."""
+        """Return an argument. Refuse the trace if native code could call it."""
         if runs_user_code(value):
             self.recording.refuse(
                 "native-callback",
@@ -203,7 +203,7 @@ class ExternCalls:
         return value
 
     def _kept(self, values: tuple[Any, ...], effects: Effects) -> tuple[Any, ...]:
-        """The arguments as the trace keeps them: what the program made itself may change after the call."""
+        """Return the arguments for the trace. Containers that the program made may change after the call."""
         kept = []
         for value in values:
             private = isinstance(value, CONTAINERS) and self.recording.owner(value) is None
@@ -218,8 +218,7 @@ class ExternCalls:
         return tuple(kept)
 
     def _parts(self, values: tuple[Any, ...], through: bool = False) -> Iterator[Any]:
-        """What native code can reach from here, a few steps down. ``through``: what iterators go through, and what
-        views show, too."""
+        """Yield what native code can reach from these. ``through``: also what iterators and views refer to."""
         seen: set[int] = set()
         pending = list(values)
         while pending and len(seen) < _SEEN:
@@ -232,7 +231,7 @@ class ExternCalls:
             yield value
             if is_foreign_object(value, True):
                 pending.extend(_gone_through(value) if through else ())
-                continue  # what else it holds is its own
+                continue  # the rest of a foreign object is opaque
             if isinstance(value, dict):
                 pending.extend(dict.values(value))
             elif isinstance(value, CONTAINERS):
@@ -241,20 +240,20 @@ class ExternCalls:
                 pending.extend(attributes_of(value).values())
 
     def _stale(self, values: tuple[Any, ...]) -> str:
-        """Why native code must not see these before the commit: their changes are held back."""
+        """Return why native code must not see these values before the commit of changes that are held back."""
         recording = self.recording
         for value in self._parts(values, through=True):
             if isinstance(value, torch.Tensor):
-                continue  # what it holds by then comes from the graph
+                continue  # the graph gives its contents
             written = recording.is_written(value) or recording.call_writes.wrote(value)
             if recording.owner(value) is not None and written:
                 return f"a {type(value).__name__} that the step has changed"
         return ""
 
-    # -- code of the program's own ----------------------------------------------------------------------------------
+    # -- the program's own code ------------------------------------------------------------------------------------
 
     def _own_code(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects) -> Reach:
-        """Which code of the program's own the call may run."""
+        """Return the program's own code that the call may run."""
         if effects is PURE and not is_users_cache(func):
             return Reach()
         try:
@@ -268,7 +267,7 @@ class ExternCalls:
             return Reach()
 
     def _stale_to(self, own: Reach) -> str:
-        """Why code of the program's own must not run before the commit: what the step has changed it may look at."""
+        """Return why the program's own code must not run before the commit: it may read what has changed."""
         if not own.functions:
             return ""
         recording = self.recording
@@ -279,7 +278,7 @@ class ExternCalls:
         return ""
 
     def _changed_by(self, own: Reach) -> str:
-        """What the run has read so far, and code of the program's own may change."""
+        """Return what the run has read so far that the program's own code may change; or ""."""
         if not own.changes:
             return ""
         recording, reads = self.recording, self.recording.reads()
@@ -298,7 +297,7 @@ class ExternCalls:
         return "variables that the step has read before it" if variables or cells else ""
 
     def _with(self, effects: Effects, func: Any, own: Reach) -> Effects:
-        """The effects of the call, and of the code of the program's own that it may have run."""
+        """Return the effects of the call and of the program's own code that it may have run."""
         if not own.functions:
             return effects
         name = "next()" if func is take else name_of(func)
@@ -329,7 +328,7 @@ class ExternCalls:
     # -- memory ---------------------------------------------------------------------------------------------------
 
     def _watch_memory(self, values: tuple[Any, ...], result: Any, shares: bool, func: Any) -> None:
-        """Tensors that native code was given must stay as they were, until the end of the call."""
+        """Check at the end of the call that tensors given to native code have not changed."""
         tensors = [value for value in self._parts(values) if isinstance(value, torch.Tensor)]
         for tensor in tensors:
             with torch._C.DisableTorchFunction():
@@ -352,7 +351,7 @@ class ExternCalls:
 
 
 def _gone_through(value: Any) -> list[Any]:
-    """What an iterator of Python's own goes through, or a view shows."""
+    """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
     return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []
 
@@ -374,7 +373,7 @@ def _unchanged(tensor: torch.Tensor, version: int, copy: torch.Tensor | None, ly
 
 
 def _copy(value: Any) -> Any:
-    """The container's structure, so that later changes do not show."""
+    """Copy a container's structure, so that later changes do not show."""
     if type(value) is list:
         return [_copy(part) for part in value]
     if type(value) is dict:
@@ -385,7 +384,7 @@ def _copy(value: Any) -> Any:
 
 
 def _shape_of(value: Any) -> list[Any]:
-    """The elements of a container or the attributes of an object, as they are now."""
+    """Return the present elements of a container or attributes of an object."""
     if isinstance(value, dict):
         return [part for item in dict.items(value) for part in item]
     if isinstance(value, CONTAINERS):

@@ -1,7 +1,6 @@
-"""Native calls on foreign objects, and of foreign functions: what a watched program does with them are extern calls.
+"""Native calls on foreign objects and of foreign functions, which are extern calls.
 
-What is foreign, and what is known of its effects, is said in ``foreign``; ``extern_calls`` makes the calls and records
-them.
+``foreign`` defines what is foreign and what is known of its effects. ``extern_calls`` makes and records the calls.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from torchjanus.trace.values import Apply, Read, Traced, trace_value
 
 __all__ = ["FOREIGN_ANSWERS", "ForeignCalls"]
 
-# Builtins that, given something foreign, do what only foreign code knows how to do.
+# Builtins that run foreign code when they are given a foreign object.
 _ASKING: frozenset[Any] = frozenset(
     {len, float, int, bool, complex, abs, round, divmod, pow, hash, min, max, sum, sorted, repr, str, ascii, reversed}
     | {bytes, bytearray}
@@ -62,7 +61,7 @@ FOREIGN_ANSWERS: frozenset[Any] = _ASKING | _USING_UP | {next, operator.contains
 
 
 def _may_change(value: Any) -> bool:
-    """Whether what an object shows may be another thing later in the call: all but numbers of NumPy's."""
+    """Whether a foreign object can change later in the call. NumPy scalars that are no views cannot."""
     own = is_numpy_scalar(value) and getattr(value, "base", None) is None
     return not own and bounds_of(value) is not None
 
@@ -72,7 +71,7 @@ def _is_array(value: Any) -> bool:
 
 
 def _drawn_from(fn: Any, args: tuple[Any, ...]) -> Any:
-    """What ``random.Random.sample`` and its like, bound or not, are given to draw from; None where it has a name."""
+    """Return the sequence argument of ``random.Random.sample`` or the like; None if it is passed by name."""
     place = 0 if isinstance(fn, types.MethodType) else 1
     return args[place] if len(args) > place else None
 
@@ -112,14 +111,14 @@ class ForeignCalls(NativeMethods):
         return is_foreign_object(value, self.recording.owner(value) is not None)
 
     def is_foreign_function(self, fn: Any) -> bool:
-        """Whether the function or class is defined where nothing is looked into."""
+        """Whether the function or class is defined in a module that is not entered."""
         if is_one_of(fn, GENERATOR_FUNCTIONS):
             return True
         module = getattr(fn, "__module__", None)
         return isinstance(module, str) and module != "torch.random" and is_foreign_module(module)
 
     def host_effects_of(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Effects | None:
-        """What a call of a user's function does that the host can make as a whole; None if it has to be looked into."""
+        """Return the effects of a user's function that the host can call as a whole; None if it has to be entered."""
         given = (*args, *kwargs.values())
         arrays = [value for value in given if type(value).__name__ == "ndarray" and self.is_foreign(value)]
         plain = all(isinstance(v, int | float | str | type(None)) or any(v is a for a in arrays) for v in given)
@@ -128,14 +127,14 @@ class ForeignCalls(NativeMethods):
     # -- memory that is shared ------------------------------------------------------------------------------------
 
     def is_fed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Whether a call makes a tensor of foreign memory: it takes an array, and no tensor."""
+        """Whether a call makes a tensor of foreign memory: it takes an array and no tensor."""
         given = (*args, *kwargs.values())
         if any(isinstance(value, torch.Tensor) for value in given):
             return False
         return any(self.is_foreign(value) and not is_numpy_scalar(value) for value in given)
 
     def holds_arrays(self, value: Any) -> bool:
-        """Whether there are arrays, or numbers of NumPy's own, in a list of lists, and no tensors."""
+        """Whether nested lists hold arrays or NumPy scalars, and no tensors."""
         parts = list(self._parts(value))
         return any(map(self.is_foreign, parts)) and not any(isinstance(part, torch.Tensor) for part in parts)
 
@@ -147,37 +146,37 @@ class ForeignCalls(NativeMethods):
             yield value
 
     def taken_in(self, value: Any) -> Any:
-        """Lists in which NumPy's numbers are tensors, of the same kind, beside others."""
+        """Return nested lists with tensors of the same dtype in the place of NumPy values."""
         if is_one_of(type(value), (list, tuple)):
             parts = [self.taken_in(part) for part in value]
             return type(value)(parts) if any(map(operator.is_not, parts, value)) else value
         return self.extern(torch.as_tensor, (value,), {}) if self.is_foreign(value) else value
 
     def _hand_out(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A tensor's memory as an array."""
+        """Return a tensor's memory as an array."""
         tensor, rest = args[0], args[1:]
         self.framework.ref(tensor, "Tensor.numpy")
-        # Only the memory is handed out: what lies in it is looked at by whoever is given the array.
+        # The call only shares the memory: later calls on the array read the contents.
         return self.externs.make(method(fn.__name__), (tensor, *rest), kwargs, ARRAYS, shares=True)
 
     def _take_in(self, value: Any) -> Any:
-        """A foreign value that goes into a framework call beside tensors."""
+        """Return a foreign value that is passed to a framework call beside tensors as a number or tensor."""
         if is_numpy_scalar(value):
             kind = type(value.item())
             if kind in (int, float, bool):
                 return self.extern(kind, (value,), {})
         elif type(value).__name__ == "ndarray" and self.is_foreign(value):
-            return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph is run
+            return self.extern(torch.tensor, (value,), {})  # a copy: the array may change before the graph runs
         return value
 
     def _selected(self, fn: Any, /, *args: Any, **kwargs: Any) -> Any:
-        """What the host finds out from the contents of tensors."""
+        """Return what the host computes from the contents of tensors."""
         return self.extern(fn, args, kwargs, PURE)
 
-    # -- files of the program's own --------------------------------------------------------------------------------
+    # -- the program's own files -----------------------------------------------------------------------------------
 
     def printed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """``print``: texts that are made by Python code, and files that are written to by it, are watched."""
+        """Call ``print``. Texts that Python code makes, and files whose ``write`` is Python code, are watched."""
         file = kwargs.get("file")
         if file is None and writes_by_python(sys.stdout):
             file = self.heap.attr(None, sys, "stdout")
@@ -190,7 +189,7 @@ class ForeignCalls(NativeMethods):
                 try:
                     shown.append(self._as_printed(value))
                 except BaseException:
-                    if known and shown:  # what comes before it is written by then
+                    if known and shown:  # the values before it have been written in eager
                         sep = kwargs.get("sep")
                         self.extern(print, tuple(shown), {**kwargs, "end": " " if sep is None else sep})
                     raise
@@ -205,7 +204,7 @@ class ForeignCalls(NativeMethods):
         return None
 
     def _as_printed(self, value: Any) -> Any:
-        """What ``print`` is given in the place of an object whose text Python code makes."""
+        """Return what ``print`` is given in the place of an object whose text Python code makes."""
         if isinstance(value, torch.Tensor | BaseException) or self.is_foreign(value):
             return value
         cls: Any = type(value)
@@ -220,7 +219,7 @@ class ForeignCalls(NativeMethods):
         if effects is None:
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
             if owner is None and args and getattr(type(args[0]), name, None) is fn:
-                owner = args[0]  # a method, as its class has it
+                owner = args[0]  # an unbound method
             effects = ARRAYS if takes_in(fn, args, kwargs) else effects_of(fn, name, owner, kwargs)
         for value in (*args, *kwargs.values()):
             self._claim(value)
@@ -229,7 +228,7 @@ class ForeignCalls(NativeMethods):
         fn = told(self.recording, fn, kwargs)
         if effects is not OUTPUT:
             return self.externs.make(fn, args, kwargs, effects)
-        # What only shows its arguments is told how to show them when the graph has run.
+        # A call that only shows its arguments is given expressions of their texts, computed when the graph has run.
         shown = tuple(map(self.described, args)), {key: self.described(value) for key, value in kwargs.items()}
         with self.framework.showing((args, kwargs)):
             return self.externs.make(fn, args, kwargs, effects, told=shown)
@@ -237,8 +236,8 @@ class ForeignCalls(NativeMethods):
     def _drawn(
         self, fn: Any, shadow: SequenceShadow, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
     ) -> Any:
-        """Elements of a container that the step has changed. Native code would find it as it was before: it draws
-        places instead."""
+        """Draw elements of a container that the step has changed. Native code would see the container before the
+        changes, so it draws indices instead."""
         generator, rest = (fn.__self__, args[1:]) if isinstance(fn, types.MethodType) else (args[0], args[2:])
         places = self.extern(draw_places, (generator, fn.__name__, shadow.length(), *rest), kwargs, effects)
         if fn.__name__ == "choice":
@@ -246,7 +245,7 @@ class ForeignCalls(NativeMethods):
         return [self.heap.load_item(None, shadow.container, place) for place in self.iterable(places)]
 
     def _claim(self, value: Any) -> None:
-        """A foreign object of unknown access path was there before the call: whatever makes one is an extern call."""
+        """Make a foreign object without an access path a constant. It is from before the call."""
         if self.recording.owner(value) is None and self.is_foreign(value):
             self.recording.claim(value, AccessPath.const(value))
 
@@ -258,13 +257,13 @@ class ForeignCalls(NativeMethods):
         return self.extern(method(name), (owner, *args), kwargs, effects_of(fn, name, owner, kwargs))
 
     def foreign_attribute(self, obj: Any, name: str) -> Any:
-        """``obj.name``. Looking up a method is not an extern call; calling it is."""
+        """Return ``obj.name``. Looking up a method is not an extern call; calling it is."""
         try:
             value = getattr(obj, name)
         except AttributeError:
-            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)  # another time it may have it
+            self.extern(hasattr, (obj, name), {}, ATTRIBUTES)  # a later call may find it
             raise
-        if name in (attributes_of(obj) or ()):  # or have it no more
+        if name in (attributes_of(obj) or ()):  # a later call may not find it
             self.extern(hasattr, (obj, name), {}, ATTRIBUTES)
             return self.extern(getattr, (obj, name), {}, ATTRIBUTES)
         if callable(value) and getattr(value, "__self__", None) is obj:
@@ -273,7 +272,7 @@ class ForeignCalls(NativeMethods):
         return self.foreign_operation(getattr, "__getattribute__", (obj, name))
 
     def foreign_operation(self, fn: Callable[..., Any], name: str, values: tuple[Any, ...]) -> Any:
-        """An operator or a question with a foreign operand."""
+        """Call an operator or builtin with a foreign operand."""
         if any(isinstance(value, torch.Tensor) for value in values):
             if any(map(_is_array, values[:1])) or any(_is_array(value) and not value.ndim for value in values):
                 self.recording.refuse(
@@ -300,7 +299,7 @@ class ForeignCalls(NativeMethods):
         return self.foreign_operation(fn, fn.__name__, args) if not kwargs else self.extern(fn, args, kwargs)
 
     def take_next(self, iterator: Any, *default: Any) -> Any:
-        """``next(iterator)``. Raises StopIteration."""
+        """Return ``next(iterator)``. Raises StopIteration."""
         self._claim(iterator)
         taken = self.extern(take, (iterator,), {}, effects_of(next, "__next__", iterator))
         if not self._holds_one(taken):

@@ -1,7 +1,7 @@
-"""Whether the program might handle an error that is raised where it stands: a ``try`` or a ``with`` is around it.
+"""Decides whether the program might handle an error of an extern call: whether a ``try`` or a ``with`` is around it.
 
-A call that is made at commit raises when the program's handlers are gone. So a call that might be handled is made where
-it stands. Knows nothing of how that is scheduled.
+A call that is made at commit raises when the program's handlers are no longer active. So a call whose error might be
+handled is made where it stands. Knows nothing of how calls are scheduled.
 """
 
 from __future__ import annotations
@@ -30,25 +30,28 @@ _LETTING_PASS = (contextlib.nullcontext, contextlib.redirect_stdout, contextlib.
 
 
 def is_handled(until: CodeType, suppressing: bool) -> bool:
-    """Whether a ``try`` statement of the program is around the line that it is at now, in any of its functions up to
-    the one that runs ``until``. ``suppressing``: whether a ``with`` statement counts as one."""
+    """Whether a ``try`` statement of the program is around its present line, in any frame up to the one that runs
+    ``until``. ``suppressing``: whether a ``with`` statement counts, too."""
     return any(_handles(frame.f_code, frame.f_lasti, suppressing) for frame in program_frames(until))
 
 
 def may_suppress(manager: Any) -> bool:
-    """Whether what ``with`` enters might not let errors pass."""
+    """Whether the context manager might suppress errors."""
     cls = type(manager)
     if issubclass(cls, contextlib.suppress):
         return True
-    if cls is contextlib._GeneratorContextManager:  # a function with @contextmanager
+    if cls is contextlib._GeneratorContextManager:  # made by a function with @contextmanager
         frame = manager.gen.gi_frame if type(manager.gen) is GeneratorType else None
         return frame is None or (not _is_library(frame.f_globals.get("__name__")) and _excepts(frame.f_code))
     return not (is_one_of(cls, _LETTING_PASS) or _is_library(type.__getattribute__(cls, "__module__")))
 
 
 def may_raise(func: Any, kwargs: dict[str, Any], effects: Effects, own: Reach) -> bool:
-    """Whether a call that nobody waits for might raise in one step and not in another. ``own``: the code of the
-    program's own that it may run. What is printed, logged and shown by Python's own means is taken not to."""
+    """Whether a call whose result is unused might raise in one step and not in another.
+
+    ``own`` is the program's own code that it may run. Printing, logging and warning by Python's own means are taken not
+    to raise.
+    """
     if own.functions:
         return True
     if func is print:
@@ -67,7 +70,7 @@ def _is_library(module: Any) -> bool:
 def _handles(code: CodeType, at: int, suppressing: bool) -> bool:
     starts, entries = _table(code)
     seen = set()
-    while at not in seen:  # a handler is itself within those that are around it
+    while at not in seen:  # an outer handler covers an inner one
         seen.add(at)
         place = bisect_right(starts, at) - 1
         if place < 0 or at >= entries[place][0]:
@@ -80,7 +83,7 @@ def _handles(code: CodeType, at: int, suppressing: bool) -> bool:
 
 @functools.lru_cache(maxsize=1000)
 def _table(code: CodeType) -> tuple[list[int], list[tuple[int, int, str]]]:
-    """Where the ranges of instructions begin that have a handler; where they end, their handler, and its kind."""
+    """Return the starts of the instruction ranges with handlers, and for each its end, handler and kind."""
     entries = sorted(dis._parse_exception_table(code), key=lambda entry: entry.start)  # type: ignore[attr-defined]
     kinds = _kinds(code)
     return [e.start for e in entries], [(e.end, e.target, kinds.get(e.target, "")) for e in entries]
@@ -88,7 +91,7 @@ def _table(code: CodeType) -> tuple[list[int], list[tuple[int, int, str]]]:
 
 @functools.lru_cache(maxsize=1000)
 def _kinds(code: CodeType) -> dict[int, str]:
-    """The handlers that the program has written, by their place: what else Python's compiler adds only tidies up."""
+    """Return the kinds of the handlers in the source, by offset. The compiler's other handlers clean up."""
     steps = [step for step in dis.get_instructions(code) if step.opname not in ("CACHE", "EXTENDED_ARG")]
     return {
         step.offset: "with" if following.opname == "WITH_EXCEPT_START" else "try"
@@ -98,7 +101,7 @@ def _kinds(code: CodeType) -> dict[int, str]:
 
 
 def _excepts(code: CodeType) -> bool:
-    """Whether a generator might go on after an error that is thrown into it."""
+    """Whether a generator might continue after an error is thrown into it."""
     names = [step.opname for step in dis.get_instructions(code)]
     return any(name in ("CHECK_EXC_MATCH", "CHECK_EG_MATCH", "WITH_EXCEPT_START") for name in names) or any(
         one == "PUSH_EXC_INFO" and other == "POP_TOP" for one, other in itertools.pairwise(names)

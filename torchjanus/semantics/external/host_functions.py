@@ -1,9 +1,8 @@
-"""Functions of the user's that do nothing but compute with arrays and numbers: the host makes their calls as a whole.
+"""Functions of the user that only compute with arrays and numbers: the host makes their calls as a whole.
 
-Non-maximum suppression is an example: a loop over NumPy arrays that turns as often as they make it. Watched, each of
-its operations would be an extern call, and each number of iterations a path of its own. Here the code says that a
-function can reach nothing but its arguments, NumPy, some builtins, and other such functions; then it is called as
-native code is.
+Non-maximum suppression is an example: a loop over NumPy arrays whose trip count depends on them. If it were watched,
+each of its operations would be an extern call and each trip count a path. The code of a function shows whether it can
+reach only its arguments, NumPy, some builtins and other such functions. Such a function is called like native code.
 Knows nothing of traces.
 """
 
@@ -26,7 +25,7 @@ _BUILTINS = frozenset(
     """abs all any bool divmod enumerate float int len list max min pow range reversed round set slice sorted sum tuple
     zip""".split()
 )
-# What reaches beyond a function's own variables, or leaves it half-way.
+# Instructions that reach beyond a function's own variables, or leave it early.
 _REACHING = frozenset(
     """STORE_GLOBAL DELETE_GLOBAL STORE_ATTR DELETE_ATTR IMPORT_NAME IMPORT_FROM LOAD_NAME STORE_NAME LOAD_CLASSDEREF
     LOAD_BUILD_CLASS SEND GET_AWAITABLE RAISE_VARARGS SETUP_WITH BEFORE_WITH LOAD_LOCALS
@@ -38,8 +37,8 @@ _known: dict[types.CodeType, tuple[frozenset[str], bool] | None] = {}
 
 
 def host_effects(fn: types.FunctionType) -> Effects | None:
-    """What a call of ``fn`` with arrays may do; None if it may reach anything but them. Its globals are looked up anew
-    at each question: they may be bound to something else by now."""
+    """Return the effects of a call of ``fn`` with arrays; None if it may reach anything else. Its globals are looked up
+    each time, since they may have been rebound."""
     return _effects(fn, ())
 
 
@@ -69,12 +68,12 @@ def _effects(fn: types.FunctionType, around: tuple[types.FunctionType, ...]) -> 
 
 
 def _reads(code: types.CodeType) -> tuple[frozenset[str], bool] | None:
-    """The globals that a function reads, and whether it may change an array; None if it does more than that."""
+    """Return the globals that a function reads, and whether it may change an array; None if it does more."""
     if code.co_freevars or any(inner.co_flags & _GENERATOR and inner.co_name != "<genexpr>" for inner in _codes(code)):
         return None
     names, writes = set(), False
     for instruction in (i for inner in _codes(code) for i in dis.get_instructions(inner)):
-        if instruction.opname in _OF_GENERATORS:  # of generator expressions only, by now
+        if instruction.opname in _OF_GENERATORS:  # only generator expressions are left here
             continue
         if instruction.opname in _REACHING or instruction.opname.endswith("_WITH"):
             return None
@@ -96,7 +95,7 @@ def _texts(value: Any) -> tuple[Any, ...]:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Of the function and of those made in it."""
+    """Yield the code of the function and of the functions defined in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

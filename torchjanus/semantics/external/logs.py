@@ -1,6 +1,6 @@
-"""What a log tells beside its message: whose line it is, which error is being handled, how the call came about.
+"""What a log record contains beside its message: the line that logs, the error being handled, the call stack.
 
-Log calls are made at commit, when the program's frames are gone. Knows nothing of how that is scheduled.
+Log calls are made at commit, when the program's frames are gone. Knows nothing of how they are scheduled.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NAMES = frozenset({"debug", "info", "warning", "error", "critical", "log", "exc
 
 
 def warnings_shown() -> tuple[Any, ...]:
-    """Which warnings are shown now, and how."""
+    """Return which warnings are shown now, and how."""
     return list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
 
 
 def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
-    """The function to be called in place of ``fn``, at commit: a log's record is to say the line of the program."""
+    """Return the function that is called at commit for ``fn``, so that a log record has the program's line."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__name__", "")
     logs = module == "logging" and name in _NAMES
     if module == "traceback" or (logs and kwargs.get("exc_info", name == "exception")):
@@ -59,7 +59,7 @@ _TEMPLATE = (lambda *args, **kwargs: fn(*args, **kwargs)).__code__  # type: igno
 
 @functools.cache
 def _called_from(fn: Callable[..., Any], file: str, line: int, function: str) -> Callable[..., Any]:
-    """``fn``, called by a frame that is at this line. One for each line, so that a call is known by its function."""
+    """Return a function that calls ``fn`` from this line. There is one per line: it identifies the call."""
     code = _TEMPLATE.replace(co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function)
     made = types.FunctionType(code, {"fn": fn, "__name__": getattr(fn, "__module__", "")}, function)
     return functools.wraps(fn)(made)

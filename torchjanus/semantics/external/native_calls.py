@@ -1,7 +1,7 @@
-"""What a watched program's call of a native function means for the trace.
+"""Calls of native functions in a watched program, and what they mean for the trace.
 
-A native callee cannot be looked into. Some kinds are known beforehand (``natives``): some only look, some read their
-containers, some change them, some are recorded as framework calls. All others are extern calls, which the host makes.
+A native callee cannot be entered. Some kinds are known (``natives``): some only inspect, some read containers, some
+change them, some are recorded as framework calls. All others are extern calls, which the host makes.
 """
 
 from __future__ import annotations
@@ -64,12 +64,12 @@ __all__ = ["NativeCalls"]
 
 _NO_HOOK = vars(object)["__subclasshook__"]
 _CLASS_QUESTIONS = frozenset({"__instancecheck__", "__subclasscheck__", "__subclasshook__", "mro"})
-# Left native with their module, whose other functions make classes: these read and make instances.
+# Their module is left native, since other functions of it make classes: these read and make instances.
 _DATACLASSES: frozenset[Any] = frozenset(
     {dataclasses.replace, dataclasses.asdict, dataclasses.astuple}
     | {getattr(dataclasses, name) for name in ("_asdict_inner", "_astuple_inner")}
 )
-_PYBIND = re.compile(r"pybind11_detail_function_record_\w*\.")  # which pybind11 puts before the name of a method
+_PYBIND = re.compile(r"pybind11_detail_function_record_\w*\.")  # the prefix of a method's name under pybind11
 _STANDARD_LIBRARY = os.path.dirname(os.__file__)
 _MODE_QUESTIONS: frozenset[Any] = frozenset(
     {
@@ -81,7 +81,7 @@ _MODE_QUESTIONS: frozenset[Any] = frozenset(
 )
 
 
-# What puts a mode in force that sees calls of torch.
+# Functions that activate a mode that sees calls of torch.
 _ENTERING: frozenset[Any] = frozenset(
     {
         torch.overrides.TorchFunctionMode.__enter__,
@@ -96,25 +96,25 @@ _PLAIN_TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 @functools.cache
 def _framework_functions() -> frozenset[int]:
-    """The ids of all functions that a TorchFunctionMode gets to see (torch.overrides keeps the list)."""
+    """Return the ids of all functions that a TorchFunctionMode sees: torch.overrides' list and additions."""
     known = {id(f) for fs in torch.overrides.get_overridable_functions().values() for f in fs}
     known.update(id(f) for f in (torch.autograd.backward, torch.autograd.grad))
-    # Factories: no tensor among their arguments, so they cannot be overridden, but a mode sees them.
+    # Factories take no tensors, so they cannot be overridden, but a mode sees them.
     known.update(id(f) for name, f in vars(torch).items() if name.startswith(("_foreach_", "_fused_")))
     known.update(id(getattr(torch, name)) for name in FACTORIES if hasattr(torch, name))
     known.update(id(getattr(torch._VF, name)) for name in PACKING)
     return frozenset(known)
 
 
-# They take tensors from any iterable.
+# Functions that take tensors from any iterable.
 _OF_AUTOGRAD = (torch.autograd.backward, torch.autograd.grad, torch.Tensor.backward)
 
-# They look for the kind of the numbers that they are given, which NumPy's own tell.
+# Functions that infer the dtype of numbers in lists, which NumPy's scalars define.
 _OF_LISTS = (torch.tensor, torch.as_tensor, torch.asarray)
 
 
 class NativeCalls(ForeignCalls):
-    """Carries out native calls for the watching semantics and records what they mean."""
+    """Makes native calls for the watching semantics and records what they mean."""
 
     # -- which kind -----------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class NativeCalls(ForeignCalls):
         return is_one_of(fn, DEFERRED)
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make the call for real and record what it means."""
+        """Make the call for real and record it."""
         if is_one_of(fn, _OF_AUTOGRAD):
             args = tuple(map(self._gone_through, args))
             kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
@@ -165,7 +165,7 @@ class NativeCalls(ForeignCalls):
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
         bound = isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None
-        bound = bound and not type(owner).__name__.startswith("pybind11")  # that only holds what the function is
+        bound = bound and not type(owner).__name__.startswith("pybind11")  # there it only holds the function's record
         if args and any(self.is_foreign(value) for value in args) and is_one_of(fn, FOREIGN_ANSWERS):
             return self.ask_foreign(fn, args, kwargs)
         if fn is torch.clear_autocast_cache:
@@ -194,7 +194,7 @@ class NativeCalls(ForeignCalls):
             target = fn()
             if self.recording.owner(fn) is not None:
                 self._weak("reads a weak reference that was there before the call")
-            if target is not None and not self.recording.lost:  # whoever claims it keeps it alive
+            if target is not None and not self.recording.lost:  # a claim keeps it alive
                 self.recording.claim(target, AccessPath.const(target))
             return target
         if isinstance(fn, type) and issubclass(fn, weakref.ReferenceType | weakref.finalize) and args:
@@ -220,7 +220,7 @@ class NativeCalls(ForeignCalls):
         if getattr(fn, "__name__", "") == "__new__" and args and isinstance(args[0], type):
             args = (args[0], *self.made_of(args[0], args[1:]))
             if issubclass(args[0], tuple) and (getattr(fn, "__module__", None) or "").startswith("namedtuple_"):
-                return self.out(fn, *args, **kwargs)  # collections.namedtuple has written it: it only stores
+                return self.out(fn, *args, **kwargs)  # generated by collections.namedtuple: it only stores
         if is_one_of(fn, ASKING) and (asked := ask(self.recording, fn, args)) is not NotImplemented:
             return asked
         if is_one_of(fn, IDENTICAL) and len(args) == 2:
@@ -228,7 +228,7 @@ class NativeCalls(ForeignCalls):
         if is_one_of(fn, LOOKING) or getattr(fn, "__name__", "") in _CLASS_QUESTIONS:
             return self.out(fn, *args, **kwargs)
         if is_one_of(fn, _MODE_QUESTIONS):
-            with torch.overrides._pop_mode_temporarily():  # the program must not see that it is watched
+            with torch.overrides._pop_mode_temporarily():  # the program must not notice the watch
                 return self.out(fn, *args, **kwargs)
         if is_one_of(getattr(fn, "__func__", fn), _ENTERING):
             self.enters(*args[:1])
@@ -255,7 +255,8 @@ class NativeCalls(ForeignCalls):
         if self.is_foreign_function(fn) or self.is_fed(args, kwargs):
             return self.extern(fn, args, kwargs)
         if isinstance(fn, type):
-            # A class written in C, or one whose __new__ is: the object is private, its arguments go in as they are.
+            # A class written in C, or one whose __new__ is native: the object is private, its arguments are passed
+            # unchanged.
             given = self.made_of(fn, args)
             return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
         if is_one_of(fn, _DATACLASSES):
@@ -265,7 +266,7 @@ class NativeCalls(ForeignCalls):
         if getattr(fn, "__module__", "") == "torch._C._functorch":
             return self.framework.transform(fn, args, kwargs)
         if getattr(fn, "__name__", "").startswith("_saved_tensors_hooks_"):
-            return self.out(fn, *args, **kwargs)  # whether there may be hooks; there are none
+            return self.out(fn, *args, **kwargs)  # enables or disables hooks; there are none
         if is_users_cache(fn):
             return self.extern(fn, args, kwargs)
         if is_one_of(fn, TELLING_VARIABLES):
@@ -294,7 +295,7 @@ class NativeCalls(ForeignCalls):
         return torch_query(fn) and (fn.__name__ not in ("__enter__", "__exit__") or is_region(*args[:1]))
 
     def _made_visibly(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call a function of torch's that shows each of its calls to those who record them."""
+        """Call a function of torch that reports each of its calls to modes."""
         self._pin_all(args, kwargs)
         seen = self.framework.seen
         result = self.out(fn, *map(plain, args), **{key: plain(value) for key, value in kwargs.items()})
@@ -303,7 +304,7 @@ class NativeCalls(ForeignCalls):
         return result
 
     def enters(self, mode: Any) -> None:
-        """A mode is put in force: what sees the calls of torch would see none of a graph's."""
+        """A mode is activated. Refuse the trace if it would see calls of torch, since a graph makes none."""
         if isinstance(mode, DeviceContext):
             what = "the default device is set inside the step"
             self.recording.refuse(
@@ -316,7 +317,7 @@ class NativeCalls(ForeignCalls):
             )
 
     def access_path_known(self, value: Any) -> bool:
-        """Whether an object was there before the call, and was found."""
+        """Whether an object is from before the call and has an access path."""
         if isinstance(value, types.FunctionType | type | types.ModuleType):
             return True
         return self.recording.owner(value) is not None
@@ -327,7 +328,7 @@ class NativeCalls(ForeignCalls):
             self.recording.refuse_weak(what)
 
     def made_of(self, cls: type, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments that a new object of ``cls`` is made of by native code."""
+        """Return the arguments of which native code makes a new object of ``cls``."""
         finalizer = getattr(cls, "__del__", None)
         if isinstance(finalizer, types.FunctionType) and not is_trusted_class(cls):
             self.recording.refuse(
@@ -342,6 +343,7 @@ class NativeCalls(ForeignCalls):
         return args
 
     def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a native call about which nothing is known: an extern call, or a refusal if the function is torch's."""
         module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
         owner = getattr(fn, "__self__", None)
@@ -362,11 +364,11 @@ class NativeCalls(ForeignCalls):
         for leaf in tensors_within(result):
             known = self.recording.number(leaf) is not None
             if is_one_of(type(leaf), _PLAIN_TENSORS) and not known and self.recording.owner(leaf) is None:
-                self.recording.new_tensor(leaf)  # one refusal is enough
+                self.recording.new_tensor(leaf)  # avoids a second refusal
         return parts.put_back(result)
 
     def _refuse(self, fn: Any, name: str) -> None:
-        """Torch's native code is called, and nothing is known of it, or that no graph makes such calls."""
+        """Refuse a call of torch's native code about which nothing is known, or which no graph can make."""
         if communicates(fn):
             self.recording.refuse(
                 "distributed",
@@ -391,7 +393,7 @@ class NativeCalls(ForeignCalls):
             )
 
     def _is_of_kind_already(self, kind: Any, cls: Any) -> bool:
-        """Whether registering a class with an abstract one changes nothing, and runs no code of the program's."""
+        """Whether registering a class with an abstract class changes nothing and runs no code of the program."""
         if not is_one_of(type(cls), (type, abc.ABCMeta)) or self.recording.is_new_class(cls):
             return False
         pending, seen = [kind], set()
@@ -414,7 +416,7 @@ class NativeCalls(ForeignCalls):
     # -- framework ------------------------------------------------------------------------------------------------
 
     def _gone_through(self, value: Any) -> Any:
-        """The tensors of any other iterable than a list (``model.parameters()``, ``weights.values()``), as a tuple."""
+        """Return an iterable of tensors (``model.parameters()``, ``weights.values()``) as a list or tuple."""
         if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
             return value
         return tuple(self.heap.iterate(None, value))
@@ -426,13 +428,12 @@ class NativeCalls(ForeignCalls):
 
 
 def _branch(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-    """What ``torch.cond`` gives."""
+    """Return what ``torch.cond`` returns."""
     return (true_fn if pred else false_fn)(*operands)
 
 
 def _uncompiled(fn: Any) -> contextlib.AbstractContextManager[Any]:
-    """Operators that call functions are called as they are: torch would compile the functions for them, and those of a
-    step that is watched ask its hooks."""
+    """Return a context in which operators that call functions do not compile them: watched functions ask hooks."""
     if not calls_functions(fn):
         return contextlib.nullcontext()
     stance: contextlib.AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
@@ -449,7 +450,7 @@ def _ignored(fn: Any) -> bool:
 
 
 def _is_frozen(obj: Any, name: str) -> bool:
-    """Whether a frozen dataclass refuses to have this attribute set or deleted."""
+    """Whether a frozen dataclass forbids setting and deleting this attribute."""
     params = getattr(type(obj), "__dataclass_params__", None)
     if params is None or not params.frozen:
         return False

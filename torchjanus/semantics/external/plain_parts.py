@@ -1,8 +1,8 @@
-"""What native code is given holds plain numbers and texts, however deep, while it looks at it.
+"""Replaces traced values by plain numbers and texts in what native code is given, at any depth, during a call.
 
-Objects that the step has made may hold traced values, which are subclasses of ``int``, ``float`` and ``str``: who asks
-for the very class, as ``pickle`` does, would tell. They are exchanged in place, so that native code sees the objects
-themselves, and put back when it is done.
+Objects that the step has made may hold traced values, which are instances of subclasses of ``int``, ``float`` and
+``str``. Code that tests the exact class, such as ``pickle``, would notice. The values are replaced in place, so that
+native code sees the same objects, and are put back afterwards.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ __all__ = ["PlainParts"]
 
 _WITHOUT_PARTS = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, enum.Enum, torch.Tensor)
 _NUMBERS: tuple[type, ...] = (int, float, *CONSTANT_TYPES)
-_SEEN = 1000  # objects and elements from before the call, up to which is looked for what it has put behind them
+_SEEN = 1000  # at most so many objects and elements from before the call are searched
 
 
 class PlainParts:
-    """What one call of native code is given, without traced values."""
+    """The arguments of one call of native code, without traced values."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._seen: dict[int, Any] = {}  # by id, so that nothing is looked through twice or goes meanwhile
+        self._seen: dict[int, Any] = {}  # by id: visits each object once, and keeps it alive
         self._back: list[Callable[[], None]] = []
-        self._old = 0  # so many objects were seen that were there before the call, as they are
-        self._tuples: dict[int, Any] = {}  # by id of what stands for it: the program's tuple
+        self._old = 0  # the number of unchanged objects from before the call that were visited
+        self._tuples: dict[int, Any] = {}  # the program's tuple, by the id of its replacement
 
     def of(self, value: Any) -> Any:
-        """The value as the unwatched program would pass it."""
+        """Return the value as the unwatched program would pass it."""
         given = self._one(value)
         pending = [value]
         while pending:
@@ -58,8 +58,7 @@ class PlainParts:
         return given
 
     def put_back(self, result: Any = None) -> Any:
-        """The program's values are in their places again, where native code has left them alone. Returns what
-        ``result`` stands for."""
+        """Restore values where native code has left the replacements. Return the program's object for ``result``."""
         for back in reversed(self._back):
             back()
         self._back.clear()
@@ -76,7 +75,7 @@ class PlainParts:
         return value
 
     def _exchanged(self, value: Any) -> list[Any]:
-        """Exchange what the object holds. Returns that."""
+        """Replace traced values in the object. Return what it holds."""
         held: list[Any] = []
         if isinstance(value, tuple | frozenset):
             return list(value)
@@ -135,7 +134,7 @@ class PlainParts:
         try:
             old = slot.__get__(value, type(value))
         except AttributeError:
-            return []  # nothing has been put there
+            return []  # the slot is empty
         new = self._one(old)
         if new is not old:
             slot.__set__(value, new)

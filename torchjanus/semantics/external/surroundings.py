@@ -1,6 +1,6 @@
-"""What calls that print, log and warn reach beside what they are given: files, handlers, filters, makers of records.
+"""Finds what calls that print, log and warn reach beside their arguments: files, handlers, filters, record factories.
 
-Which code of the program's own is there is assumed to stay, so that a file or handler that comes later is noticed.
+Which of the program's own code is found there becomes an assumption, so that a later file or handler is noticed.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _LEVELS = {
 
 
 def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reach:
-    """Which code of the program's own a call may run: by what it is given, and by what is around it."""
+    """Return the program's own code that a call may run, through its arguments or its environment."""
     around: tuple[Any, ...] = ()
     if is_users_cache(func):
-        return reach((func,))  # whoever keeps its results says that it does nothing to its arguments
+        return reach((func,))  # caching promises that it does not change its arguments
     module = getattr(func, "__module__", None)
     if func is print:
         if kwargs.get("file") is None:
@@ -65,7 +65,7 @@ def code_reached(recording: Recording, func: Any, args: tuple[Any, ...], kwargs:
     elif module in ("pickle", "_pickle", "copy", "torch.serialization"):
         around = (copyreg.dispatch_table,)
     given = (*args, *kwargs.values())
-    if func is print or module in ("logging", *_OF_WARNINGS):  # what is shown nobody changes
+    if func is print or module in ("logging", *_OF_WARNINGS):  # showing a tensor does not change it
         given = tuple(value for value in given if not isinstance(value, torch.Tensor))
     reached = reach((func, *given, *around))
     if module == "logging" and reached.changes and not _is_enabled(recording, func, args):
@@ -86,7 +86,7 @@ def _logger_of(func: Any, args: tuple[Any, ...]) -> logging.Logger:
 
 
 def _is_enabled(recording: Recording, func: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a logger shows lines of the call's level; that it does not is assumed to stay."""
+    """Whether a logger shows records of the call's level. That it does not becomes an assumption."""
     logger, name = _logger_of(func, args), getattr(func, "__name__", "")
     level = _LEVELS.get(name)
     if level is None or logger.isEnabledFor(level):
@@ -100,30 +100,31 @@ def _least_level(logger: logging.Logger) -> bytes:
 
 
 def writes_by_python(file: Any) -> bool:
-    """Whether a file's ``write()`` is a function of the program's own."""
+    """Whether a file's ``write()`` is a function of the program."""
     return isinstance(getattr(type(file), "write", None), types.FunctionType) and is_own(type(file).__module__)
 
 
-# -- which code there is, as bytes -------------------------------------------------------------------------------------
+# -- the program's code in the environment, as bytes
+# --------------------------------------------------------------------
 
 
 def of_output(system: Any) -> bytes:
-    """Of ``sys.stdout``."""
+    """Return the code reached from ``sys.stdout``."""
     return _told(_codes(system.stdout))
 
 
 def of_errors(system: Any) -> bytes:
-    """Of ``sys.stderr``."""
+    """Return the code reached from ``sys.stderr``."""
     return _told(_codes(system.stderr))
 
 
 def of_warnings(module: Any) -> bytes:
-    """Of what shows warnings."""
+    """Return the code reached from the function that shows warnings."""
     return _told(_codes(module.showwarning))
 
 
 def of_log(logger: logging.Logger) -> bytes:
-    """Of what a logger calls for a line."""
+    """Return the code reached from what a logger calls for a record."""
     return _told(code for part in of_logger(logger) for code in _codes(part))
 
 
@@ -132,7 +133,7 @@ def _told(codes: Any) -> bytes:
 
 
 def _codes(value: Any, deep: bool = True) -> Iterator[int]:
-    """The ids of the functions and classes of the program's own that are found in the first place."""
+    """Yield the ids of the program's functions and classes that are found at the first level."""
     if type(value) is types.MethodType:
         value = value.__func__
     if type(value) is types.FunctionType:

@@ -1,2 +1,1 @@
-"""What is known of foreign and native code, as plain data:
-what is trusted, what only looks, what may run the program's own code."""
+"""What is known of foreign and native code, as plain data: what is trusted, what only reads, what may run user code."""

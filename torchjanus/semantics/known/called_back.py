@@ -1,7 +1,7 @@
-"""What a run reads after native code may have run code of the program's own: that is not what was there before.
+"""Refuses reads of what native code may have changed by running the program's own code.
 
-The call is made when the graph has run, or before it, and the heap is read before that. So what such code may have
-changed is not read later in the step: the run is refused. Knows nothing of how it is found out what code may change.
+The call is made before the graph or after it, and the heap is read before the graph. So the step must not read later
+what such code may have changed. Knows nothing of how ``own_code`` finds what code may change.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _CONTAINERS = (list, dict, set, bytearray, collections.deque, contextvars.Contex
 
 
 class CalledBack:
-    """Of one run: what the calls so far may have changed."""
+    """What the calls of one run so far may have changed."""
 
     def __init__(self, refuse: Callable[[str, str, str, str], None]) -> None:
         self.refuse = refuse
         self._reaches: list[tuple[Reach, str]] = []
-        self.any = False  # whether there has been such a call
+        self.any = False  # whether such a call was made
 
     def add(self, call: str, reached: Reach) -> None:
         """A call was made that may have run this code."""
@@ -39,7 +39,7 @@ class CalledBack:
             self.any = True
 
     def look(self, value: Any) -> None:
-        """The program looks at what is in a container, or at a tensor."""
+        """The program reads a container's contents, or a tensor."""
         if not issubclass(type(value), _CONTAINERS):
             return
         for reached, call in self._reaches:
@@ -81,7 +81,7 @@ class CalledBack:
 
 
 def seen_tensors(reached: Reach) -> list[Callable[[], bool]]:
-    """For each tensor that the code may look at, how to tell whether it is as it is now."""
+    """Return, for each tensor that the code may read, a function that returns whether it is unchanged."""
     found: list[Callable[[], bool]] = []
     for value in reached.objects.values():
         if isinstance(value, torch.Tensor):

@@ -1,8 +1,7 @@
-"""What of torch's native code is known, as plain data: which of its functions only ask, or set what is recorded with
-each framework call. All else is refused: a function that nobody has looked at may communicate, count, or keep what it
-is given.
+"""What is known of torch's native code, as plain data: functions that only query, or set modes that each node records.
 
-Knows nothing of recordings.
+All other functions are refused: one that nobody has examined may communicate, count, or keep its arguments. Knows
+nothing of recordings.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = [
     "is_torch_script",
 ]
 
-# Functions of torch._C of these beginnings only ask.
+# Functions of torch._C with these prefixes only query.
 _ASKING = tuple(
     """is_ _is_ get_ _get_ has_ _has_ _len_ _can_use_ _are_ _supported_ _jit_is_ _cuda_get _cuda_is _cuda_has
     _dispatch_has_ _dispatch_is_ _dispatch_tls_is_""".split()
@@ -47,8 +46,8 @@ _ASKED = frozenset(
     _get_sequence_nr _enabled kineto_available peek_interpreter_stack _cuda_synchronize _cuda_emptyCache
     _accelerator_synchronizeDevice rank size name getRank getSize getBackendName""".split()
 )
-# These set what each framework call is recorded with, or what is asked when the call is over; or which device is in
-# force, which graphs name. What is pushed on a stack of modes is looked at by whoever calls this.
+# These set modes that each framework call is recorded with, or that are checked at the end of the call, or the current
+# device, which graphs name. The caller checks what is pushed on a stack of modes.
 _SETTING = frozenset(
     """_set_grad_enabled set_autocast_enabled set_autocast_dtype set_autocast_cache_enabled set_autocast_cpu_enabled
     set_autocast_cpu_dtype set_autocast_gpu_dtype autocast_increment_nesting autocast_decrement_nesting
@@ -59,14 +58,14 @@ _SETTING = frozenset(
     _record_function_with_args_enter _record_function_with_args_exit _add_metadata_json _vmapmode_increment_nesting
     _vmapmode_decrement_nesting""".split()
 )
-# Native context managers that do the same. Those that blind the watch (DisableTorchFunction) are not among them.
+# Native context managers that do the same. Those that disable the watch (DisableTorchFunction) are not listed.
 _REGIONS = frozenset({"_InferenceMode", "_RecordFunctionFast", "_DisableFuncTorch", "_AutoDispatchBelowAutograd"})
 _SPACES = frozenset({"torch._C._nn", "torch._C._fft", "torch._C._linalg", "torch._C._special", "torch._C._nested"})
 _SPACES |= {"torch._C._sparse"}
 
-# Python code by which processes communicate. It is not looked into: it does so in C++.
+# Python code by which processes communicate. It is not entered, since it communicates in C++.
 _COMMUNICATING = ("torch.distributed", "torch.nn.parallel.distributed", "torch._C._distributed")
-# Of that, what only asks who there is.
+# Functions of these modules that only query the group.
 _ASKING_WHO = frozenset(
     """is_available is_initialized is_backend_available is_gloo_available is_mpi_available is_nccl_available
     is_ucc_available is_xccl_available is_torchelastic_launched get_rank get_world_size get_backend get_group_rank
@@ -76,14 +75,14 @@ _ASKING_WHO = frozenset(
     _get_group_size _check_valid_timeout""".split()
 )
 
-# Of the modules that are left out of graphs (``trusted.IGNORED``) these do more than to ask, but for what begins so.
+# Modules left out of graphs (``trusted.IGNORED``) whose functions do more than query, except those with these prefixes.
 _BEGINNINGS = {
     "torch.jit": "annotate isinstance ignore unused export get_ _get_ strict_fusion",
     "torch.profiler": "record_function",
     "torch.autograd.profiler": "record_function",
 }
 _HARMLESS = {module: ("is_", "_is_", *names.split()) for module, names in _BEGINNINGS.items()}
-# And these do so where they are given functions or modules.
+# Functions in such modules that act on the functions or modules that they are given.
 _CALLING = {
     "torch.fx": frozenset({"symbolic_trace", "trace", "replace_pattern", "__init__", "run", "replay"}),
     "torch._dynamo": frozenset({"explain", "export", "optimize", "optimize_assert", "reset", "aot_compile"}),
@@ -102,10 +101,10 @@ def acts(func: Any) -> bool:
 
 
 def is_query(func: Any) -> bool:
-    """Whether a function of torch's own C++ only asks, or sets an ambient mode which each node records."""
+    """Whether a function of torch's C++ only queries, or sets an ambient mode that each node records."""
     name: str = getattr(func, "__name__", "") or ""
     if name in ("__enter__", "__exit__"):
-        return True  # whose they are is_region() says
+        return True  # the caller checks their owner by is_region()
     if not isinstance(func, types.BuiltinFunctionType | types.BuiltinMethodType):
         return False
     asks = name.startswith(_ASKING) and "_distributed" not in _module_of(func)
@@ -113,12 +112,12 @@ def is_query(func: Any) -> bool:
 
 
 def is_region(value: Any) -> bool:
-    """Whether it is a native context manager that does what a mode does that is recorded."""
+    """Whether it is a native context manager that sets a recorded mode."""
     return type(value).__name__ in _REGIONS
 
 
 def is_seen(func: Any) -> bool:
-    """Whether whoever records framework calls gets to see calls of this function."""
+    """Whether a mode that records framework calls sees calls of this function."""
     qualname = getattr(func, "__qualname__", None) or ""
     if qualname.startswith("_VariableFunctionsClass.") or _module_of(func).startswith("torch._ops."):
         return True
@@ -132,8 +131,8 @@ def _module_of(func: Any) -> str:
 
 
 def is_left_alone(func: Any) -> bool:
-    """Whether this is Python code of torch's that is refused as a whole: in which processes communicate (and do not
-    only ask who there is), which calls functions that it is given as operators, or which compiles."""
+    """Whether this is Python code of torch that is refused as a whole: processes communicate in it (beyond queries of
+    the group), it is an operator that calls functions, or it compiles."""
     name = getattr(func, "__name__", None)
     if func is torch.compile:
         return True
@@ -153,7 +152,7 @@ def _is_communicating(module: Any) -> bool:
 
 
 def has_own_compiler(func: types.FunctionType) -> bool:
-    """Whether ``torch.compile`` has made this function, with a compiler (``backend``) that is not torch's own."""
+    """Whether ``torch.compile`` has made this function with a compiler (``backend``) that is not torch's own."""
     cells = dict(zip(func.__code__.co_freevars, func.__closure__ or (), strict=True))
     if "_torchdynamo_orig_callable" not in func.__dict__ or "callback" not in cells:
         return False
@@ -172,19 +171,19 @@ def _is_calling(module: Any) -> bool:
 
 
 def is_torch_script(func: Any) -> bool:
-    """Whether it is a function or a method that TorchScript has compiled, or an object of a class of TorchScript's."""
+    """Whether it is a function or method compiled by TorchScript, or an object of a TorchScript class."""
     kind: Any = type(func)
     return isinstance(func, torch._C.ScriptFunction | torch._C.ScriptMethod) or kind is torch._C.ScriptObject
 
 
 def communicates(func: Any) -> bool:
-    """Whether processes communicate in this function, or it is a method of what they communicate by."""
+    """Whether processes communicate in this function, or it is a method of an object by which they do."""
     owner, of_globals = getattr(func, "__self__", None), getattr(func, "__globals__", {}).get("__name__", "")
     modules = (of_globals or _module_of(func), getattr(type(owner), "__module__", ""), _module_of(type(func)))
     return any(map(_is_communicating, modules))
 
 
 def calls_functions(func: Any) -> bool:
-    """Whether it is an operator that calls functions, or torch's own code around such a one."""
+    """Whether it is an operator that calls functions, or torch's code around one."""
     of_globals = getattr(func, "__globals__", {}).get("__name__", "")
     return isinstance(func, torch._ops.HigherOrderOperator) or _is_calling(of_globals)

@@ -1,7 +1,7 @@
-"""Which native callables go through iterables that they are given, and call functions: explicit data.
+"""Native callables that iterate over their arguments and call functions, as plain data.
 
-To go through an iterable runs its ``__iter__`` and ``__next__``, or its ``__getitem__``: where these are Python code,
-they have to be reached. Positions are among the positional arguments.
+Iterating runs ``__iter__`` and ``__next__``, or ``__getitem__``. Where these are Python code, they have to be entered.
+Positions are those among the positional arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 __all__ = ["CONSUMERS", "GOING_THROUGH_ALL", "MAKING_ROOM", "MAKING_ROOM_METHODS", "METHODS"]
 
-# Positions of callbacks, then of iterables; None: there is none.
+# The positions of the callback and of the first iterable; None if there is none.
 CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
     list: (None, 0),
     tuple: (None, 0),
@@ -63,7 +63,7 @@ CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
 if hasattr(itertools, "batched"):  # since Python 3.12
     CONSUMERS[itertools.batched] = (None, 0)
 
-# Those that ask an iterable for its length before they go through it: they make room for the elements.
+# Those that ask an iterable for its length first, to allocate room for the elements.
 MAKING_ROOM = frozenset(
     {list, tuple, builtins.sorted, itertools.product, itertools.permutations}
     | {bytes, bytearray, itertools.combinations, itertools.combinations_with_replacement}
@@ -80,7 +80,7 @@ GOING_THROUGH_ALL = frozenset(
 _OF_SETS = "union intersection difference symmetric_difference issubset issuperset isdisjoint".split()
 _CHANGING_SETS = "update intersection_update difference_update symmetric_difference_update".split()
 
-# The same of methods, by the class of their object.
+# The same for methods, by the class of their receiver.
 METHODS: dict[tuple[int, str], tuple[int | None, int | None]] = {
     (id(list), "sort"): (None, None),
     (id(list), "extend"): (None, 0),

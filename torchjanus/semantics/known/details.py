@@ -1,7 +1,4 @@
-"""What of a tensor a graph holds constant, in which memory it lies, and how often it has been changed.
-
-Asked of tensors as they are: nobody sees it.
-"""
+"""Reads of a tensor's metadata, memory and version that no mode and no subclass sees."""
 
 from __future__ import annotations
 
@@ -13,13 +10,12 @@ __all__ = ["memory_of", "tensor_detail", "version_of"]
 
 
 def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """All about a tensor that a graph holds constant: class, dtype, shape, strides, device, autograd flags.
+    """Return all that a graph holds constant about a tensor: class, dtype, shape, strides, device, autograd flags.
 
-    Asked by torch.Tensor's own accessors: a subclass may answer in Python, or raise, as parameters that are not
-    initialized do.
+    The accessors of torch.Tensor are used: a subclass may answer in Python, or raise, as uninitialized parameters do.
     """
     with torch._C.DisableTorchFunction():
-        nested = tensor.is_nested and tensor.layout == torch.strided  # of these nobody may ask for sizes
+        nested = tensor.is_nested and tensor.layout == torch.strided  # nested tensors have no sizes
         strided = tensor.layout == torch.strided and not nested
         return (
             type(tensor).__name__,
@@ -33,13 +29,13 @@ def tensor_detail(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def memory_of(tensor: torch.Tensor) -> int:
-    """Which memory it lies in; 0 for one of which that is not known."""
+    """Return an identifier of the tensor's storage; 0 if it is not known."""
     with torch._C.DisableTorchFunction():
         known = tensor.layout == torch.strided and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         return int(tensor.untyped_storage()._cdata) if known else 0
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """How often it has been changed in place; -1 where that is not counted."""
+    """Return how many times the tensor has been changed in place; -1 if that is not counted."""
     with torch._C.DisableTorchFunction():
         return -1 if tensor.is_inference() else tensor._version

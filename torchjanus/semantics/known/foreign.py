@@ -1,7 +1,7 @@
-"""What lies outside of what is watched: libraries without tensors, native code, and objects that only they understand.
+"""What is foreign: libraries without tensors, native code, and objects that only they understand.
 
-Whatever is done with something foreign is an extern call: the host makes it once, and its result is fed to the graph.
-The lists here say what is foreign and what is known of a call's effects; what is on no list may do anything.
+An operation on a foreign object is an extern call: the host makes it once, and its result is an input of the graph. The
+lists here define what is foreign and the known effects of calls. A call on no list may do anything.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
     "takes_in",
 ]
 
-# Parts of the standard library that talk to the world, or are not worth looking into: their state is their own.
+# Modules of the standard library that do input and output, or are not worth entering. Their state is private.
 _FOREIGN_LIBRARY = frozenset(
     """random time datetime io os posix posixpath ntpath pathlib socket threading _thread queue subprocess tempfile
     shutil json csv pickle secrets uuid select selectors sqlite3 urllib http ssl email struct zlib gzip bz2 lzma
@@ -54,9 +54,10 @@ _FOREIGN_LIBRARY = frozenset(
     array mmap multiprocessing concurrent asyncio resource gc _io _random _socket _datetime _json _csv _decimal
     _struct _hashlib _sha2 _sha1 _md5 _blake2 atexit traceback linecache pprint configparser argparse""".split()
 )
-# Parts of torch around it: datasets are the user's, loaders draw, prefetch and start processes; files are the host's.
+# Modules of torch that are foreign: datasets are the user's, loaders draw numbers, prefetch and start processes, files
+# belong to the host.
 _FOREIGN_TORCH = ("torch.utils.data", "torch.utils.tensorboard", "torch.random", "torch.serialization")
-# Libraries without tensors that put methods on the classes of those with: their methods are looked into like others.
+# Libraries without tensors that add methods to classes of libraries with tensors. These methods are entered.
 _MAKES_METHODS = ("huggingface_hub",)
 _PLAIN = (
     int,
@@ -111,7 +112,7 @@ _TRACED = (TracedInt, TracedFloat, TracedStr)
 
 @functools.cache
 def _is_foreign_package(root: str) -> bool:
-    """Whether an installed package has nothing to do with torch: none of its modules has imported it so far."""
+    """Whether an installed package is independent of torch: none of its modules has imported torch so far."""
     module = sys.modules.get(root)
     file = getattr(module, "__file__", None) or ""
     paths = [str(path) for path in getattr(module, "__path__", ())]
@@ -133,7 +134,7 @@ def _knows_torch(module: Any) -> bool:
 
 @functools.cache
 def is_foreign_module(name: str) -> bool:
-    """Whether what is defined in the module of this name is not looked into."""
+    """Whether code that is defined in the module of this name is not entered."""
     root = name.partition(".")[0]
     if root == "torch":
         return any(name == part or name.startswith(part + ".") for part in _FOREIGN_TORCH)
@@ -149,7 +150,7 @@ _verdicts: ClassTable[tuple[bool | None]] = ClassTable()
 
 
 def is_numpy_scalar(value: Any) -> bool:
-    """Whether this is a number of NumPy's own."""
+    """Whether this is a NumPy scalar."""
     return _is_numpy_scalar(type(value))
 
 
@@ -163,8 +164,11 @@ def _derives_from_generic(cls: type) -> bool:
 
 
 def is_foreign_object(value: Any, was_there: bool) -> bool:
-    """Whether only foreign code understands the object. ``was_there``: it was found in the heap, or given by foreign
-    code; an iterator that the program itself has made natively is none."""
+    """Whether only foreign code understands the object.
+
+    ``was_there``: it was found in the heap or returned by foreign code. A native iterator that the program itself has
+    made is not foreign.
+    """
     cls = type(value)
     verdict = _verdicts.known.get(id(cls)) or _verdicts.put(cls, (_verdict(cls),))
     return verdict[0] is True or (verdict[0] is None and was_there)
@@ -173,7 +177,7 @@ def is_foreign_object(value: Any, was_there: bool) -> bool:
 def _verdict(cls: type) -> bool | None:
     """True: all instances are foreign. None: those that the program has not made itself. False: none is."""
     if is_one_of(cls, weakref.ProxyTypes):
-        return True  # isinstance() takes one for what it stands for
+        return True  # isinstance() takes a proxy for its referent
     module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
         return False
@@ -189,7 +193,7 @@ def _verdict(cls: type) -> bool | None:
 
 
 def _is_native(cls: type) -> bool:
-    """Whether no part of the class but object is written in Python."""
+    """Whether no class but object in it is written in Python."""
     if is_python_class(cls):
         module = sys.modules.get(cls.__module__)
         written = any(isinstance(v, types.FunctionType) for v in vars(cls).values()) or "__dict__" in vars(cls)
@@ -228,7 +232,7 @@ _WRITERS = frozenset(
     shuffle copyto place putmask fill_diagonal put_along_axis save savez savez_compressed savetxt tofile dump load
     loadtxt genfromtxt fromfile memmap open_memmap seterr seterrcall set_printoptions at""".split()
 )
-# What makes a tensor of an array: it runs nobody's code, as long as it is given nothing else.
+# Functions that make a tensor of an array. They run no other code if all arguments are plain data.
 _TAKES_IN: tuple[Any, ...] = (
     torch.tensor, torch.as_tensor, torch.asarray, torch.from_numpy, torch.frombuffer, torch.Tensor
 )  # fmt: skip
@@ -239,7 +243,7 @@ _LIBRARIES_OF_VALUES = frozenset(
 
 
 def changes_arrays(name: str) -> bool:
-    """Whether a function or method of NumPy's of this name writes to what it is given, or draws random numbers."""
+    """Whether a NumPy function or method of this name writes to its arguments, or draws random numbers."""
     return name in _WRITERS or name == "random"
 
 
@@ -264,7 +268,7 @@ def _put_state(generator: Any, state: Any) -> None:
 
 
 def _generator_effects(owner: Any) -> Effects:
-    """Drawing from a generator object: NumPy's Generator or RandomState, or a random.Random."""
+    """Return the effects of drawing from a generator: NumPy's Generator or RandomState, or a random.Random."""
     part = frozenset({f"generator {id(owner)}"})
     if isinstance(owner, random.Random):
         return Effects(writes=part, undo=Undo(random.Random.getstate, random.Random.setstate, owned=True))
@@ -279,13 +283,13 @@ _USERS = Effects(world=True, user_code=True)
 
 
 def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()) -> Effects:
-    """What is known of a call of ``fn``, or of ``owner``'s method ``name``."""
+    """Return the known effects of a call of ``fn``, or of ``owner``'s method ``name``."""
     if owner is not None and not isinstance(owner, types.ModuleType | type):
         return _method_effects(name, owner, keywords)
     module = getattr(fn, "__module__", None) or ""
     try:
         hash(fn)
-    except TypeError:  # ctypes' functions have no hash
+    except TypeError:  # ctypes functions are unhashable
         return WORLD
     if fn is print or is_one_of(fn, _LOGGING) or module.startswith(("logging", "tqdm")):
         return OUTPUT
@@ -304,12 +308,12 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
     if module in _LIBRARIES_OF_VALUES or module.startswith(("sklearn.metrics", "scipy.stats", "scipy.special")):
         return ARRAYS
     if is_users_cache(fn):
-        return PURE  # whoever has its results kept says that nothing but its arguments matters
+        return PURE  # caching promises that only the arguments matter
     return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
 
 
 def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether a call only makes a tensor of an array, or of a number of NumPy's."""
+    """Whether a call only makes a tensor of an array or of a NumPy scalar."""
     return any(fn is one for one in _TAKES_IN) and all(map(_is_plain_data, (*args, *kwargs.values())))
 
 
@@ -325,8 +329,7 @@ def _array() -> type | None:
 
 
 def is_users_cache(fn: Any) -> bool:
-    """Whether it is a function of the user's that ``functools`` keeps the results of: they are the same objects as
-    long as it does."""
+    """Whether it is a user's function whose results ``functools`` caches: the same objects each time."""
     return isinstance(fn, functools._lru_cache_wrapper) and _is_users(getattr(fn, "__module__", None))
 
 
@@ -354,7 +357,7 @@ def _method_effects(name: str, owner: Any, keywords: Any) -> Effects:
 
 @functools.cache
 def _is_users(module: str | None) -> bool:
-    """Whether a module is the user's own, and its functions may look at whatever the step has changed."""
+    """Whether a module is the user's own. Its functions may read whatever the step has changed."""
     if module is None or module.partition(".")[0] in sys.stdlib_module_names - {"__main__"}:
         return False
     file = getattr(sys.modules.get(module), "__file__", None)
@@ -362,7 +365,7 @@ def _is_users(module: str | None) -> bool:
 
 
 def _calls_for_each(fn: Any) -> bool:
-    """Whether NumPy calls a function of Python's for each element: ``np.vectorize``, ``np.frompyfunc``."""
+    """Whether NumPy calls a Python function for each element: ``np.vectorize``, ``np.frompyfunc``."""
     if type(fn).__name__ == "vectorize" and type(fn).__module__ == "numpy":
         return True
     return isinstance(fn, _numpy_types()) and getattr(fn, "__name__", "").endswith(" (vectorized)")
@@ -385,24 +388,24 @@ _LOGGING = frozenset(
 
 
 def is_draw(fn: Any) -> bool:
-    """Whether this draws elements by Python's generator, and looks at none of them."""
+    """Whether this draws elements by Python's generator, without reading them."""
     drawing = (random.Random.choice, random.Random.choices, random.Random.sample)
     return any(getattr(fn, "__func__", fn) is draw for draw in drawing)
 
 
 def draw_places(generator: random.Random, name: str, count: int, /, *args: Any, **kwargs: Any) -> Any:
-    """What ``switch``, ``switches`` and ``sample`` draw of so many elements: their places, by the same numbers."""
+    """Return the indices that ``choice``, ``choices`` or ``sample`` draws of ``count`` elements."""
     return getattr(generator, name)(range(count), *args, **kwargs)
 
 
 def changes_in_place(fn: Any) -> bool:
-    """Whether a function is there to change the container that it is given, though it may leave one as it was."""
+    """Whether a function exists to change the container that it is given, which may already be as wanted."""
     module, name = getattr(fn, "__module__", None), str(getattr(fn, "__name__", None) or getattr(fn, "name", ""))
     return name == "shuffle" or module == "_heapq" or (module == "_bisect" and name.startswith("insort"))
 
 
 def runs_user_code(value: Any) -> bool:
-    """Whether this is a function of the user's, or holds one: native code that is given it may call it."""
+    """Whether this is a function of the user, or holds one: native code that is given it may call it."""
     if isinstance(value, functools.partial):
         return runs_user_code(value.func)
     if isinstance(value, types.MethodType):

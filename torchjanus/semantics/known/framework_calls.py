@@ -1,4 +1,4 @@
-"""What is known of torch's functions, by name: which only ask, which fetch a value, which no graph can hold.
+"""What is known of torch's functions by name: which only query, which fetch a value, which no graph can hold.
 
 Plain tables; knows nothing of recordings.
 """
@@ -28,7 +28,7 @@ __all__ = [
     "checks",
 ]
 
-# What a tensor says about itself without being computed. The graph holds all of it constant, by the guards on inputs.
+# Properties of a tensor that need no computation. The graph holds them constant by the guards on its inputs.
 METADATA = frozenset(
     """shape dtype device ndim is_leaf layout is_cuda is_cpu is_meta is_mps is_xpu is_sparse is_quantized is_nested
     is_mkldnn is_sparse_csr is_vulkan is_ipu is_maia is_mtia is_ort is_xla is_hpu itemsize nbytes names output_nr
@@ -38,7 +38,7 @@ METADATA = frozenset(
     is_grad_enabled __dir__ __repr_html__ __cuda_array_interface__ _is_view is_nonzero_static dense_dim sparse_dim
     has_names is_set_to __instancecheck__ _has_symbolic_sizes_strides _is_zerotensor""".split()
 )
-# Of these, what depends on a tensor's sizes, and is not made of them in a simple way.
+# Of these, those that depend on a tensor's sizes in a way that is not traced.
 SIZED = frozenset({"stride", "is_contiguous", "nbytes", "is_same_size", "__repr_html__"})
 FETCHES: dict[str, type | None] = {"item": None, "__float__": float, "__int__": int}
 REFUSED: dict[str, tuple[str, str]] = {
@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "set_": ("it replaces a tensor's storage.", "Use copy_()."),
     "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
 }
-# Where a Python integer is data, and no size or index.
+# Operations whose Python integers are data, and no sizes or indices.
 NUMERIC = frozenset(
     """add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv true_divide divide multiply subtract pow
     rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
@@ -70,7 +70,7 @@ _RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli"
 
 
 def call_name(func: Callable[..., Any]) -> str:
-    """``Tensor.grad.__get__``, ``torch.relu``, ``F.linear``: how a person would write the function."""
+    """Return the function's name as a program spells it: ``Tensor.grad.__get__``, ``torch.relu``, ``F.linear``."""
     name = getattr(func, "__name__", "") or repr(func)
     owner = getattr(func, "__self__", None)
     if name in ("__get__", "__set__", "__delete__") and owner is not None:
@@ -87,8 +87,8 @@ def call_name(func: Callable[..., Any]) -> str:
 
 
 def accessor(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function; of those that Python makes anew whenever an attribute of tensors is used (``x.T``) always one, so
-    that calls of it are alike."""
+    """Return the function. Method wrappers, which Python makes for each access to an attribute (``x.T``), are made
+    unique, so that calls of the same one compare equal."""
     return _ACCESSORS.setdefault(func, func) if type(func) is types.MethodWrapperType else func
 
 
@@ -96,7 +96,7 @@ _ACCESSORS: dict[Callable[..., Any], Callable[..., Any]] = {}
 
 
 def checks(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the operation raises on some values: decompositions, and whatever takes indices."""
+    """Whether the operation raises on some values: decompositions, and operations that take indices."""
     if any(word in name for word in _RAISING):
         return True
     tensors = (leaf for leaf in pytree.tree_leaves(args) if isinstance(leaf, torch.Tensor))

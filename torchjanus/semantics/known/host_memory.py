@@ -1,9 +1,8 @@
-"""Which memory native code reaches from an object: that which the object shows by Python's buffer protocol, and that of
-all it holds.
+"""The host memory that native code can reach from an object: its own, by the buffer protocol, and that of what it
+holds.
 
-Arrays of any kind, a ``bytearray`` and a ``memoryview`` say where their memory lies when they are asked for a buffer.
-What holds them is asked what it refers to, as Python's collector of cycles asks: iterators, bound methods, what a
-function has closed over. Knows nothing of traces.
+Arrays of any kind, ``bytearray`` and ``memoryview`` export their memory as a buffer. What an object holds is found as
+the cyclic collector finds it: iterators, bound methods, closures. Knows nothing of traces.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from torchjanus.semantics.known.foreign import is_foreign_module
 
 __all__ = ["Bounds", "Snapshot", "bounds_of", "memory_within", "tensors_within"]
 
-Bounds = tuple[int, int]  # the addresses of the first byte, and behind the last
+Bounds = tuple[int, int]  # the address of the first byte, and the one after the last
 
-_SEEN = 1000  # objects that are looked at, in one question
+_SEEN = 1000  # the most objects that one search visits
 _STRIDED = 0x18  # PyBUF_STRIDES: memory in any order, read-only or not
 _TO_WRITE = _STRIDED | 0x1 | 0x4  # PyBUF_WRITABLE, PyBUF_FORMAT
 _WITHOUT = (
@@ -34,7 +33,7 @@ _WITHOUT = (
 
 
 class _Buffer(ctypes.Structure):
-    """Py_buffer, as Python's C interface has it."""
+    """Py_buffer of Python's C interface."""
 
     _fields_ = (
         ("buf", ctypes.c_void_p),
@@ -52,7 +51,7 @@ class _Buffer(ctypes.Structure):
 
 
 def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
-    """Where the memory lies that an object shows; None if it shows none. ``flags``: of PyObject_GetBuffer."""
+    """Return the bounds of the memory that an object exports, or None. ``flags``: of PyObject_GetBuffer."""
     buffer = _Buffer()
     try:
         ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(value), ctypes.byref(buffer), flags)
@@ -60,7 +59,7 @@ def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
         return None
     try:
         if b"O" in (buffer.format or b"") and flags == _TO_WRITE:
-            return None  # references, which are counted
+            return None  # counted references, which must not be copied
         low = buffer.buf or 0
         if not buffer.len or not buffer.shape or not buffer.strides:
             return low, low + buffer.len
@@ -73,7 +72,7 @@ def bounds_of(value: Any, flags: int = _STRIDED) -> Bounds | None:
 
 
 def tensors_within(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what native code has given: in containers, which may hold themselves."""
+    """Yield the tensors in a result of native code: in nested containers, which may be cyclic."""
     waiting, seen = [value], set[int]()
     while waiting:
         part = waiting.pop()
@@ -86,7 +85,7 @@ def tensors_within(value: Any) -> Iterator[torch.Tensor]:
 
 
 def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:
-    """Where the memory lies that can be reached from these, a number of steps down. That of tensors is not told."""
+    """Yield the bounds of the memory that can be reached from the values, except that of tensors."""
     for value in _reached_from(values):
         bounds = bounds_of(value)
         if bounds is not None and bounds[0] < bounds[1]:
@@ -94,7 +93,7 @@ def memory_within(values: Iterable[Any]) -> Iterator[Bounds]:
 
 
 class Snapshot:
-    """What lies in the memory that can be reached from some values, now."""
+    """The present contents of the writable memory that can be reached from some values."""
 
     def __init__(self, values: Iterable[Any]) -> None:
         known: dict[Bounds, tuple[Any, bytes]] = {}
@@ -105,15 +104,15 @@ class Snapshot:
         self._known = known
 
     def put_back(self) -> None:
-        """Write it there again. What has moved since (a ``bytearray`` that has grown) is left as it is."""
+        """Restore the contents. Memory that has moved since (a ``bytearray`` that has grown) is left as it is."""
         for bounds, (owner, content) in self._known.items():
             if bounds_of(owner, _TO_WRITE) == bounds:
                 ctypes.memmove(bounds[0], content, len(content))
 
 
 def _reached_from(values: Iterable[Any]) -> Iterator[Any]:
-    seen: dict[int, Any] = {}  # by id, and so kept: some of it is made only when it is asked for
-    pending = collections.deque(values)  # what is near comes first
+    seen: dict[int, Any] = {}  # by id; keeps objects alive that exist only while they are read
+    pending = collections.deque(values)  # breadth first
     while pending and len(seen) < _SEEN:
         value = pending.popleft()
         if id(value) in seen or isinstance(value, _WITHOUT):
@@ -129,13 +128,13 @@ def _held_by(value: Any) -> Iterable[Any]:
     if type(value).__module__ == "numpy":
         return _held_by_numpy(value)
     module = type(value).__module__
-    known = isinstance(module, str) and not is_foreign_module(module)  # a class may have made a property of it
+    known = isinstance(module, str) and not is_foreign_module(module)  # a class may define __module__ as a property
     methods = vars(type(value)).values() if known else ()
     return (*gc.get_referents(value), *(part for part in methods if isinstance(part, types.FunctionType)))
 
 
 def _held_by_numpy(value: Any) -> Iterator[Any]:
-    """NumPy's iterators do not tell the collector what they hold, nor do arrays of objects."""
+    """Yield what NumPy's iterators and arrays of objects hold, which they do not report to the collector."""
     if getattr(getattr(value, "dtype", None), "hasobject", False):
         yield from value.tolist() if value.ndim else [value.item()]
     for name in ("base", "operands", "iters"):
@@ -146,7 +145,7 @@ def _held_by_numpy(value: Any) -> Iterator[Any]:
 
 
 def _reached_by(fn: types.FunctionType) -> Iterator[Any]:
-    """What a function can look at by name, beside its arguments."""
+    """Yield what a function can reach by name, beside its arguments."""
     yield from fn.__closure__ or ()
     yield from fn.__defaults__ or ()
     yield from (fn.__kwdefaults__ or {}).values()

@@ -1,6 +1,6 @@
-"""Views of dictionaries that were made before the call: what they show is read of the dictionary behind them.
+"""Views of dictionaries from before the call, which are read through the dictionary behind them.
 
-``d.keys()``, ``d.values()``, ``d.items()`` and ``types.MappingProxyType(d)`` show what ``d`` holds by now. Knows
+``d.keys()``, ``d.values()``, ``d.items()`` and ``types.MappingProxyType(d)`` show the present contents of ``d``. Knows
 nothing of how a dictionary is watched.
 """
 
@@ -23,17 +23,17 @@ _OF_MODULES_AND_CLASSES = ({"__module__", "__doc__"}, {"__name__", "__loader__"}
 
 
 def is_view(value: Any) -> bool:
-    """Whether it shows what a dictionary holds."""
+    """Whether it is a view of a dictionary."""
     return isinstance(value, _VIEWS)
 
 
 def shows_other_class(proxy: Any) -> bool:
-    """Whether a mapping proxy asks methods of a class of the program's or a library's for what it shows."""
+    """Whether a mapping proxy calls methods of a class of the program or of a library."""
     return not all(is_one_of(type(held), (dict, collections.OrderedDict)) for held in gc.get_referents(proxy))
 
 
 def dictionary_behind(view: Any) -> Any:
-    """The dictionary that a view shows; None if it shows anything else, or what a class or a module has of names."""
+    """Return the dictionary behind a view; None for another mapping, or the namespace of a class or module."""
     held = gc.get_referents(view)
     if len(held) != 1 or not isinstance(held[0], dict):
         return None

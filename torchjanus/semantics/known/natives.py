@@ -1,6 +1,6 @@
-"""What is known of Python's own functions: which only look, which consume containers, which change them.
+"""What is known of Python's own functions: which only inspect, which consume containers, which change them.
 
-JANUS 4.3.1 keeps such a whitelist of callees. A native callee that is on no list is refused, never guessed at.
+JANUS 4.3.1 has such a whitelist of callees. A native callee on no list is an extern call or refused.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torchjanus.semantics.known.closed import is_left_alone, is_query
 
 __all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]
 
-# Only look at types and identities: nothing to record, numbers may pass bare.
+# Inspect only types and identities: nothing to record, numbers are passed untraced.
 LOOKING: frozenset[Any] = frozenset(
     {
         builtins.isinstance,
@@ -78,7 +78,7 @@ ARITHMETIC: frozenset[Any] = frozenset(
     }
 )
 
-# Read their container arguments from end to end and make something new of the elements, which stay traced.
+# Read their container arguments completely and make something new of the elements, which stay traced.
 CONSUMING: frozenset[Any] = frozenset(
     {
         list,
@@ -117,7 +117,7 @@ CONSUMING: frozenset[Any] = frozenset(
 # Those of them that compute with the elements: traced numbers inside must be pinned.
 COMPUTING: frozenset[Any] = frozenset({sorted, set, frozenset, range, hash, chr, ord, bytes, bytearray})
 
-# Those of them that hash what they are given, or its elements.
+# Those of them that hash their argument or its elements.
 HASHING: frozenset[Any] = frozenset({set, frozenset, hash, dict.fromkeys})
 
 # Make tensors of numbers.
@@ -127,7 +127,7 @@ FACTORIES = (
     triu_indices zeros"""
 ).split()
 
-# Calls that nobody waits for: made at commit, in program order.
+# Calls whose results are not used: made at commit, in program order.
 DEFERRED: frozenset[Any] = frozenset(
     {
         print,
@@ -167,7 +167,7 @@ _STATEFUL = (
 
 
 def torch_query(func: Callable[..., Any]) -> bool:
-    """Whether this is a function of torch's own that only asks, or sets an ambient mode, which each node records."""
+    """Whether this is a function of torch that only queries, or sets an ambient mode that each node records."""
     module = getattr(func, "__module__", None) or ""
     name: str = getattr(func, "__name__", "") or ""
     if isinstance(func, types.BuiltinFunctionType | types.BuiltinMethodType):
@@ -176,7 +176,7 @@ def torch_query(func: Callable[..., Any]) -> bool:
             return False
         if not module and isinstance(owner, types.ModuleType):
             module = owner.__name__
-    if module.partition(".")[0] != "torch" or any(part in name for part in _STATEFUL):  # torchvision is not torch
+    if module.partition(".")[0] != "torch" or any(part in name for part in _STATEFUL):  # excludes torchvision
         return False
-    # A Python function that comes here has no source: a class or a decorator of torch's has made it.
+    # A Python function that gets here has no source: a class or a decorator of torch has made it.
     return is_query(func) or (isinstance(func, types.FunctionType) and not is_left_alone(func))

@@ -1,4 +1,4 @@
-"""Which Python modules are never entered, and why: explicit data. Knows nothing of hooks.
+"""Python modules that are never entered, each with the reason, as plain data. Knows nothing of hooks.
 
 A semantics with more knowledge (of torch's internals, say) adds its own list in its ``leave_native``.
 """
@@ -49,13 +49,13 @@ NATIVE_MODULES: Mapping[str, str] = {
     "_pytest": "a test framework",
 }
 
-# Part of torchjanus, but run in place of functions of the program's.
+# Part of torchjanus, but run in the place of library functions and watched like the program.
 _STAND_INS = ("stand_ins", "reducing", "heaps", "inspecting")
 _ENTERED = frozenset(f"torchjanus.semantics.protocols.{name}" for name in _STAND_INS)
 
 
 def module_reason(module: object, listed: Mapping[str, str]) -> str | None:
-    """Why functions of this module are left native, by the longest listed prefix of its dotted name."""
+    """Return why this module's functions are left native, by the longest listed prefix of its name; or None."""
     if not isinstance(module, str) or module in _ENTERED:
         return None
     name = module

@@ -1,8 +1,8 @@
-"""Which code of the program's own native code can reach from what it is given, and what that code may change.
+"""Finds the program's own code that native code can reach from its arguments, and what that code may change.
 
-Native code calls back: ``print`` asks an object for its text and a file to write, a logger its handlers and filters,
-``pickle`` an object for its state, a thread its target. What such a function may change is read off its code: the
-names under which it sets attributes and variables, and whether it may change containers. Knows nothing of traces.
+Native code calls back: ``print`` calls an object's text method and a file's ``write``, a logger its handlers and
+filters, ``pickle`` an object's state methods, a thread its target. What such a function may change is read from its
+code: the names of attributes and variables that it sets, and whether it may change containers. Knows nothing of traces.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from torchjanus.semantics.known.foreign import is_foreign_module
 
 __all__ = ["Reach", "does_more_than_read", "is_own", "of_logger", "reach"]
 
-_SEEN = 3000  # objects that are looked at, in one question: what is near comes first
+_SEEN = 3000  # the most objects that one search visits, breadth first
 _ATOMS = (
     bool, int, float, complex, str, bytes, type(None), types.CodeType, torch.dtype, torch.device, torch.Size, range
 )  # fmt: skip
-# Native code asks for these by name, wherever it finds them.
+# Native code looks these up by name on any object.
 _PROTOCOLS = frozenset(
     """write writelines flush read readline readlines readinto close seek tell isatty fileno truncate emit filter format
     handle default run persistent_id reducer_override extra_repr get_extra_state""".split()
 )
-# It neither makes, sets nor deletes anything of an object that it is given to show, to store or to call.
+# Methods that native code does not call on an object that it shows, stores or calls.
 _NOT_ASKED = frozenset(
     """__init__ __new__ __init_subclass__ __class_getitem__ __set_name__ __setattr__ __delattr__ __setitem__ __delitem__
     __set__ __delete__ __setstate__ __del__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__
@@ -68,12 +68,12 @@ _HARMLESS = frozenset(
 
 @dataclass(frozen=True)
 class _Does:
-    """What a code object says that it does."""
+    """What a code object does, by its instructions."""
 
-    names: frozenset[str]  # of attributes and variables that it looks up
+    names: frozenset[str]  # attributes and variables that it looks up
     sets: frozenset[str]  # attributes that it sets or deletes
-    variables: frozenset[str]  # globals likewise
-    shared: frozenset[str]  # variables of enclosing functions likewise
+    variables: frozenset[str]  # global variables that it sets or deletes
+    shared: frozenset[str]  # variables of enclosing functions that it sets or deletes
     imports: frozenset[str]  # modules that it imports
     items: bool  # it may change a container or a tensor
 
@@ -110,7 +110,7 @@ def _does(code: types.CodeType) -> _Does:
 
 
 def is_own(module: Any) -> bool:
-    """Whether what is defined in the module of this name is the program's, or a library's that is looked into."""
+    """Whether the module of this name is the program's, or a library's that is entered."""
     if not isinstance(module, str) or is_foreign_module(module):
         return False
     root = module.partition(".")[0]
@@ -121,7 +121,7 @@ def is_own(module: Any) -> bool:
 
 @dataclass
 class Reach:
-    """Code of the program's own that native code may run, and what that may change."""
+    """The program's own code that native code may run, and what that code may change."""
 
     functions: dict[int, Any] = field(default_factory=dict)
     objects: dict[int, Any] = field(default_factory=dict)  # containers, instances, classes and tensors that it reaches
@@ -137,12 +137,12 @@ class Reach:
 
     @property
     def changes(self) -> bool:
-        """Whether it may change anything that a program can see."""
+        """Whether it may change anything that a program can observe."""
         return bool(self.sets or self.variables or self.cells or self.items or self.anything or self.world)
 
 
 def reach(values: Iterable[Any]) -> Reach:
-    """What code of the program's own native code reaches from these values, and what it may change."""
+    """Return the program's own code that native code can reach from these values, and what it may change."""
     walk = _Walk()
     walk.pending.extend(values)
     walk.run()
@@ -156,20 +156,20 @@ def reach(values: Iterable[Any]) -> Reach:
     return made
 
 
-# Beside what changes objects: what takes from an iterator, prints, or tells a logger.
+# Beside changes of objects: advancing iterators, printing, logging.
 _DOING = frozenset(
     """next __next__ send throw print write writelines debug info warning warn error exception critical log""".split()
 )
 
 
 def does_more_than_read(functions: Iterable[Any], subject: Any) -> bool:
-    """Whether it may make a difference how often these functions are called, which are methods of ``subject``."""
+    """Whether the number of calls of these functions, methods of ``subject``, may make a difference."""
     walk = _Walk()
     walk.pending.extend(functions)
     walk.look_up_on(subject)
     walk.run()
     made = walk.reach
-    made.anything = bool(made.names & (_ANYTHING - _LOOKING))  # what is stored into a namespace is an item
+    made.anything = bool(made.names & (_ANYTHING - _LOOKING))  # stores into a namespace count as items
     changing = made.tensors and bool(made.names & (_CHANGING_TENSORS | _DRAWING | _MODES))
     return made.changes or changing or bool(made.names & _DOING)
 
@@ -179,7 +179,7 @@ class _Walk:
         self.reach = Reach()
         self.pending: collections.deque[Any] = collections.deque()
         self._seen: dict[int, Any] = {}
-        self._own: list[Any] = []  # objects, classes and modules of which only what is asked for by name is looked at
+        self._own: list[Any] = []  # objects, classes and modules that are searched only by name
         self._asked: list[set[str]] = []
 
     def run(self) -> None:
@@ -196,7 +196,7 @@ class _Walk:
                 asked |= self.reach.names
 
     def _visit(self, value: Any) -> None:
-        kind = type(value)  # isinstance() would ask an object for its __class__, by a method of the program's
+        kind = type(value)  # isinstance() may call a method of the program for __class__
         if issubclass(kind, _ATOMS) or id(value) in self._seen:
             return
         self._seen[id(value)] = value
@@ -218,12 +218,12 @@ class _Walk:
         elif issubclass(kind, types.GeneratorType | types.CoroutineType):
             self._generator(value)
         elif issubclass(kind, functools._lru_cache_wrapper):
-            self.pending.append(value.__wrapped__)  # what it gave before is not asked for anything
+            self.pending.append(value.__wrapped__)  # cached results are not searched
         elif issubclass(kind, types.BuiltinFunctionType) and issubclass(type(value.__self__), types.ModuleType):
             return
         elif issubclass(kind, types.BuiltinFunctionType | types.MethodWrapperType):
             if value.__name__ in _CHANGING or value.__name__ in _NOT_ASKED:
-                self.reach.functions[id(value)] = value  # who calls it changes what it is a method of
+                self.reach.functions[id(value)] = value  # a call changes its receiver
                 self.reach.items = True
             self.pending.append(value.__self__)
         else:
@@ -238,7 +238,7 @@ class _Walk:
                 self.pending.extend(_referents(value))
 
     def look_up_on(self, owner: Any) -> None:
-        """Of this object only what the code asks for by name is reached."""
+        """Search this object only for the names that the code looks up."""
         self._seen[id(owner)] = owner
         self._by_name(owner)
 
@@ -251,7 +251,7 @@ class _Walk:
         self._by_name(cls)
         inherited = {name for base in cls.__mro__ if not is_own(base.__module__) for name in vars(base)}
         if issubclass(cls, torch.nn.Module):
-            inherited = set()  # its forward() is called by whoever calls it
+            inherited = set()  # forward() counts only if the code looks it up
         for name, raw in list(vars(cls).items()):
             special = name.startswith("__") and name.endswith("__")
             if name not in _NOT_ASKED and (special or name in inherited or name in _PROTOCOLS):
@@ -264,12 +264,12 @@ class _Walk:
         if is_own(frame.f_globals.get("__name__")):
             self.reach.functions[id(value)] = value
             self._code(frame.f_code, frame.f_globals)
-        self.pending.extend(gc.get_referents(value))  # its variables: f_locals would change the order of those
+        self.pending.extend(gc.get_referents(value))  # its variables; f_locals would change their order
 
     def _function(self, fn: types.FunctionType) -> None:
         cells = fn.__closure__ or ()
         self.pending.extend(_content(cell) for cell in cells)
-        if not is_own(fn.__globals__.get("__name__")):  # a library's wrapper may call itself what it wraps
+        if not is_own(fn.__globals__.get("__name__")):  # a library's wrapper may have the module name of what it wraps
             return
         reach = self.reach
         reach.functions[id(fn)] = fn
@@ -289,7 +289,7 @@ class _Walk:
         reach.variables.update((id(namespace), name) for name in does.variables)
         reach.anything = reach.anything or bool(does.names & _ANYTHING)
         for name in does.imports:
-            self._global(sys.modules.get(name, dis))  # the import of what is not there yet may do anything
+            self._global(sys.modules.get(name, dis))  # importing a new module may do anything
         for name in does.names:
             if name in namespace:
                 value = namespace[name]
@@ -300,7 +300,7 @@ class _Walk:
         return does
 
     def _global(self, value: Any) -> None:
-        """A function or module of a library's, looked up by name: it may do anything, but for those that are known."""
+        """A library's function or module is looked up by name. It may do anything, except for known ones."""
         if is_own(type(value).__module__) or not (callable(value) or type(value) is types.ModuleType):
             return
         name = value.__name__ if type(value) is types.ModuleType else getattr(value, "__module__", None)
@@ -321,7 +321,7 @@ def _content(cell: types.CellType) -> Any:
 
 
 def _unwrapped(raw: Any) -> Iterator[Any]:
-    """What a class holds under a name, and the functions that it stands for."""
+    """Yield a class attribute, or the functions that it wraps."""
     if isinstance(raw, property):
         yield from (part for part in (raw.fget, raw.fset, raw.fdel) if part is not None)
     elif isinstance(raw, staticmethod | classmethod):
@@ -331,7 +331,7 @@ def _unwrapped(raw: Any) -> Iterator[Any]:
 
 
 def _under(owner: Any, name: str) -> Iterator[Any]:
-    """What an object of the program's has under a name, itself or by its class, without asking its class."""
+    """Yield an attribute of an object of the program, its own or its class's, without asking its class."""
     try:
         space = object.__getattribute__(owner, "__dict__")
     except AttributeError:
@@ -351,8 +351,7 @@ def _under(owner: Any, name: str) -> Iterator[Any]:
 
 
 def _native_parts(value: Any) -> Iterator[Any]:
-    """What an object of a class of the program's holds beside its attributes: elements, what a library's class put
-    there."""
+    """Yield what an object of the program holds beside its attributes: elements, parts of library bases."""
     if issubclass(type(value), torch.nn.Module):
         yield from object.__getattribute__(value, "__dict__").get("_modules", {}).values()
     elif issubclass(type(value), dict):
@@ -365,7 +364,7 @@ def _native_parts(value: Any) -> Iterator[Any]:
 
 
 def _referents(value: Any) -> Iterator[Any]:
-    """What an object holds that is not the program's: all that Python's collector would find."""
+    """Yield what an object of a library's class holds: all that Python's collector finds."""
     if issubclass(type(value), torch.nn.Module):
         yield from object.__getattribute__(value, "__dict__").get("_modules", {}).values()
         return
@@ -381,7 +380,7 @@ def _referents(value: Any) -> Iterator[Any]:
 
 
 def _variables(frame: types.FrameType) -> Iterator[Any]:
-    """What a frame holds, which a traceback might show: nobody calls the function that it runs, or those it knows."""
+    """Yield what a frame holds, which a traceback might show. Functions are left out, since nothing calls them."""
     if str(frame.f_globals.get("__name__")).partition(".")[0] == "torchjanus":
         return
     for part in gc.get_referents(frame):
@@ -391,7 +390,7 @@ def _variables(frame: types.FrameType) -> Iterator[Any]:
 
 
 def _logged(record: logging.LogRecord) -> Iterator[Any]:
-    """What a record holds that a handler keeps. It asks the parts for their text at most, tensors by torch."""
+    """Yield what a log record holds, which a handler keeps, except tensors, whose text is torch's."""
     for part in vars(record).values():
         for one in part if type(part) is tuple else (part,):
             if not issubclass(type(one), torch.Tensor):
@@ -399,7 +398,7 @@ def _logged(record: logging.LogRecord) -> Iterator[Any]:
 
 
 def of_logger(logger: logging.Logger) -> Iterator[Any]:
-    """What a logger calls for a line: the maker of records, filters, and the handlers up to the root."""
+    """Yield what a logger calls for a record: the record factory, filters, and the handlers up to the root."""
     yield logging.getLogRecordFactory()
     yield logging.lastResort
     yield from logger.filters

@@ -1,7 +1,7 @@
-"""Which library internals are trusted not to be patched between calls, and which are called as they are.
+"""Library internals that are trusted to stay unpatched between calls, and those that are called natively.
 
-The whole list is here, so that it can be read: reads of functions, classes, modules and texts in a trusted library's
-own namespaces are not guarded. Numbers, flags and containers found there are guarded like the user's.
+Reads of functions, classes, modules and texts in a trusted library's own namespaces are not guarded. Numbers, flags and
+containers found there are guarded like the user's.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TRUSTED_ROOTS = frozenset({"torch", "numpy", "torchjanus", "builtins", *sys.std
     "this",
 }
 
-# Kinds of object that a trusted namespace does not change once imported.
+# Kinds of objects that a trusted namespace does not rebind after import.
 _SETTLED = (
     types.FunctionType,
     types.BuiltinFunctionType,
@@ -41,8 +41,8 @@ _SETTLED = (
     type(None),
 )
 
-# Modules whose functions neither change what the user can see nor feed anything into the step: instrumentation and
-# questions about the compiler. They are called for real while watching and left out of the graph.
+# Modules whose functions have no effect that the user can see and return nothing that the step uses: instrumentation,
+# and queries of the compiler. They are called while watching and left out of the graph.
 IGNORED = (
     "torch._dynamo",
     "torch.compiler",
@@ -73,10 +73,10 @@ IGNORED = (
 )
 
 
-# These fill tables of torch's own when they are first called.
+# These fill internal tables of torch on their first call.
 SETTING_UP = frozenset({predispatch.lazy_load_decompositions})
 
-# The containers that every nn.Module makes for itself and never replaces (what they hold is guarded).
+# The containers that every nn.Module makes and never replaces. Their contents are guarded.
 MODULE_CONTAINERS = frozenset(
     """_parameters _buffers _modules _non_persistent_buffers_set _backward_hooks _backward_pre_hooks _forward_hooks
     _forward_hooks_with_kwargs _forward_hooks_always_called _forward_pre_hooks _forward_pre_hooks_with_kwargs""".split()
@@ -89,8 +89,8 @@ def is_trusted_module(name: Any) -> bool:
 
 
 def is_installed(filename: str) -> bool:
-    """Whether a file belongs to an installed package: its functions keep their code and defaults. Those of the user's
-    own files may get new ones while the program runs (IPython's autoreload does that)."""
+    """Whether a file belongs to an installed package, whose functions keep their code and defaults. Functions in the
+    user's files may get new ones while the program runs (IPython's autoreload does that)."""
     return "site-packages" in filename or "dist-packages" in filename
 
 
@@ -99,5 +99,5 @@ def is_trusted_class(cls: type) -> bool:
 
 
 def is_settled(value: Any) -> bool:
-    """Whether a trusted namespace can be relied upon to keep this very value."""
+    """Whether a trusted namespace is assumed to keep this value."""
     return isinstance(value, _SETTLED) or type(value).__module__ == "torch"

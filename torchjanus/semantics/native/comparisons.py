@@ -84,8 +84,8 @@ class Comparisons(NativeContainers):
         return [self.heap.attr(None, value, name) for name in names]
 
     def in_order_of(self, op: str, a: Any, b: Any) -> Any:
-        """Return ``a op b`` of two sequences: the comparison of the first elements that differ, which may be a tensor,
-        else that of the lengths."""
+        """Return ``a op b`` of two sequences: of the first elements that differ, maybe a tensor, else of the
+        lengths."""
         left, right = list(self.iterable(a)), list(self.iterable(b))
         if op in ("==", "!=") and len(left) != len(right):
             return op == "!="
@@ -149,8 +149,7 @@ class Comparisons(NativeContainers):
             self._refuse_asking(value, "__hash__")
 
     def asked_natively(self, *containers: Any) -> bool:
-        """Whether native code calls unwatched Python methods of keys of these containers or views. The trace is then
-        refused."""
+        """Whether native code calls unwatched Python methods of these containers' keys; the trace is refused."""
         return any(
             self.keys_asked_natively(samples_of(container).values())
             for container in containers
@@ -158,8 +157,7 @@ class Comparisons(NativeContainers):
         )
 
     def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
-        """Whether native code calls unwatched Python methods of these keys. The trace is then refused. Tuples are not
-        taken apart."""
+        """Whether native code calls unwatched Python methods of these keys; the trace is refused."""
         for key in keys:
             name = next((name for name in ("__hash__", "__eq__") if answers(type(key), name)), None)
             if name is not None:
@@ -169,8 +167,7 @@ class Comparisons(NativeContainers):
         return False
 
     def put_together(self, *keys: Any) -> None:
-        """Native code makes a container with these keys, among others: it hashes them and compares those with equal
-        hashes."""
+        """Native code makes a container with these keys: it hashes them and compares those with equal hashes."""
         for key in keys:
             if id(type(key)) in _NATIVE_IDS or isinstance(key, Traced):
                 self.hold_key(key)
@@ -187,8 +184,7 @@ class Comparisons(NativeContainers):
                 self.hold_key(key)
 
     def among(self, container: Any, key: Any) -> None:
-        """Watch the lookup of a key: it is compared, by Python methods if there are any, with the keys of the same
-        hash."""
+        """Watch the lookup of a key, which is compared with the keys of the same hash."""
         if self.asked_once(container, key):
             return
         kinds = self._kinds_of(container)

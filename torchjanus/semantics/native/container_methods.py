@@ -329,8 +329,7 @@ class ContainerMethods(NativeValues):
     # -- order ----------------------------------------------------------------------------------------------------
 
     def order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[int]:
-        """Return the indices of the values in the order of ``sorted(values, key=key, reverse=reverse)``, comparisons
-        watched."""
+        """Return the indices of the values in the order of ``sorted(values, key=key, reverse=reverse)``."""
         keys = values if key is None else [self._watched(key)(value) for value in values]
 
         backwards = self.heap.truth(None, reverse)
@@ -347,8 +346,7 @@ class ContainerMethods(NativeValues):
         owner[:] = self.in_order(list(owner), key, reverse)
 
     def in_order(self, values: list[Any], key: Any = None, reverse: Any = False) -> list[Any]:
-        """Return ``sorted(values, key=key, reverse=reverse)``. Numbers of one type become expressions, so that their
-        order is not assumed."""
+        """Return ``sorted(values, key=key, reverse=reverse)``. The order of numbers of one type is not assumed."""
         if key is None and any(isinstance(v, Traced) for v in values):
             kinds = {type(plain(value)) for value in values}
             if len(kinds) == 1 and kinds <= {int, float}:

@@ -101,18 +101,15 @@ class NativeContainers(ABC):
 
     @abstractmethod
     def asked_natively(self, *containers: Any) -> bool:
-        """Whether native code calls unwatched Python methods of keys of these containers or views. The trace is then
-        refused."""
+        """Whether native code calls unwatched Python methods of these containers' keys; the trace is refused."""
 
     @abstractmethod
     def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
-        """Whether native code calls unwatched Python methods of these keys. The trace is then refused. Tuples are not
-        taken apart."""
+        """Whether native code calls unwatched Python methods of these keys; the trace is refused."""
 
     @abstractmethod
     def put_together(self, *keys: Any) -> None:
-        """Native code makes a container with these keys, among others: it hashes them and compares those with equal
-        hashes."""
+        """Native code makes a container with these keys: it hashes them and compares those with equal hashes."""
 
     @abstractmethod
     def among(self, container: Any, key: Any) -> None:
@@ -123,8 +120,7 @@ class NativeContainers(ABC):
         """Make a native call about which nothing is known. The trace is refused."""
 
     def opened(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of a framework call with containers from before the call read, so that traced numbers in
-        them enter the node as expressions."""
+        """Return the arguments of a framework call, with the traced numbers in containers from before the call."""
         self.recording.opened = False
         return tuple(map(self._opened, args)), {key: self._opened(value) for key, value in kwargs.items()}
 
@@ -184,8 +180,7 @@ class NativeContainers(ABC):
         return self.recording.read_key(access_path, obj, index)
 
     def element_at(self, obj: Any, index: TracedInt) -> Any:
-        """Return ``obj[index]`` for an index that may differ at the next call; ABSENT if the index has to be held
-        constant. Raises IndexError."""
+        """Return ``obj[index]`` of a varying index; ABSENT if the index has to be constant. Raises IndexError."""
         access_path, bare = self.recording.owner(obj), plain(index)
         if access_path is None or not isinstance(obj, _SEQUENCES):
             return ABSENT
@@ -255,8 +250,7 @@ class NativeContainers(ABC):
             self.recording.note_once(Same(access_path, AccessPath.const(value), True, self.recording.place))
 
     def hold_keys(self, container: Any) -> Any:
-        """Assume the same for the keys that native code put into a dictionary or set of this run. Return the
-        container."""
+        """Hold the keys that native code put into a dictionary or set of this run. Return the container."""
         if isinstance(container, dict | set | frozenset) and not self.asked_natively(container):
             for key in list(container):
                 self.hold_key(key)
@@ -341,9 +335,7 @@ class NativeContainers(ABC):
     def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
         elements = shadow.elements()
         self._claim_keys(elements)
-        for _, element in zip(
-            shadow.container, elements, strict=True
-        ):  # raises if the set changes during the iteration
+        for _, element in zip(shadow.container, elements, strict=True):  # raises if the set changes meanwhile
             yield element
 
     def _sequence(self, access_path: AccessPath, obj: Any) -> Iterator[Any]:
@@ -354,8 +346,7 @@ class NativeContainers(ABC):
             yield self.recording.read_key(access_path, obj, index) if shadow is None else shadow.at(index)
 
     def consumed(self, value: Any) -> Any:
-        """Return a private copy of a container from before the call, with its elements read and traced; else the
-        value."""
+        """Return a private copy of a container from before the call, its elements traced; else the value."""
         value = self.live(value)
         access_path = self.recording.owner(value)
         if access_path is None or not isinstance(value, CONTAINERS):

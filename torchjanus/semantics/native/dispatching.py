@@ -28,8 +28,7 @@ _METHOD = _Sample().method.__code__
 
 
 def dispatched(recording: Recording, heap: HeapAccess, at: Any, fn: Any, args: tuple[Any, ...]) -> Any:
-    """Return the implementation that a call of ``fn`` with ``args`` runs, or ``fn`` itself if it is no such
-    function."""
+    """Return the implementation that ``fn(*args)`` runs, or ``fn`` itself if it is no such function."""
     if type(fn) is not types.FunctionType or fn.__code__ not in (_FUNCTION, _METHOD) or not args:
         return fn
     held = _held(fn)

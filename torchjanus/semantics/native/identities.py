@@ -56,8 +56,7 @@ def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
 
 
 def as_key(recording: Recording, value: Any, why: str) -> Any:
-    """Return a key for a container of this run. A number is held constant. The ``id()`` of an object is only assumed to
-    differ from the others."""
+    """Return a key for a container of this run: a constant. An ``id()`` is only assumed to differ from the others."""
     if isinstance(value, Traced) and _is_id(value.expr):
         if not recording.identities:
             recording.unfinished.append(lambda: note_apart(recording))
@@ -72,8 +71,7 @@ def hashed(recording: Recording, value: Traced) -> None:
 
 
 def held_as_key(recording: Recording, value: Any) -> bool:
-    """Assume that an object that becomes a key, or is looked up among keys, differs from the others. Return False if it
-    does not compare by identity."""
+    """Assume that an object used as a key differs from the other keys. Return False if it has its own hash."""
     if not _is_by_identity(value, "__hash__"):
         return False
     number = ask(recording, id, (value,))
@@ -83,8 +81,7 @@ def held_as_key(recording: Recording, value: Any) -> bool:
 
 
 def among(recording: Recording, container: Any, key: Any) -> None:
-    """Assume that a key that is looked up in a container of this run differs from those keys that it might equal in
-    another call."""
+    """Assume that a key that is looked up in a container of this run equals no key that varies."""
     for other in list(container):
         held_as_key(recording, other)
     # In the order of the keys, which is the same in all runs.

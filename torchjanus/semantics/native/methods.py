@@ -94,8 +94,7 @@ class NativeMethods(ContainerMethods):
         return self.unknown(fn, args, kwargs)
 
     def seen_by_view(self, proxy: types.MappingProxyType[Any, Any], name: str, result: Any) -> Any:
-        """Return what a view of a dictionary returned. Refuse the trace if that may change, since nothing watches
-        it."""
+        """Return what a dictionary's view returned. Refuse the trace if that may change: it is not watched."""
         shown = [result] if name in ("get", "__getitem__") else list(proxy.values()) if name in _SHOWING else []
         if shows_other_class(proxy) or any(map(_may_change, shown)):
             refuse_view(self.recording)
@@ -118,8 +117,7 @@ class NativeMethods(ContainerMethods):
     def _context_variable(
         self, fn: Callable[..., Any], variable: contextvars.ContextVar[Any], name: str, args: tuple[Any, ...]
     ) -> Any:
-        """Call a method of a context variable, which is state like any other. Writes to it are undone before the call
-        ends."""
+        """Call a method of a context variable. Writes to it are undone before the call ends."""
         if name == "set":
             token = self.out(fn, *map(plain, args))
             self.recording.context_set(variable, token)

@@ -35,8 +35,7 @@ _LEAF = "leaf"  # in the place of a backward function's name: a leaf that requir
 
 
 def history_of(tensor: torch.Tensor) -> str | None:
-    """Return what a tensor's text shows as its history: the name of a backward function, _LEAF or nothing. Return None
-    if there is none to be read."""
+    """Return a tensor's history in its text: a backward function's name, _LEAF or ""; None if unreadable."""
     try:
         function = tensor.grad_fn
     except RuntimeError:

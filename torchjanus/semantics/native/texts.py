@@ -252,8 +252,7 @@ class Texts(Comparisons):
     def _told_in_fields(
         self, template: str, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Replace the arguments of ``format()`` whose text is made by Python code by these texts, as ``_told_first``
-        does."""
+        """Replace the arguments of ``format()`` whose text is made by Python code, as ``_told_first`` does."""
         telling = [part for part in (*args, *named.values()) if _tells(part) or _formats(part)]
         if not telling:
             return template, args, named

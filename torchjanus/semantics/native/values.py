@@ -39,8 +39,7 @@ _GUARDED = (dict, set, collections.deque)
 
 
 def _in_step(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
-    """Yield the elements of the copy, one for each element of the container. Ends or raises as its own iterator
-    does."""
+    """Yield an element of the copy for each of the container. Ends or raises as its own iterator does."""
     own = getattr(native_class(type(container)), name)(container)
     return (part for _, part in zip(own, copy, strict=True))
 
@@ -193,8 +192,7 @@ class NativeValues(Texts):
         return lambda *args: self.heap.call(None, fn, args, {})
 
     def _asked(self, fn: Any) -> Any:
-        """Return a predicate for native code: the truth of the callback's result, or of the element itself if ``fn`` is
-        None."""
+        """Return a predicate: the truth of the callback's result, or of the element if ``fn`` is None."""
         test = (lambda value: value) if fn is None else self._watched(fn)
         return lambda value: self.heap.branch(None, test(value))
 

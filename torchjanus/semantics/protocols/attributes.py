@@ -55,8 +55,7 @@ class Attributes(SpecialMethods):
             raise
 
     def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
-        """Return what ``object.__getattribute__`` returns: descriptors first, then the instance. Raises
-        AttributeError."""
+        """Return what ``object.__getattribute__`` does: descriptors, then the instance. Raises AttributeError."""
         tp = type(obj)
         raw = on_type(tp, name)
         if raw is MISSING:
@@ -91,8 +90,7 @@ class Attributes(SpecialMethods):
         return in_instance(obj, name)
 
     def super_attr(self, at: Site, obj: Any, name: str) -> Any:
-        """Return ``super().name``, looked up after the current class in the method resolution order of the instance's
-        class."""
+        """Return ``super().name``, looked up after the current class in the instance's MRO."""
         owner = obj.__self_class__
         if owner is not None and name != "__class__":
             after = itertools.dropwhile(lambda base: base is not obj.__thisclass__, mro_of(owner))

@@ -118,8 +118,7 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, cls, args, kwargs)
 
     def pairs(self, at: Site, mapping: Any) -> Any:
-        """Return what native code makes a dictionary of, in the place of a mapping with Python methods; other values
-        unchanged."""
+        """Return what native code makes a dictionary of, if the mapping has Python methods; else the mapping."""
         tp = type(mapping)
         if on_type(tp, "keys") is MISSING:
             return self.used_up(at, mapping)
@@ -192,8 +191,7 @@ class BuiltinCalls(Conversions):
     def call_member(
         self, at: Site, fn: Any, name: str, member: MemberDescriptorType, args: Args, kwargs: Kwargs
     ) -> Any:
-        """Call ``Class.slot.__set__(obj, value)`` or the like: attribute access that skips the class's own
-        accessors."""
+        """Call ``Class.slot.__set__(obj, value)`` or the like, which skips the class's own accessors."""
         if not kwargs and args and _is_only_name(type(args[0]), member):
             match name, args:
                 case "__set__", (obj, value):
@@ -255,8 +253,7 @@ class BuiltinCalls(Conversions):
         return self.call_native(at, fn, args, {})
 
     def call_object_slot(self, at: Site, fn: Any, args: Args) -> Any:
-        """Call ``object.__setattr__(obj, name, value)`` or the like, where ``object``'s slot is the native end for that
-        object."""
+        """Call ``object.__setattr__(obj, name, value)`` or the like, if that is the object's native end."""
         name = fn.__name__
         if args and native_end(type(args[0]), name) is fn:
             return self.call_slot(at, fn.__get__(args[0]), name, args[0], args[1:], {})
@@ -339,8 +336,7 @@ class BuiltinCalls(Conversions):
         return raw is not _CLASS and self.getter(raw) is not None
 
     def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
-        """Return ``isinstance`` for a class that inherits the check of ``type``: ``__class__`` is read where the type
-        does not match."""
+        """Return ``isinstance`` by the check of ``type``: ``__class__`` is read where the type does not match."""
         self.come_upon_kind(type(value), kind)
         abstract = isinstance(kind, abc.ABCMeta)
         if derives(type(value), kind) and not abstract:

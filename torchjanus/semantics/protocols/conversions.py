@@ -64,8 +64,7 @@ class Conversions(Attributes, Iteration):
     """Conversions to numbers, and operators called as functions."""
 
     def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
-        """Return the result of the first of these special methods that the value's class has, if it is to be entered;
-        else the value."""
+        """Return the result of the first of these special methods that is to be entered; else the value."""
         tp = type(value)
         if id(tp) in PLAIN:
             return value

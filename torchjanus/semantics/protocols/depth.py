@@ -51,8 +51,7 @@ class Depth:
 
 @contextlib.contextmanager
 def room() -> Iterator[None]:
-    """Raise the recursion limit while a run is watched. All threads share the limit; the last run that ends restores
-    it."""
+    """Raise the recursion limit while a run is watched. All threads share it; the last run restores it."""
     with _lock:
         if not _limits:
             _limits.append(sys.getrecursionlimit())

@@ -15,8 +15,7 @@ __all__ = ["drive", "driven"]
 
 
 def drive(inner: Any, semantics: Semantics) -> Generator[Any, Any, Any]:
-    """Forward values and exceptions between the caller and a generator, or anything with ``send``, ``throw`` and
-    ``close``."""
+    """Forward values and exceptions to and from a generator, or anything with ``send``, ``throw``, ``close``."""
     resume: Callable[..., Any] = inner.send
     given: Any = None
     while True:

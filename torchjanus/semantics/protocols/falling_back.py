@@ -80,8 +80,7 @@ class CallsOut:
 
 
 def mark(error: BaseException) -> tuple[Any, ...]:
-    """Return what identifies an error without keeping it alive: its id, which may be used again later, and the place
-    where it was raised."""
+    """Return what identifies an error without keeping it alive: its id and the place where it was raised."""
     step = error.__traceback__
     while step is not None and step.tb_next is not None:
         step = step.tb_next
@@ -176,8 +175,7 @@ def _fallen(
 
 
 def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:
-    """Return the result of the hook by Python, given that it began ``done`` calls; _NOTHING if the error is the
-    program's."""
+    """Return the hook's result by Python after ``done`` calls; _NOTHING if the error is the program's."""
     out = self.out
     if not done:
         bare = tuple(map(plain, operands[1:]))
@@ -243,8 +241,7 @@ def attempt(recording: Any, where: str, note: Callable[..., Any], *args: Any) ->
 
 
 def noted(instead: Mapping[str, Callable[..., Any]]) -> Callable[[Any], Any]:
-    """Return a decorator for recordings: each named method, if it fails, returns what its function in ``instead``
-    returns."""
+    """Return a decorator for recordings: a method that fails returns what its function in ``instead`` returns."""
 
     def decorate(recording: Any) -> Any:
         for name, otherwise in instead.items():

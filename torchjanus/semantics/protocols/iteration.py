@@ -1,7 +1,7 @@
 """Iteration, unpacking and context managers by Python's protocols.
 
-Native code that iterates over an object with Python-level methods is given one of the ``Reaching`` classes, which
-enters those methods.
+Native code that iterates over an object with Python-level methods is given an instance of a subclass of ``Reaching``,
+which enters those methods.
 """
 
 from __future__ import annotations
@@ -89,8 +89,7 @@ class Iteration(Operators):
         return self.used_up(at, iterable)
 
     def used_up(self, at: Site, iterable: Any) -> Any:
-        """Return what native code is given in the place of an iterable that it consumes and whose length it may ask
-        for."""
+        """Return what native code is given in the place of an iterable that it consumes and may measure."""
         if not self.reaches(iterable):
             return iterable
         iterator, tp = self.iterate(at, iterable), type(iterable)
@@ -99,8 +98,7 @@ class Iteration(Operators):
         return Measured(self, at, iterable, iterator)
 
     def length_hint(self, at: Site, iterable: Any) -> Any:
-        """Return the length that ``list`` asks an iterable for: ``__len__``, else ``__length_hint__``, else
-        NotImplemented."""
+        """Return the length that ``list`` asks for: ``__len__``, else ``__length_hint__``, else NotImplemented."""
         tp = type(iterable)
         if on_type(tp, "__len__") is not MISSING:
             try:

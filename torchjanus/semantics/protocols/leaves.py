@@ -20,8 +20,7 @@ __all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of",
 
 
 def native_slot(tp: type, name: str) -> Any:
-    """Return the first ``name`` on the class or its bases that is a slot of a class written in C, skipping
-    replacements."""
+    """Return the first ``name`` in the class's MRO that is a slot of a class written in C."""
     for base in mro_of(tp):
         found = namespace_of(base).get(name, MISSING)
         if type(found) is WrapperDescriptorType and found.__name__ == name:
@@ -62,8 +61,7 @@ class Leaves(Semantics):
         return reason
 
     def dunder(self, tp: type, name: str) -> Any:
-        """Return the special method if it is a Python function that is entered, else None. It takes the object
-        first."""
+        """Return the special method, which takes the object first, if it is a Python function that is entered."""
         found = on_type(tp, name)
         if type(found) is FunctionType and self.native_reason(found) is None:
             self.come_upon(tp, name)

@@ -60,8 +60,7 @@ class Operators(SpecialMethods):
         return result
 
     def attempt(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        """Return the result of an operator for which at least one operand has a Python method; it may be
-        NotImplemented."""
+        """Return the result of an operator with a Python method on either side; it may be NotImplemented."""
         forward, reflected, _, _ = NAMES[op]
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING

@@ -70,8 +70,7 @@ class Protocols(BuiltinCalls):
                 fn, args = method, (fn, *args)
 
     def call_class(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Return ``cls(*args, **kwargs)``: the metaclass's ``__call__``, else ``__new__`` and ``__init__``, each
-        entered."""
+        """Return ``cls(*args, **kwargs)``: the metaclass's ``__call__``, else ``__new__`` and ``__init__``."""
         meta = type(cls)
         if meta is not type:
             caller = on_type(meta, "__call__")

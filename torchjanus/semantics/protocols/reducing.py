@@ -88,8 +88,7 @@ COPIERS: dict[Any, Callable[[Any], Any]] = {
 
 
 def reducer_of(value: Any) -> Callable[[Any, int], Parts] | None:
-    """Return what is watched in the place of ``value.__reduce_ex__(protocol)``, or None if only native code can do
-    it."""
+    """Return what is watched for ``value.__reduce_ex__(protocol)``, or None if only native code can do it."""
     cls: Any = type(value)
     if id(cls) in _NATIVE:
         return _NATIVE[id(cls)]

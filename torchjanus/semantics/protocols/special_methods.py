@@ -79,8 +79,7 @@ class SpecialMethods(Leaves):
         return Assigned(found)
 
     def is_assigned(self, tp: type, name: str, found: Any) -> bool:
-        """Whether a class of the program has this under the name, rather than one that is written in C or left
-        native."""
+        """Whether a class of the program, neither written in C nor left native, has this under the name."""
         if type(found).__name__ == "instancemethod":  # pybind11's methods
             return False
         owner = next(base for base in mro_of(tp) if name in namespace_of(base))

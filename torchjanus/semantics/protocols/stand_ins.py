@@ -119,8 +119,7 @@ def _variable(data: torch.Tensor, requires_grad: bool = False) -> torch.Tensor:
 
 
 def _maker_for(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return a function that makes the same tensor as a legacy constructor with common arguments; else the
-    constructor."""
+    """Return a function that makes the same tensor as a legacy constructor, or the constructor itself."""
     first = args[0] if args else None
     plain = type(first) in (torch.Tensor, torch.nn.Parameter)
     if cls is torch.autograd.Variable:

@@ -87,8 +87,7 @@ def home_of(fn: Any) -> Place:
 
 
 def underlying(fn: Any) -> tuple[FunctionType, tuple[Any, ...]]:
-    """Return the Python function that a callable calls in the end, and the arguments that it puts first. Raises
-    Unsupported."""
+    """Return the Python function that a callable calls in the end, and its leading arguments. Raises Unsupported."""
     if isinstance(fn, FunctionType):
         return fn, ()
     if isinstance(fn, MethodType):

@@ -1,2 +1,1 @@
-"""Calls of torch in a watched run:
-operators, gradients, sizes, selections, the user's code that autograd calls."""
+"""Calls of torch in a watched run: operators, gradients, sizes, selections, the user's code that autograd calls."""

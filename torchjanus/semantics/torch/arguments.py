@@ -1,4 +1,4 @@
-"""Arguments of framework calls: as the unwatched program would pass them, and as the trace keeps them.
+"""Arguments of framework calls, as the unwatched program would pass them and as the trace holds them.
 
 Knows nothing of the calls.
 """
@@ -20,21 +20,21 @@ from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain
 __all__ = ["Arguments", "bare"]
 
 
-# Whose tensors' counterparts torch has written in Python, where they are seen before they say that they have no answer.
+# Operators whose tensor methods are Python code in torch: a mode sees the call before it returns NotImplemented.
 _REFLECTED = ("__rpow__", "__rfloordiv__", "__rmod__", "__rlshift__", "__rrshift__")
 
 
 class Arguments:
-    """Of one run. ``ref`` numbers a tensor that is used, for the function of this name."""
+    """The arguments of one run. ``ref(tensor, name)`` numbers a tensor that the function of this name uses."""
 
     def __init__(self, recording: Recording, ref: Callable[[torch.Tensor, str], TensorRef | None]) -> None:
         self.recording = recording
         self._ref = ref
-        # What is done with a foreign value: it comes back as a number or a tensor, or as it is.
+        # Converts a foreign value to a number or a tensor, or returns it unchanged.
         self.take_in: Callable[[Any], Any] | None = None
 
     def symbol(self, value: Any, name: str) -> Any:
-        """An argument as the trace keeps it: TensorRefs for tensors, expressions for traced numbers."""
+        """Return an argument for the trace: TensorRefs for tensors, expressions for traced numbers."""
         if isinstance(value, torch.Tensor):
             return self._ref(value, name)
         if isinstance(value, Traced):
@@ -45,7 +45,7 @@ class Arguments:
             return value
         if isinstance(value, list | tuple | collections.deque):
             parts = [self.symbol(v, name) for v in value]
-            if not isinstance(value, tuple):  # torch.tensor() reads any sequence as it reads a list
+            if not isinstance(value, tuple):  # torch.tensor() reads any sequence like a list
                 return parts
             return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
         if isinstance(value, dict):
@@ -54,7 +54,7 @@ class Arguments:
             return slice(*(self.symbol(v, name) for v in (value.start, value.stop, value.step)))
         if self.take_in is not None and (taken := self.take_in(value)) is not value:
             return self.symbol(taken, name)
-        if isinstance(value, int | float):  # IntEnum, numpy.float64 and their like
+        if isinstance(value, int | float):  # IntEnum, numpy.float64 and the like
             return value
         if isinstance(value, type):
             return value
@@ -67,13 +67,13 @@ class Arguments:
         return None
 
     def is_asked(self, value: Any) -> bool:
-        """Whether this is an object of a class that answers by a Python method where a tensor has no answer."""
+        """Whether the object's class has a reflected operator in Python, which Python calls after the tensor's."""
         if isinstance(value, torch.Tensor | Traced):
             return False
         return any(isinstance(getattr(type(value), name, None), types.FunctionType) for name in _REFLECTED)
 
     def fixed(self, value: Any, name: str) -> Any:
-        """``value``, with integers fetched from tensors held where they are: they may be sizes or indices."""
+        """Return ``value`` with integers fetched from tensors held constant, since they may be sizes or indices."""
         if isinstance(value, TracedInt):
             fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
             return self.recording.pin(value, f"argument of {name}") if fetched else value
@@ -94,7 +94,7 @@ class Arguments:
 
 
 def bare(value: Any) -> Any:
-    """The arguments as the unwatched program would pass them."""
+    """Return the arguments as the unwatched program would pass them."""
     if isinstance(value, Traced):
         return plain(value)
     if type(value) is tuple or type(value) is torch.Size:

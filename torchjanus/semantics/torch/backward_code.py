@@ -1,8 +1,8 @@
-"""The user's code that autograd calls: custom Functions, hooks on tensors and parameters. It runs under watch, too.
+"""Watches the user's code that autograd calls: custom Functions, hooks on tensors and parameters.
 
-On the CPU autograd calls it in the thread that called ``backward()``, in the middle of that call. So its reads, writes
-and framework calls are recorded where they happen, between marks (``graph.code``); lowering has autograd call the same
-nodes again. Backward code that another thread calls is not watched, and refused.
+On the CPU, autograd calls it in the thread that called ``backward()``, during that call. Its reads, writes and
+framework calls are recorded where they happen, between marks (``graph.code``). Lowering has autograd call the same
+nodes again. Backward code in another thread is not watched and is refused.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from torchjanus.trace.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Beg
 __all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_function_of_autograd"]
 
 LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-# Methods of autograd's functions that register hooks.
+# Methods of autograd nodes that register hooks.
 _AROUND = {"register_prehook": BEFORE, "register_hook": AFTER}
 _NOT_THERE = "the autograd graph is not there when a compiled graph runs."
 
 
 class Recorder(Protocol):
-    """What is needed of the one who records framework calls."""
+    """The methods of the recorder of framework calls that are used here."""
 
     def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None: ...
     def known(self, tensor: torch.Tensor) -> TensorRef | None: ...
@@ -43,14 +43,14 @@ class Recorder(Protocol):
 
 
 class Watcher(Protocol):
-    """What is needed of the watching semantics: to call functions and to read attributes as the program does."""
+    """The methods of the watching semantics that call functions and read attributes as the program does."""
 
     def call(self, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
     def load_attr(self, at: Any, obj: Any, name: str) -> Any: ...
 
 
 class Context:
-    """What a Function's forward and backward get as ``ctx`` while they are watched."""
+    """The ``ctx`` of a Function's watched forward and backward."""
 
     def __init__(self, real: Any, recording: Recording) -> None:
         self.needs_input_grad = real.needs_input_grad
@@ -76,7 +76,7 @@ class Context:
         self.materialize_grads = value
 
     def leave(self, bare: Callable[[Any], Any]) -> None:
-        """The run is over."""
+        """End of the run: replace traced values by plain ones."""
         for name in vars(self).keys() - {"_real", "_recording"}:
             vars(self)[name] = bare(vars(self)[name])
 
@@ -99,29 +99,29 @@ class BackwardCode:
     def __init__(self, recording: Recording, framework: Recorder) -> None:
         self.recording = recording
         self.framework = framework
-        self.watch: Watcher  # set by the watch when it is made
+        self.watch: Watcher  # set by the watching semantics
         self._count = 0
         self._thread = threading.get_ident()
         self._attached: dict[tuple[int, str, int], int] = {}
         self._handles: dict[int, tuple[RemovableHandle, int]] = {}
-        # Autograd's functions that the program has asked tensors for, with such a tensor.
+        # Autograd nodes that the program has read from tensors, each with such a tensor.
         self._functions: dict[int, tuple[Any, torch.Tensor]] = {}
-        self.hooked: list[torch.Tensor] = []  # leaves made in this call that have got a hook
-        # Autograd's graph may outlive the run, and calls this then.
+        self.hooked: list[torch.Tensor] = []  # leaves made in this call that have a hook
+        # What autograd's graph refers to, which may outlive the run.
         self._kept: list[Any] = []
         self.over = False
-        self.inner: list[BackwardCode] = []  # that of recursive calls
+        self.inner: list[BackwardCode] = []  # those of recursive calls
 
     def _number(self) -> int:
         self._count += 1
         return self._count
 
     def keep(self, *parts: Any) -> None:
-        """Autograd's graph holds this from now on: code of the step's, and what that is given."""
+        """Note the step's code and its arguments to which autograd's graph refers."""
         self._kept.extend(parts)
 
     def leave(self, bare: Callable[[Any], Any]) -> None:
-        """The run is over: whatever autograd calls from now on is the program's own code, on plain values."""
+        """End of the run: from now on autograd calls the program's own code on plain values."""
         for part in self._kept:
             if isinstance(part, Context):
                 part.leave(bare)
@@ -133,19 +133,19 @@ class BackwardCode:
             code.leave(bare)
 
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
-        """A call of the user's code under watch."""
+        """Call the user's code under watch."""
         if self.over:
             return fn(*args, **(kwargs or {}))
         return self.watch.call(None, fn, args, kwargs or {})
 
     def read(self, obj: Any, name: str) -> Any:
-        """An attribute, read under watch."""
+        """Read an attribute under watch."""
         return getattr(obj, name) if self.over else self.watch.load_attr(None, obj, name)
 
     # -- Functions ------------------------------------------------------------------------------------------------
 
     def apply(self, cls: Any, args: tuple[Any, ...]) -> Any:
-        """``cls.apply(*args)``, where ``cls`` is a Function of anyone's."""
+        """Return ``cls.apply(*args)``, where ``cls`` is a Function."""
         framework, number = self.framework, self._number()
         made: list[Context] = []
         tensors = [position for position, arg in enumerate(args) if isinstance(arg, torch.Tensor)]
@@ -153,7 +153,7 @@ class BackwardCode:
         given = tuple(framework.ref(arg, "apply") for arg in args if isinstance(arg, torch.Tensor))
         framework.mark(Begin(number, "forward"), given, ())
         try:
-            with framework.paused():  # torch makes views of arguments that are returned, for example
+            with framework.paused():  # torch makes views of returned arguments, for example
                 result = stand_in.apply(*args)
         except BaseException:
             self._raised()
@@ -178,7 +178,7 @@ class BackwardCode:
         return None if tensor is None else self.framework.ref(tensor, "save_for_backward")
 
     def _stand_in(self, cls: Any, number: int, made: list[Context], tensors: list[int]) -> Any:
-        """A Function that runs the user's under watch, and is called like it in texts (``grad_fn=<SwishBackward>``)."""
+        """Return a Function that runs the user's under watch and has its name (``grad_fn=<SwishBackward>``)."""
         code = self
 
         def forward(state: Any, *args: Any) -> Any:
@@ -197,7 +197,7 @@ class BackwardCode:
             state.mark_dirty(*context.dirty)
             state.mark_non_differentiable(*context.undifferentiable)
             state.set_materialize_grads(context.materialize_grads)
-            for name in vars(context).keys() - own:  # the program may read them of result.grad_fn
+            for name in vars(context).keys() - own:  # the program may read them from result.grad_fn
                 setattr(state, name, code.recording.bare(vars(context)[name]))
             context.returned = _tensors(result)
             return result
@@ -212,7 +212,7 @@ class BackwardCode:
 
             return code._body(number, grads, saved, run, tensors)
 
-        # Torch's other name for backward(). Whoever defines both gets torch's own error when backward() is called.
+        # Torch's other name for backward(). A class that defines both gets torch's own error when backward() is called.
         own = torch.autograd.Function
         name = "vjp" if cls.vjp is not own.vjp else "backward"
         body: dict[str, Any] = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
@@ -230,8 +230,11 @@ class BackwardCode:
         wanted: list[int] | None = None,
         instead: bool = False,
     ) -> Any:
-        """Run code in the middle of a backward pass, between marks. ``wanted``: the positions of those of its results
-        that are gradients of tensors. ``instead``: it may return None, which changes nothing."""
+        """Run code during a backward pass, between marks.
+
+        ``wanted``: the positions of those results that are gradients of tensors. ``instead``: the code may return None
+        to change nothing.
+        """
         if self.over:
             return run()
         if threading.get_ident() != self._thread:
@@ -252,7 +255,7 @@ class BackwardCode:
         return result
 
     def _noted(self, note: Callable[..., None], *args: Any) -> None:
-        """Note something; if that fails, autograd and the program's code go on."""
+        """Call a function that records. If it fails, autograd and the program's code continue."""
         attempt(self.recording, "in code that autograd calls", note, *args)
 
     def _begin(self, number: int, grads: tuple[Any, ...], saved: tuple[Any, ...]) -> None:
@@ -282,7 +285,7 @@ class BackwardCode:
     # -- hooks ----------------------------------------------------------------------------------------------------
 
     def register(self, register: Callable[..., Any], tensor: torch.Tensor, hook: Any, called: str) -> Any:
-        """``tensor.register_hook(hook)`` in the step. ``called``: when (see ``Hook``)."""
+        """Call ``tensor.register_hook(hook)`` or the like. ``called``: when the hook runs (see ``Hook``)."""
         if self.recording.owner(tensor) is not None:
             self.recording.refuse(
                 "hook-outside",
@@ -301,25 +304,25 @@ class BackwardCode:
         return handle
 
     def function_of(self, tensor: torch.Tensor, function: Any) -> Any:
-        """``tensor.grad_fn`` of a tensor that the step has made."""
+        """Return ``tensor.grad_fn`` of a tensor that the step has made."""
         self._functions.setdefault(id(function), (function, tensor))
         return function
 
     def look_at_function(self, function: Any, name: str) -> None:
-        """An attribute of one of autograd's functions is read. Which function it is, and those that come before it,
-        hang together with the operations made; what it holds with their arguments."""
+        """Refuse reads of an autograd node's data. Its identity and ``next_functions`` follow from the recorded
+        operations; other attributes hold their arguments."""
         if name != "next_functions" and not callable(getattr(type(function), name, None)):
             what = f"reads the attribute '{name}' of autograd's {type(function).__name__}"
             self.recording.refuse("autograd-node", what, _NOT_THERE, "Keep it beside the tensor.")
 
     def ask_function(self, function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A method of one of autograd's functions is called."""
+        """Call a method of an autograd node."""
         call = getattr(function, method)
         if method in ("name", "__eq__", "__ne__"):
             return call(*args, **kwargs)
         tensor = self._functions.get(id(function), (None, None))[1]
         with torch._C.DisableTorchFunction():
-            current = tensor is not None and tensor.grad_fn is function  # and has not been changed in place
+            current = tensor is not None and tensor.grad_fn is function  # false if the tensor has been changed in place
         if tensor is None or not current or method not in _AROUND or len(args) != 1 or kwargs:
             what = f"calls {method}() of autograd's {type(function).__name__}"
             self.recording.refuse(
@@ -331,7 +334,7 @@ class BackwardCode:
         self.framework.mark(Hook(number, _AROUND[method]), (self.framework.ref(tensor, method),), ())
 
         def watched(*given: tuple[Any, ...]) -> Any:
-            """Given, before the function runs, what that is given; after it, what it returned and what it was given."""
+            """Run the hook. A prehook gets the inputs of the node; a hook gets its results and its inputs."""
             return self._body(number, sum(given, ()), (), lambda: self.call(hook, given), instead=True)
 
         handle = call(watched)
@@ -339,7 +342,7 @@ class BackwardCode:
         return handle
 
     def unregister(self, handle: RemovableHandle) -> bool:
-        """``handle.remove()``, if the hook was registered in this run."""
+        """Call ``handle.remove()`` if the hook was registered in this run. Return whether it was."""
         known = self._handles.get(id(handle))
         if known is not None:
             handle.remove()
@@ -347,7 +350,7 @@ class BackwardCode:
         return known is not None
 
     def _hook(self, number: int, hook: Any, given: torch.Tensor, called: str) -> Any:
-        if called == ACCUMULATED:  # it is given the leaf itself, and has to return nothing
+        if called == ACCUMULATED:  # the hook gets the leaf itself and must return None
             returned: list[Any] = []
 
             def body() -> tuple[()]:
@@ -359,7 +362,7 @@ class BackwardCode:
         return self._body(number, (given,), (), lambda: self.call(hook, (given,)))
 
     def finish(self) -> None:
-        """The run is over, and what leaves it has been described."""
+        """End of the run, after what leaves it has been described."""
         parts = (part for recipe in self.recording.trace.all_recipes() for part in parts_of(recipe))
         leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
         if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
@@ -380,7 +383,7 @@ class BackwardCode:
 
     @contextlib.contextmanager
     def around_backward(self, leaves: list[torch.Tensor]) -> Iterator[None]:
-        """While a backward pass runs, the hooks that these leaves have had before the call run under watch."""
+        """During a backward pass, run under watch the hooks that these leaves had before the call."""
         replaced: list[tuple[Any, Any, Any]] = []
         try:
             for leaf in leaves:
@@ -415,7 +418,7 @@ class BackwardCode:
 
 
 def is_function_of_autograd(value: Any) -> bool:
-    """Whether this is a node of autograd's graph, as ``tensor.grad_fn`` gives it."""
+    """Whether this is a node of autograd's graph, such as ``tensor.grad_fn``."""
     kind = type(value)
     return hasattr(kind, "register_prehook") and hasattr(kind, "next_functions")
 

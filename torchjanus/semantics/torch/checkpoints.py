@@ -1,7 +1,6 @@
-"""``torch.utils.checkpoint``: recorded as a plain call of its function, since running it again changes nothing.
+"""``torch.utils.checkpoint``, recorded as a plain call of its function, since recomputation changes nothing.
 
-Whether that is so is found out in the watched run, which does checkpoint: what the function changed, and what was
-changed before it ran again.
+The watched run does checkpoint, and verifies this: what the function changed, and what changed before it ran again.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Checkpoints:
         self._code = framework.code
 
     def run(self, checkpoint: Any, function: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """``checkpoint(function, *args, **options)``."""
+        """Return ``checkpoint(function, *args, **options)``."""
         recording = self.recording
         if options.get("use_reentrant") is not False or options.keys() & {"context_fn", "debug"}:
             recording.refuse(
@@ -53,7 +52,7 @@ class Checkpoints:
         self._code.keep(function, args, options)
 
         def watched(*given: Any, **named: Any) -> Any:
-            if self._code.over:  # autograd's graph has left the step
+            if self._code.over:  # autograd's graph has outlived the step
                 return function(*map(plain, given), **{name: plain(value) for name, value in named.items()})
             if after:
                 return self._again(*after[0], function, given, named)
@@ -74,11 +73,11 @@ class Checkpoints:
     def _again(
         self, events: int, versions: list[int], function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Autograd wants the function's inner results: it runs again, must find what it found before, and leave it."""
+        """Recompute for autograd. Refuse the trace if the inputs have changed or the function changes state."""
         recording = self.recording
         if self._written_since(events) or versions != self._versions()[: len(versions)]:
             self._refuse("it may give something else when it runs again", "state that changes before backward()")
-        if recording.trace.refusals:  # what it writes must be seen by what the program reads later
+        if recording.trace.refusals:  # its writes must be visible to later reads
             with self.framework.resumed():
                 return self._code.call(function, args, kwargs)
         state = [recording.trace.tensors[number] for number in recording.trace.access_paths]
@@ -108,5 +107,5 @@ class Checkpoints:
 
 
 def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """Contents to compare: a NaN is equal to itself."""
+    """Return the contents as bytes, so that a NaN equals itself."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8)

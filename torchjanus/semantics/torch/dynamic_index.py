@@ -1,9 +1,9 @@
-"""Subscripts by tensors of one whole number: ``scores[t, word]``, ``table[action]``, ``text[i : i + 64]``.
+"""Subscripts by tensors of one integer: ``scores[t, word]``, ``table[action]``, ``text[i : i + 64]``.
 
-Eager asks such a tensor for its number and gives a view. A graph cannot ask: it looks the elements up by it, and
-has a copy. That is the same as long as nobody gets the view, and neither is changed while the part is in use: which is
-found out here, and refused otherwise. What changes the part itself (``counts[best] += 1``, ``table[state][a] = v``)
-is followed by a call that puts the copy back into the whole. Knows nothing of how calls are recorded.
+Eager fetches the integer and returns a view. A graph cannot fetch it: it gathers the elements by the tensor and has a
+copy. Both are the same as long as the program does not keep the view, and neither is changed while the part is in use.
+That is checked here, and refused otherwise. An in-place change of the part (``counts[best] += 1``, ``table[state][a] =
+v``) is followed by a call that writes the copy back. Knows nothing of how calls are recorded.
 """
 
 from __future__ import annotations
@@ -26,55 +26,54 @@ _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
 def _is_pick(value: Any) -> bool:
-    """Whether it is a tensor of one whole number, or a number that was fetched from a tensor."""
+    """Whether it is a tensor of one integer, or an integer that was fetched from a tensor."""
     if isinstance(value, torch.Tensor):
         return value.dim() == 0 and value.dtype in _INTEGERS
     return _is_fetched(value)
 
 
 def _ends(part: Any) -> tuple[Any, Any] | None:
-    """Between what a slice lies, or None where it is no slice between two such numbers."""
+    """Return the bounds of a slice between two such integers, else None."""
     if not isinstance(part, slice) or part.step not in (None, 1):
         return None
     return (part.start, part.stop) if _is_pick(part.start) and _is_pick(part.stop) else None
 
 
 def _by_numbers(key: Any) -> bool:
-    """Whether numbers fetched from tensors pick, and no tensors do."""
+    """Whether fetched integers index, and no tensors do."""
     parts = [end for part in (key if type(key) is tuple else (key,)) for end in _ends(part) or (part,)]
     return any(_is_pick(part) for part in parts) and not any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _width(tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> int | None:
-    """How many elements lie there; None where the slice reaches beyond the tensor."""
+    """Return the length of the slice; None if it reaches beyond the tensor."""
     with torch._C.DisableTorchFunction():
         first, end, size = int(plain(start)), int(plain(stop)), tensor.size(dim)
     return end - first if 0 <= first <= end <= size else None
 
 
 def picks(tensor: torch.Tensor, key: Any, place: Place) -> bool:
-    """Whether this is a subscript by tensors of one number, or by slices between them, beside numbers and slices.
-    ``place``: where it stands in the program."""
+    """Whether this is a subscript by tensors of one integer, or by slices between them, beside integers and slices.
+    ``place``: its location in the program."""
     if place in HELD_NUMBERS and _by_numbers(key):
         return False
     parts = key if type(key) is tuple else (key,)
     known = (_is_pick(part) or part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
     bare = not any(isinstance(part, bool) for part in parts)
-    counted = not tensor.is_inference()  # else nobody can tell whether it is changed
+    counted = not tensor.is_inference()  # otherwise changes are not counted
     found = any(_is_pick(part) or _ends(part) is not None for part in parts)
     if not (tensor.dim() > 0 and counted and found and bare and all(known)):
         return False
     slices = [(dim, ends) for dim, part in zip(_dims(tensor, parts), parts, strict=True) if (ends := _ends(part))]
     if not slices:
         return True
-    # The dimensions of the result are those of the tensor where nothing is added or taken out.
+    # Without added or removed dimensions, those of the result are the tensor's.
     simple = all(part is Ellipsis or isinstance(part, slice) for part in parts)
     return simple and all(_width(tensor, dim, *ends) is not None for dim, ends in slices)
 
 
 def stores(tensor: torch.Tensor, key: Any, value: Any, place: Place) -> bool:
-    """Whether this is an assignment to such a subscript, of something that fits as it is, or one of a number that was
-    fetched to any other subscript."""
+    """Whether this assigns a value that fits to such a subscript, or a fetched number to any other subscript."""
     if isinstance(value, torch.Tensor):
         if not picks(tensor, key, place) or value.device != tensor.device:
             return False
@@ -94,7 +93,7 @@ def _is_fetched(value: Any) -> bool:
 
 
 def _is_one(key: Any) -> bool:
-    """Whether one window picks and nothing else does, or elements only."""
+    """Whether the key has exactly one window and no other dynamic index, or only elements."""
     parts = key if type(key) is tuple else (key,)
     windows = sum(_ends(part) is not None for part in parts)
     return windows == 0 or (windows == 1 and not any(_is_pick(part) for part in parts))
@@ -107,7 +106,7 @@ def _bare(key: Any) -> Any:
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two keys pick the same for sure."""
+    """Whether two keys certainly select the same elements."""
     if type(one) is tuple and type(other) is tuple:
         return len(one) == len(other) and all(map(_same, one, other))
     if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
@@ -117,35 +116,34 @@ def _same(one: Any, other: Any) -> bool:
 
 @dataclass(slots=True)
 class _Part:
-    """A part that was picked: the view itself, and what tells whether anybody has written there since."""
+    """A part that was selected: the view itself, and what shows whether it has been written to since."""
 
     view: torch.Tensor
     version: int
-    place: Place | None  # where it was picked by a number of Python's
+    place: Place | None  # where a Python integer selected it
     whole: torch.Tensor
     key: Any
 
 
 class Picks:
-    """The parts picked in one watched run."""
+    """The parts selected in one watched run."""
 
     def __init__(
         self, recording: Recording, framework: Callable[..., Any], really: Callable[..., torch.Tensor]
     ) -> None:
-        """``framework`` makes a call of torch's that is recorded; ``really`` one as it stands in the program, its first
-        argument, and records another."""
+        """``framework`` makes a recorded call; ``really`` makes its first argument and records another call."""
         self._recording = recording
         self._framework = framework
         self._really = really
-        self._parts: dict[int, tuple[_Part, torch.Tensor]] = {}  # by id: parts, and views of them
+        self._parts: dict[int, tuple[_Part, torch.Tensor]] = {}  # by id: the parts and views of them
 
     @property
     def any(self) -> bool:
-        """Whether anything has been picked."""
+        """Whether anything has been selected."""
         return bool(self._parts)
 
     def item(self, tensor: torch.Tensor, key: Any) -> torch.Tensor:
-        """``tensor[key]``."""
+        """Return ``tensor[key]``."""
         parts = [self._of_tensors(part) for part in (key if type(key) is tuple else (key,))]
         found, dims = tensor, _dims(tensor, parts)
         slices = [(dim, ends) for dim, part in zip(dims, parts, strict=True) if (ends := _ends(part)) is not None]
@@ -164,14 +162,14 @@ class Picks:
         return self._part(tensor, key, part)
 
     def store(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
-        """``tensor[key] = value``."""
+        """Do ``tensor[key] = value``."""
 
         def assign() -> None:
             tensor[key] = plain(value)
 
         part = self._parts.get(id(value), (None, None))[0] if isinstance(value, torch.Tensor) else None
         if part is not None and part.view is value and part.whole is tensor and _same(part.key, key):
-            # What ``tensor[key] += 1`` ends with: the part has been put back already, and is what it was.
+            # The end of ``tensor[key] += 1``: the part has been written back already and is unchanged.
             with torch._C.DisableTorchFunction():
                 assign()
             while part is not None:
@@ -196,7 +194,7 @@ class Picks:
                 parts[number] = call(torch.Tensor.reshape, part, (1,))
         picked = [dim for dim, part in zip(dims, parts, strict=True) if isinstance(part, torch.Tensor)]
         if isinstance(value, torch.Tensor) and not any(_ends(p) for p in (key if type(key) is tuple else (key,))):
-            # Torch has the dimension of elements picked one after the other in their place, else in the first.
+            # Torch puts the dimension of adjacent advanced indices in their place, else first.
             together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else False
             with torch._C.DisableTorchFunction():
                 before = tensor[_bare(key)].dim() - value.dim()
@@ -205,7 +203,7 @@ class Picks:
         self._really(really, torch.Tensor.__setitem__, tensor, tuple(parts), value)
 
     def _of_tensors(self, part: Any) -> Any:
-        """A part of a key with tensors in the place of numbers that were fetched."""
+        """Return a part of a key with tensors in the place of fetched integers."""
         if _ends(part) is not None:
             return slice(self._of_tensors(part.start), self._of_tensors(part.stop))
         fetched = isinstance(part, TracedInt) and _is_pick(part)
@@ -214,7 +212,7 @@ class Picks:
     def _windows(
         self, tensor: torch.Tensor, key: Any, parts: Sequence[Any], slices: Sequence[tuple[int, Any]]
     ) -> torch.Tensor:
-        """A subscript by slices between tensors: as wide as they are now, and within the tensor."""
+        """Return a subscript by slices between tensors, whose lengths and bounds are assumed."""
         call, found = self._framework, tensor
         rest = tuple(slice(None) if _ends(part) is not None else part for part in parts)
         if any(part != slice(None) and part is not Ellipsis for part in rest):
@@ -227,7 +225,7 @@ class Picks:
         raise AssertionError("there is a slice")
 
     def _places(self, tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> torch.Tensor:
-        """The places of a window, which is as wide as it is now, and within the tensor."""
+        """Return the indices of a window. Its length is asserted, and that it is within the tensor."""
         call = self._framework
         width = _width(tensor, dim, start, stop)
         assert width is not None
@@ -236,7 +234,7 @@ class Picks:
         within = call(torch.Tensor.logical_and, call(torch.Tensor.ge, start, 0), call(torch.Tensor.le, stop, size))
         call(torch.Tensor.__bool__, call(torch.Tensor.logical_and, wide, within))
         places = call(torch.Tensor.add, call(torch.Tensor.reshape, start, (1,)), call(torch.arange, width))
-        # Where they are not within, nothing is to raise.
+        # If the assertion fails, indexing must not raise.
         clamped: torch.Tensor = call(torch.Tensor.clamp, places, 0, size - 1)
         return clamped
 
@@ -247,13 +245,13 @@ class Picks:
         return result
 
     def look(self, taken: Sequence[Any]) -> None:
-        """A call of torch's is about to take these."""
+        """Check the arguments of a call of torch that is about to be made."""
         used = [self._parts[id(one)][0] for one in taken if id(one) in self._parts]
         if changed := [part.place for part in used if version_of(part.view) != part.version]:
             self._refuse(changed)
 
     def made(self, name: str, taken: Sequence[Any], made: Sequence[Any]) -> None:
-        """A call of torch's has taken these, and made those."""
+        """Follow a call of torch with these arguments and results."""
         used = [self._parts[id(one)] for one in taken if id(one) in self._parts]
         for part, one in used:
             if version_of(part.view) == part.version:
@@ -269,8 +267,8 @@ class Picks:
                     self._recording.copied[self._recording.number(result)] = part.place
 
     def _put_back(self, part: _Part) -> None:
-        """The part has been changed in place: so is the whole. Where gradients flow, the whole's are added up
-        otherwise than in eager, down to the signs of zeros."""
+        """Write a part that has been changed in place back into the whole. With gradients, the whole's gradient would
+        be accumulated differently from eager, down to the signs of zeros."""
         if not _is_one(part.key) or part.view.requires_grad:
             self._refuse([part.place])
             return
@@ -288,7 +286,7 @@ class Picks:
 
 
 def _dims(tensor: torch.Tensor, parts: Sequence[Any]) -> list[int]:
-    """For each part of a key the dimension of the result it is for, had tensors of one number been slices."""
+    """Return the result's dimension for each part of a key, as if tensors of one integer were slices."""
     taken = sum(part is not None and part is not Ellipsis for part in parts)
     found, dim = [], 0
     for part in parts:

@@ -1,6 +1,6 @@
-"""Elements of tensors that Python asks for: numbers that remember where they come from, and truths that are asserted.
+"""Fetches: elements of tensors that Python reads, as traced numbers, and truths, which are asserted.
 
-Knows nothing of the functions that ask for them.
+Knows nothing of the functions that fetch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["Fetching"]
 
 
 class Fetching:
-    """Of one run. ``ref`` numbers a tensor that is used, ``call`` records a framework call."""
+    """The fetches of one run. ``ref`` numbers a tensor that is used; ``call`` records a framework call."""
 
     def __init__(
         self,
@@ -36,9 +36,9 @@ class Fetching:
         self._call = call
 
     def number(self, func: Callable[..., Any], tensor: torch.Tensor, kind: type | None) -> Any:
-        """The only element, as a number of this kind, or as it is."""
+        """Return the only element as a number of this kind, or of its own if ``kind`` is None."""
         ref = self._ref(tensor, "Tensor.item")
-        value = plain(func(tensor))  # float(tensor) calls item(), which may have come here first
+        value = plain(func(tensor))  # float(tensor) calls item(), which may have been recorded already
         assert ref is not None
         if isinstance(value, bool):
             self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
@@ -52,7 +52,7 @@ class Fetching:
         return self._fetched(value, Fetch(ref.number, self.recording.ops, kind, place=self.recording.place))
 
     def elements(self, func: Callable[..., Any], tensor: torch.Tensor) -> Any:
-        """All elements, in lists."""
+        """Return all elements in nested lists."""
         ref = self._ref(tensor, "Tensor.tolist")
         assert ref is not None
         self._sizes.pin(tensor, "its elements become a list")
@@ -80,7 +80,7 @@ class Fetching:
         return carry(value)
 
     def _hold_all(self, tensor: torch.Tensor, values: Any) -> None:
-        """Truths decide what Python does next, and cannot be carried on as expressions: all of them are asserted."""
+        """Assert all truths. They decide what Python does next, and no expression can represent them."""
         if not tensor.numel():
             return
         with torch.no_grad():
@@ -89,7 +89,7 @@ class Fetching:
             self.truth(torch.Tensor.__bool__, self._call(torch.all, (same,), {}))
 
     def truth(self, func: Callable[..., Any], tensor: torch.Tensor) -> bool:
-        """Whether the only element is true: that is asserted."""
+        """Return whether the only element is true, and assert it."""
         ref = self._ref(tensor, "bool")
         outcome = bool(func(tensor))
         assert ref is not None

@@ -1,7 +1,7 @@
-"""Records framework calls of a watched run at the level of the torch API (JANUS's whitelist of known operations).
+"""Records the framework calls of a watched run at the level of the torch API (JANUS's whitelist of known operations).
 
-Knows nothing of hooks. One node for ``F.cross_entropy``, ``Tensor.backward`` or an in-place method: the C++ below is
-not looked into, and neither is Python code that torch runs for one such call.
+``F.cross_entropy``, ``Tensor.backward`` or an in-place method is one node. The C++ below it is not entered, nor is
+Python code that torch runs for it. Knows nothing of hooks.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from torchjanus.trace.user_code import Mark
 
 __all__ = ["FrameworkRecorder"]
 
-# From then on a tensor that required none may get a gradient.
+# After these a tensor that required no gradient may get one.
 _THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
 
 
@@ -62,17 +62,17 @@ class FrameworkRecorder(TorchFunctionMode):
     def __init__(self, recording: Recording) -> None:
         super().__init__()
         self.recording = recording
-        # What is done with a call that hands a tensor's memory to foreign code.
+        # Handles calls that share a tensor's memory with foreign code.
         self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
-        # Who makes the calls whose results are as large as their operands' contents say.
+        # Make the calls whose result sizes depend on contents.
         self.selections: Selections | None = None
         self.picks: Picks | None = None
         self.packs: Packs | None = None
-        # In a recursive call: told of each tensor that it uses and did not make.
+        # In a recursive call: called with each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
-        self.seen = 0  # calls that torch has shown
+        self.seen = 0  # the number of calls that torch has reported
         self.out = CallsOut()
-        self.natively: list[Any] = []  # what torch has given to the calls that are under way
+        self.natively: list[Any] = []  # results of the calls in progress
         self.bare = bare
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
@@ -86,7 +86,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def passive(self, given: Iterable[Any]) -> Iterator[None]:
-        """Native code runs: what it does with tensors of its own, or with those it is ``given``, is its affair."""
+        """While native code runs, do not record what it does with its own tensors or those that it is ``given``."""
         self._given.append({id(leaf) for leaf in pytree.tree_leaves(list(given)) if isinstance(leaf, torch.Tensor)})
         try:
             yield
@@ -94,7 +94,7 @@ class FrameworkRecorder(TorchFunctionMode):
             self._given.pop()
 
     def _behind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Native code calls torch."""
+        """Native code calls torch. Refuse the trace if it uses a tensor of the step that it was not given."""
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._given[-1]:
                 if self.recording.number(leaf) is not None:
@@ -165,7 +165,7 @@ class FrameworkRecorder(TorchFunctionMode):
         if access == "__get__" and short == "grad_fn":
             function = self._really(func, *bare_args)
             if function is None:
-                return None  # as sure as requires_grad is
+                return None  # follows from requires_grad, which is guarded
             if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
                 return self.code.function_of(args[0], function)
         if short.startswith("_fused_"):
@@ -199,22 +199,22 @@ class FrameworkRecorder(TorchFunctionMode):
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     def _really(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make the call that is under way."""
+        """Make the call in progress."""
         made = self.out(func, *args, **kwargs)
         if self.natively:
             self.natively[-1] = made
         return made
 
     def _made(self, func: Callable[..., Any]) -> Callable[..., Any]:
-        """What makes the call that is under way."""
+        """Return a function that makes the call in progress."""
         return functools.partial(self._really, func)
 
     def recorded_as(self, really: Callable[[], Any], func: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        """Make a call, ``really``, and record another of the same results."""
+        """Make the call ``really``, and record another one with the same results."""
         return self._operate(func, call_name(func), args, {}, bare(args), {}, really)
 
     def new_parameter(self, data: torch.Tensor, requires_grad: bool = False) -> Any:
-        """``nn.Parameter(data)``, recorded."""
+        """Return ``nn.Parameter(data)``, recorded."""
         return self._copies.parameter(data, requires_grad)
 
     def _put_elsewhere(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -240,7 +240,7 @@ class FrameworkRecorder(TorchFunctionMode):
         recording = self.recording
         if really is None and len(args) == 2 and not kwargs and self.arguments.is_asked(args[1]):
             made = self._really(func, *bare_args)
-            if made is NotImplemented:  # the other operand of a power is asked
+            if made is NotImplemented:  # Python tries the other operand
                 return made
 
             def really() -> Any:
@@ -254,11 +254,11 @@ class FrameworkRecorder(TorchFunctionMode):
         keywords = {k: symbol(v, name) for k, v in kwargs.items()}
         modes = ambient_modes()
         place = recording.place
-        # A __get__ or __set__ of a data descriptor is called through its slot, as Python does.
+        # __get__ and __set__ of a data descriptor are called through their slot, as Python does.
         state = generator_state()
         if name.rpartition(".")[2] in BACKWARD:
             hindered = hindrance()
-            if hindered and hindered != TRANSFORM:  # the step's own transforms are recorded
+            if hindered and hindered != TRANSFORM:  # transforms within the step are recorded
                 recording.refuse(
                     "torch-mode", f"backward() under {hindered}", "a graph does not obey it.", "Switch it off."
                 )
@@ -300,12 +300,12 @@ class FrameworkRecorder(TorchFunctionMode):
         self.recording.ops += 1
 
     def mark(self, mark: Mark, args: tuple[Any, ...], outs: tuple[TensorRef, ...]) -> None:
-        """Note where code that autograd calls begins or ends."""
+        """Record where code that autograd calls begins or ends."""
         self._note(Op(mark, repr(mark), args, {}, outs, ambient_modes(), self.recording.place))
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Record nothing: what torch does in Python for one call that is recorded otherwise."""
+        """Record nothing: torch's Python code runs for one call that is recorded otherwise."""
         before, self._paused = self._paused, True
         try:
             yield
@@ -314,7 +314,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
-        """Go on recording in the middle of a framework call that calls the user's code."""
+        """Record again, during a framework call that calls the user's code."""
         before, self._paused = self._paused, False
         try:
             with self._in_force():
@@ -332,7 +332,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def absent(self) -> Iterator[None]:
-        """Native code of which nothing is known finds the modes that the program has put in force, and not this one."""
+        """Remove this mode, and keep those of the program, while unknown native code runs."""
         found = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
         for mode in reversed(found):
             if mode is not self:
@@ -346,7 +346,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 _push_mode(mode)
 
     def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
-        """Note a property of a tensor that the graph may never compute with: then only this property is guarded."""
+        """Record a read of a tensor's property. If the graph does not use the tensor, only this property is guarded."""
         access_path = self.recording.owner(tensor)
         if access_path is None or self.known(tensor) is not None:
             return False
@@ -362,8 +362,7 @@ class FrameworkRecorder(TorchFunctionMode):
         return None if number is None else TensorRef(number)
 
     def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None:
-        """The tensor's number; a tensor found in the heap becomes an input of the graph. None (and a refusal) if
-        nobody knows where it comes from."""
+        """Return the tensor's number. One from the heap becomes a graph input. Refuse if its access path is unknown."""
         if self.around is None and self.recording.tallies:
             self.recording.tallies.meet(self.recording, tensor)
         known = self.known(tensor)
@@ -379,7 +378,7 @@ class FrameworkRecorder(TorchFunctionMode):
                 "it was reached through code that is not watched (a C extension, a cache, a default argument).",
                 "Pass it as an argument or read it from an attribute.",
             )
-            # Number it all the same: the run goes on, and one refusal for it is enough.
+            # Number it anyway: the run continues, and one refusal for it is enough.
             return self.recording.new_tensor(tensor)
         ref = self.recording.input_tensor(tensor, access_path)
         if self.around is not None:
@@ -403,8 +402,7 @@ class FrameworkRecorder(TorchFunctionMode):
         return value
 
     def transform(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A step of torch.func's machinery: entering or leaving a transform, wrapping or unwrapping a tensor. Only
-        questions are not recorded."""
+        """Call torch.func's machinery: enter, leave, wrap or unwrap. Pure queries are not recorded."""
         result = func(*bare(args), **bare(kwargs))
         made = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
         name = f"torch.func.{func.__name__}"
@@ -417,7 +415,7 @@ class FrameworkRecorder(TorchFunctionMode):
         return result
 
     def forget_casts(self) -> None:
-        """Autocast's outermost region ends: parameters are cast anew from here on."""
+        """The outermost autocast region ends: parameters are cast again afterwards."""
         torch.clear_autocast_cache()
         modes, place = ambient_modes(), self.recording.place
         self._note(Op(torch.clear_autocast_cache, "torch.clear_autocast_cache", (), {}, (), modes, place))
@@ -426,7 +424,7 @@ class FrameworkRecorder(TorchFunctionMode):
 
     @contextlib.contextmanager
     def showing(self, parts: Any) -> Iterator[None]:
-        """While these parts are being shown, whoever shows them has noted that it did."""
+        """While these parts are shown, their texts have been recorded by the caller."""
         before = self._shown
         self._shown = before | {id(part) for part in pytree.tree_leaves(parts) if isinstance(part, torch.Tensor)}
         try:
@@ -435,7 +433,7 @@ class FrameworkRecorder(TorchFunctionMode):
             self._shown = before
 
     def _show(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A tensor's text is asked for: by someone who has noted it, or by code that is not watched."""
+        """Return a tensor's text. Refuse the trace if code that is not watched asks for it."""
         if id(args[0]) not in self._shown:
             self.recording.refuse(
                 "text-unwatched",
@@ -447,5 +445,5 @@ class FrameworkRecorder(TorchFunctionMode):
 
 
 def _harmless(leaf: Any) -> bool:
-    """Results that say nothing about tensor contents."""
+    """Whether a result does not depend on the contents of tensors."""
     return isinstance(leaf, torch.dtype | torch.device | torch.layout | torch.Size | str)

@@ -1,4 +1,4 @@
-"""Whose gradients matter in a watched run: state that backward() adds to, and at which the program may look.
+"""Leaves whose gradients matter in a watched run: state that backward() adds to and the program may read.
 
 Knows nothing of how framework calls are recorded.
 """
@@ -15,37 +15,38 @@ __all__ = ["Gradients"]
 
 
 class Gradients:
-    """Of one run."""
+    """The gradients of one run."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        # Leaves whose .grad the program has looked at, set or accumulated into, and how often they had been changed.
+        # Leaves whose .grad the program has read, set or accumulated into, with their version then.
         self._leaves: dict[int, tuple[torch.Tensor, int]] = {}
         self._unread: dict[int, tuple[torch.Tensor, AccessPath]] = {}  # those whose gradient has not mattered so far
-        self._hooked: list[AccessPath] = []  # those with hooks on the node of autograd that adds to their gradient
+        self._hooked: list[AccessPath] = []  # those with hooks on the autograd node that accumulates their gradient
 
     @property
     def leaves(self) -> list[torch.Tensor]:
-        """Those that may have gradients."""
+        """Leaves that may have gradients."""
         return [leaf for leaf, _ in self._leaves.values()]
 
     def meet(self, tensor: torch.Tensor, access_path: AccessPath, thawed: bool) -> None:
-        """The run has come to a tensor from before it. ``thawed``: it required none, and may get a gradient now."""
+        """The run uses a tensor from before the call. ``thawed``: it required no gradient, and may get one now."""
         with torch._C.DisableTorchFunction():
             if (thawed or tensor.requires_grad) and tensor.is_leaf and id(tensor) not in self._leaves:
-                # What it has when the call begins is state that backward() may add to, unless it is replaced before.
+                # Its gradient at the start of the call is state that backward() may add to, unless it is replaced
+                # before.
                 self._follow(tensor)
                 self._unread[id(tensor)] = tensor, access_path
 
     def read(self, leaf: torch.Tensor) -> None:
-        """What it had when the call began matters."""
+        """The gradient that the leaf had when the call began matters."""
         if id(leaf) in self._unread:
             _, access_path = self._unread.pop(id(leaf))
             with torch._C.DisableTorchFunction():
                 self.recording.found(access_path.then(Step.FIELD, "grad"), leaf.grad)
 
     def read_all(self) -> None:
-        """Backward() adds to all that there are."""
+        """Backward() adds to all gradients."""
         for leaf, _ in list(self._unread.values()):
             self.read(leaf)
 
@@ -60,14 +61,14 @@ class Gradients:
             )
 
     def replace(self, leaf: torch.Tensor) -> None:
-        """Another one is put there, or none: whether there was one before makes no difference."""
+        """The gradient is set or deleted. Whether there was one before makes no difference."""
         self._unread.pop(id(leaf), None)
         if self.recording.number(leaf) is None:
             self._follow(leaf)
 
     def _follow(self, leaf: torch.Tensor) -> None:
         if id(leaf) not in self._leaves and (access_path := self.recording.owner(leaf)) is not None:
-            if has_node_hooks(leaf):  # asked now: its node is not yet part of this call's graph
+            if has_node_hooks(leaf):  # checked before its node is part of this call's graph
                 self._hooked.append(access_path)
         self._leaves[id(leaf)] = leaf, leaf._version
 

@@ -1,9 +1,8 @@
-"""Sequences of different lengths, packed (``pack_padded_sequence``): what depends on the lengths the host finds out.
+"""Packed sequences of different lengths (``pack_padded_sequence``). The host computes what depends on the lengths.
 
-How many elements there are at each step, and which rows of the padded batch they are, are whole numbers, which the host
-computes of the lengths, as it makes selections. To pack is to take these rows, to pad is to put them back. The first of
-the numbers is how many sequences there are, for which torch's layers ask as a size. Knows nothing of how the host's
-calls are recorded.
+The number of elements at each step, and their rows in the padded batch, are integers that the host computes from the
+lengths, as it makes selections. Packing gathers these rows; padding scatters them. The first number is the number of
+sequences, which torch's layers use as a size. Knows nothing of how the host's calls are recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from torchjanus.trace.functions import placed, taken
 
 __all__ = ["PACKING", "Packs", "packing"]
 
-PACKING = {"_pack_padded_sequence": "pack", "_pad_packed_sequence": "pad"}  # functions of torch._VF, and who makes them
+PACKING = {"_pack_padded_sequence": "pack", "_pad_packed_sequence": "pad"}  # functions of torch._VF: methods of Packs
 _BY_SIZE = frozenset({"zeros", "ones", "empty", "full", "rand", "randn"})
 _NUMBERS = frozenset({"item", "__int__", "__index__"})
 
@@ -37,12 +36,11 @@ class Packs:
         plain: Callable[[torch.Tensor], torch.Tensor],
         holds: Callable[[str, Any, Any], object],
     ) -> None:
-        """``host``, ``framework``, ``really``, ``holds``: see Selections; ``plain``: what the host is given of a
-        tensor."""
+        """``plain`` returns what the host is given for a tensor. See Selections for the others."""
         self._recording, self._holds = recording, holds
         self._host, self._framework, self._really, self._plain = host, framework, really, plain
         self._counts: dict[int, tuple[torch.Tensor, Any]] = {}  # sizes of a batch, step by step -> the first of them
-        self._firsts: dict[int, tuple[torch.Tensor, Any]] = {}  # tensors that are such a first number -> the number
+        self._firsts: dict[int, tuple[torch.Tensor, Any]] = {}  # tensors that hold such a first number -> the number
 
     @property
     def any(self) -> bool:
@@ -50,9 +48,9 @@ class Packs:
         return bool(self._counts)
 
     def pack(self, padded: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        """``torch._VF._pack_padded_sequence``: the elements, step by step, and how many there are at each."""
+        """Return ``torch._VF._pack_padded_sequence``: the elements, step by step, and their number at each step."""
         with torch._C.DisableTorchFunction():
-            made, _ = torch._VF._pack_padded_sequence(padded, lengths, batch_first)  # raises where it does
+            made, _ = torch._VF._pack_padded_sequence(padded, lengths, batch_first)  # raises where eager does
         source = self._sorted_from(lengths)
         counts = self._host(
             _counts_checked if source is None else _counts, self._plain(lengths if source is None else source)
@@ -69,7 +67,7 @@ class Packs:
     def pad(
         self, data: torch.Tensor, counts: torch.Tensor, batch_first: bool, value: Any, total: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """``torch._VF._pad_packed_sequence``: the batch, padded with ``value`` to ``total`` steps; the lengths."""
+        """Return ``torch._VF._pad_packed_sequence``: the batch padded with ``value`` to ``total`` steps; lengths."""
         known = self._counts.get(id(counts))
         batch = known[1] if known else self._framework(torch.Tensor.item, self._framework(torch.select, counts, 0, 0))
         plain = self._plain(counts)
@@ -83,7 +81,7 @@ class Packs:
         return out, self._host(_lengths, plain)
 
     def number(self, short: str, args: tuple[Any, ...]) -> Any:
-        """What a call gives that asks for the number of sequences, or for a tensor of it; None for any other call."""
+        """Return the result of a call that reads the number of sequences; None for any other call."""
         if not args or not isinstance(args[0], torch.Tensor):
             return None
         if short in _NUMBERS:
@@ -96,7 +94,7 @@ class Packs:
         return None
 
     def sized(self, short: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The arguments of a call with such tensors as numbers, where they are sizes."""
+        """Return the arguments of a call with such tensors as numbers where they are sizes."""
         return tuple(map(self._size, args)) if short in _BY_SIZE else args
 
     def _size(self, value: Any) -> Any:
@@ -106,7 +104,7 @@ class Packs:
         return value if known is None else known[1]
 
     def _sorted_from(self, lengths: torch.Tensor) -> torch.Tensor | None:
-        """What the run has sorted to get these lengths, the longest first: that may be from before the call."""
+        """Return the tensor that the run has sorted by decreasing length to get these lengths, or None."""
         number = self._recording.number(lengths)
         for event in reversed(self._recording.trace.events):
             if isinstance(event, Op) and number in [ref.number for ref in event.outs]:
@@ -121,29 +119,29 @@ class Packs:
 
 
 def packing(short: str, args: tuple[Any, ...]) -> str:
-    """The method of Packs that makes a call of torch's function ``short``; "" for any other."""
+    """Return the method of Packs that makes a call of torch's function ``short``; "" for any other."""
     if not args or not isinstance(args[0], torch.Tensor) or args[0].device.type != "cpu":
         return ""
     return PACKING.get(short, "")
 
 
 def _counts_checked(lengths: torch.Tensor) -> torch.Tensor:
-    """How many sequences have an element at each step. Raises where torch does: they have to be sorted."""
+    """Return the number of sequences with an element at each step. Raises if the lengths are not sorted."""
     steps = int(lengths.max()) if lengths.numel() else 0
     counts: torch.Tensor = torch._VF._pack_padded_sequence(torch.empty(steps, lengths.numel()), lengths, False)[1]
     return counts
 
 
 def _counts(lengths: torch.Tensor) -> torch.Tensor:
-    """The same in any order."""
+    """Return the same for lengths in any order."""
     return _counts_checked(lengths.sort(descending=True).values)
 
 
 def _places(counts: torch.Tensor) -> torch.Tensor:
-    """Of a padded batch with the steps first, which rows hold elements, step by step."""
+    """Return the rows of a padded batch, steps first, that hold elements, step by step."""
     return (torch.arange(int(counts[0]))[None] < counts[:, None]).flatten().nonzero().squeeze(1)
 
 
 def _lengths(counts: torch.Tensor) -> torch.Tensor:
-    """How long the sequences are, the longest first."""
+    """Return the lengths of the sequences, the longest first."""
     return (torch.arange(int(counts[0]))[None] < counts[:, None]).sum(0)

@@ -1,8 +1,8 @@
-"""Operations that give as many elements as their operands' contents say: the host makes them, between parts of a graph.
+"""Operations whose result size depends on contents: the host makes them, between parts of a graph.
 
-``nonzero`` and its like return whole numbers, through which no gradient flows: the host calls them, as it does native
-code, and the graph goes on with what they give, of whatever size. What selects by a mask is put in terms of positions,
-which is what ATen makes of it, too. Knows nothing of how the host's calls are recorded.
+``nonzero`` and the like return integers, through which no gradient flows. The host calls them like native code, and the
+graph continues with the results, of whatever size. Selection by a mask is expressed by positions, as ATen does. Knows
+nothing of how the host's calls are recorded.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from torchjanus.semantics.torch.dynamic_index import Picks, picks, stores
 
 __all__ = ["Selections", "selection"]
 
-# What makes a call of the host's: the function and what it is given.
+# Makes a call on the host: the function and its arguments.
 Host = Callable[..., torch.Tensor]
-# What makes a call of torch's that is recorded.
+# Makes a recorded call of torch.
 Framework = Callable[..., Any]
 
 _MASKS = (torch.bool, torch.uint8)
@@ -38,9 +38,8 @@ class Selections:
         picks: Picks,
         is_given: Callable[[torch.Tensor], bool],
     ) -> None:
-        """``really``: makes a call as it stands in the program, its first argument, and records another; ``holds``:
-        takes for granted what a comparison of two numbers gives now; ``is_given``: whether a tensor was there before
-        the call."""
+        """``really`` makes its first argument, a call as the program has it, and records another. ``holds`` asserts the
+        present result of comparing two numbers. ``is_given``: whether a tensor is from before the call."""
         self._host = host
         self._is_given = is_given
         self._holds = holds
@@ -49,7 +48,7 @@ class Selections:
         self.picks = picks
 
     def plain(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What the host is given: a tensor of the step by a name that nobody else uses. By that the graph may make the
+        """Return what the host is given: the tensor under a name of its own. By that name the graph may make the
         selection instead (see graph.selected)."""
         if not tensor.requires_grad and self._is_given(tensor):
             return tensor
@@ -57,7 +56,7 @@ class Selections:
         return plain
 
     def _positions(self, mask: torch.Tensor) -> torch.Tensor:
-        """Where it is not zero, a row for each."""
+        """Return the positions of nonzero elements, one row each."""
         return self._host(torch.nonzero, self.plain(mask))
 
     def _columns(self, mask: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -65,28 +64,28 @@ class Selections:
         return columns
 
     def nonzero(self, tensor: torch.Tensor, *, as_tuple: bool = False) -> Any:
-        """``torch.nonzero``."""
+        """Return ``torch.nonzero``."""
         return self._columns(tensor) if as_tuple else self._positions(tensor)
 
     def where(self, condition: torch.Tensor) -> Any:
-        """``torch.where`` of one argument."""
+        """Return ``torch.where`` of one argument."""
         return self._columns(condition)
 
     def bincount(self, tensor: torch.Tensor, weights: torch.Tensor | None = None, minlength: int = 0) -> torch.Tensor:
-        """``torch.bincount``."""
+        """Return ``torch.bincount``."""
         given = [self.plain(one) for one in (tensor, weights) if one is not None]
         return self._host(torch.bincount, *given, minlength=minlength)
 
     def unique(self, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-        """``torch.unique``, which knows no gradients."""
+        """Return ``torch.unique``, which has no gradient."""
         return self._host(torch.Tensor.unique, tensor, *args, **kwargs)
 
     def unique_consecutive(self, tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> Any:
-        """``torch.unique_consecutive``."""
+        """Return ``torch.unique_consecutive``."""
         return self._host(torch.Tensor.unique_consecutive, tensor, *args, **kwargs)
 
     def masked_select(self, tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        """``torch.masked_select``."""
+        """Return ``torch.masked_select``."""
         wide, wide_mask = self._framework(torch.broadcast_tensors, tensor, mask)
         selected: torch.Tensor = self._really(
             lambda: torch.masked_select(tensor, mask), torch.Tensor.__getitem__, wide, self._columns(wide_mask)
@@ -96,7 +95,7 @@ class Selections:
     def repeat_interleave(
         self, tensor: torch.Tensor, repeats: torch.Tensor, dim: int | None = None, *, output_size: int | None = None
     ) -> torch.Tensor:
-        """``torch.repeat_interleave`` with a tensor that says how often."""
+        """Return ``torch.repeat_interleave`` with a tensor of counts."""
         if dim is None:
             tensor, dim = self._framework(torch.Tensor.flatten, tensor), 0
         times = self.plain(repeats)
@@ -109,19 +108,19 @@ class Selections:
         return found
 
     def item(self, tensor: torch.Tensor, key: Any) -> Any:
-        """``tensor[key]`` with masks in the key."""
+        """Return ``tensor[key]`` with masks in the key."""
         return self._really(lambda: tensor[key], torch.Tensor.__getitem__, tensor, self._key(tensor, key))
 
     def pick(self, tensor: torch.Tensor, key: Any) -> torch.Tensor:
-        """``tensor[key]`` with tensors of one number in the key."""
+        """Return ``tensor[key]`` with tensors of one integer in the key."""
         return self.picks.item(tensor, key)
 
     def store(self, tensor: torch.Tensor, key: Any, value: Any) -> None:
-        """``tensor[key] = value`` with tensors of one number in the key, or a number from a tensor."""
+        """Do ``tensor[key] = value`` with tensors of one integer in the key, or a number from a tensor."""
         self.picks.store(tensor, key, value)
 
     def set_item(self, tensor: torch.Tensor, key: Any, value: torch.Tensor) -> Any:
-        """``tensor[key] = value`` with masks in the key and an element for each place."""
+        """Do ``tensor[key] = value`` with masks in the key and one element for each position."""
 
         def assign() -> None:
             tensor[key] = value
@@ -130,7 +129,7 @@ class Selections:
 
     def _key(self, tensor: torch.Tensor, key: Any) -> tuple[Any, ...]:
         for first, mask in _masks(tensor, key):
-            for dim in range(mask.dim()):  # subscripts by positions do not raise where the mask would
+            for dim in range(mask.dim()):  # positions do not raise where the mask would
                 sizes = (torch.Tensor.size, tensor, first + dim), (torch.Tensor.size, mask, dim)
                 self._holds("==", *(self._framework(*size) for size in sizes))
         parts: list[Any] = []
@@ -144,7 +143,7 @@ def _is_mask(value: Any) -> bool:
 
 
 def _masks(tensor: torch.Tensor, key: Any) -> list[tuple[int, torch.Tensor]]:
-    """The masks in a key, each with the first dimension that it is for."""
+    """Return the masks in a key, each with the first dimension to which it applies."""
     parts = key if type(key) is tuple else (key,)
     taken = sum(part.dim() if _is_mask(part) else part is not None and part is not Ellipsis for part in parts)
     found, dim = [], 0
@@ -160,15 +159,15 @@ def _masks(tensor: torch.Tensor, key: Any) -> list[tuple[int, torch.Tensor]]:
 
 
 def _has_masks(tensor: torch.Tensor, key: Any) -> bool:
-    """Whether there are masks in the key, and all of them fit: else the subscript raises."""
+    """Whether the key has masks and all of them fit. Otherwise the subscript raises."""
     masks = _masks(tensor, key)
     fit = all(tuple(mask.shape) == tuple(tensor.shape[dim : dim + mask.dim()]) for dim, mask in masks)
     return bool(masks) and fit
 
 
 def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> str:
-    """The method of Selections that makes a call of torch's function ``short``, which stands at ``place``; "" where its
-    result has a size that does not depend on contents."""
+    """Return the method of Selections that makes a call of torch's function ``short`` at ``place``; "" if the size of
+    its result does not depend on contents."""
     given = len(args) + len(kwargs)
     tensor = args[0] if args else None
     if not isinstance(tensor, torch.Tensor) or "out" in kwargs:

@@ -1,6 +1,6 @@
-"""Sizes of tensors that the program reads: traced integers, so that what is computed of them follows when they change.
+"""Sizes of tensors that the program reads, as traced integers, so that computed values follow when sizes change.
 
-Knows nothing of the functions by which they are read, but for their names.
+Knows the functions that read them only by name.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class Sizes:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self._parted: dict[int, tuple[Any, Any]] = {}  # the tuples that tensors were parted into, and how many parts
+        self._parted: dict[int, tuple[Any, Any]] = {}  # the tuples that unbind() returned, with the number of parts
 
     def of(self, tensor: torch.Tensor, dim: int) -> Any:
-        """``tensor.shape[dim]``, traced."""
+        """Return ``tensor.shape[dim]``, traced."""
         recording = self.recording
         with torch._C.DisableTorchFunction():
             shape = tuple(tensor.shape)
@@ -35,23 +35,22 @@ class Sizes:
         if access_path is not None and recording.shapes.get(id(tensor)) == shape:
             return recording.found(access_path.then(Step.SIZE, dim % len(shape)), shape[dim])
         if number is None:
-            return shape[dim]  # its access path is unknown: that has been refused
+            return shape[dim]  # unknown access path: refused already
         size = Size(number, dim % len(shape), recording.ops)
         recording.trace.fetched[size.token] = shape[dim]
         return trace_value(shape[dim], size)
 
     def all(self, tensor: torch.Tensor) -> torch.Size:
-        """``tensor.shape``, of traced integers."""
+        """Return ``tensor.shape``, of traced integers."""
         return torch.Size([self.of(tensor, dim) for dim in range(tensor.dim())])
 
     def parted(self, parts: Any, input: torch.Tensor, dim: Any = 0) -> None:
-        """``unbind(input, dim)`` has given these parts."""
+        """``unbind(input, dim)`` has returned these parts."""
         if type(dim) is int:
             self._parted[id(parts)] = (parts, self.of(input, dim))
 
     def count(self, over: Any) -> Expr | None:
-        """How many parts there are of a tensor, of what one was parted into, or of a list to which each iteration of a
-        loop has added one; None where that is not followed."""
+        """Return the traced length of a tensor, of its parts, or of a list that a loop appends to; else None."""
         if isinstance(over, torch.Tensor):
             size = self.of(over, 0) if over.dim() else None
         elif id(over) in self._parted:
@@ -61,7 +60,7 @@ class Sizes:
         return size.expr if isinstance(size, Traced) else None
 
     def pin(self, value: Any, why: str) -> None:
-        """What the program does from here on depends on the sizes in a way that is not followed."""
+        """Hold the sizes constant: what the program does next depends on them in an unknown way."""
         if isinstance(value, torch.Tensor):
             with torch._C.DisableTorchFunction():
                 dims = value.dim()
@@ -69,7 +68,7 @@ class Sizes:
                 self.recording.pin(self.of(value, dim), why)
 
     def squeezed(self, tensor: Any, dim: Any = None) -> None:
-        """How many dimensions ``squeeze`` leaves depends on which of the sizes are 1."""
+        """Hold which sizes are 1, since the rank after ``squeeze`` depends on it."""
         if not isinstance(tensor, torch.Tensor):
             return
         with torch._C.DisableTorchFunction():
@@ -81,7 +80,7 @@ class Sizes:
                 self.recording.hold(Apply(operator.eq, (size.expr, 1)), plain(size) == 1)
 
     def traced(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> Any:
-        """What reading ``name`` of the first argument gave, traced where it is a size."""
+        """Return the result of reading ``name`` of the first argument, traced if it is a size."""
         tensor = args[0] if args else None
         if not isinstance(tensor, torch.Tensor):
             return result
@@ -95,7 +94,7 @@ class Sizes:
             return self.of(tensor, 0) if name == "__len__" else result
 
     def product(self, sizes: Any) -> Any:
-        """The product of some sizes."""
+        """Return the product of some sizes."""
         total: Any = sizes[0] if sizes else 1
         for size in sizes[1:]:
             if isinstance(total, Traced) or isinstance(size, Traced):

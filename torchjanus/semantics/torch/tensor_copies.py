@@ -1,7 +1,7 @@
-"""``copy.deepcopy()`` of tensors: a clone, where nobody can tell the two apart; and parameters that the step makes.
+"""``copy.deepcopy()`` of tensors, recorded as a clone where the two are equivalent, and parameters that the step makes.
 
-Torch copies a tensor's storage, and knows by the memo which storages it has copied: two tensors that share memory are
-copied to two that do. A clone is the same for a plain tensor that shares its memory with none of the others.
+Torch copies a tensor's storage, and finds in the memo the storages that it has copied: copies of two tensors that share
+memory share memory. A clone is equivalent for a plain tensor that shares no memory with the others.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from torchjanus.semantics.record.recording import Recording
 
 __all__ = ["TensorCopies"]
 
-# Makes a call and records another one of the same results: how it is made, what is recorded, and of what arguments.
+# Makes a call and records another with the same results: the call, the recorded function, and its arguments.
 Recorded = Callable[[Callable[[], Any], Callable[..., Any], tuple[Any, ...]], Any]
 
 
 class TensorCopies:
-    """Of one run."""
+    """The copies of one run."""
 
     def __init__(self, recording: Recording, recorded_as: Recorded) -> None:
         self.recording = recording
         self.recorded_as = recorded_as
-        # By memo the storages that were copied; with the memo, so that no other takes its id.
+        # The copied storages by memo; holding the memo keeps its id unique.
         self._copied: dict[int, tuple[Any, set[int]]] = {}
 
     def deepcopy(self, tensor: torch.Tensor, memo: Any) -> Any:
-        """``tensor.__deepcopy__(memo)``, recorded."""
+        """Return ``tensor.__deepcopy__(memo)``, recorded."""
         with torch._C.DisableTorchFunction():
             hindrance = self._hindrance(tensor, memo)
         if hindrance:
@@ -43,7 +43,7 @@ class TensorCopies:
         return made
 
     def parameter(self, data: torch.Tensor, requires_grad: bool) -> Any:
-        """``nn.Parameter(data)``, recorded as what a graph makes of it: the class is only asked for in the step."""
+        """Return ``nn.Parameter(data)``, recorded without its class, which only the step inspects."""
 
         def really() -> Any:
             with torch._C.DisableTorchFunction():
@@ -57,14 +57,14 @@ class TensorCopies:
     def _really(self, tensor: torch.Tensor, memo: Any) -> Any:
         with torch._C.DisableTorchFunction():
             made = tensor.__deepcopy__(memo)
-        self.recording.new_ids.update(key for key in memo if type(key) is int)  # torch has put some there
+        self.recording.new_ids.update(key for key in memo if type(key) is int)  # torch has added ids to the memo
         return made
 
     def _hindrance(self, tensor: torch.Tensor, memo: Any) -> str:
         if type(tensor) is not torch.Tensor:
             return f"is a {type(tensor).__name__}"
         if not tensor.is_leaf:
-            return "has a backward graph"  # an error, in eager
+            return "has a backward graph"  # eager raises
         if tensor.layout != torch.strided or tensor.is_quantized:
             return f"has layout {tensor.layout}"
         if tensor.is_conj() or tensor.is_neg():

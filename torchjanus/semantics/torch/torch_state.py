@@ -1,4 +1,4 @@
-"""Torch's ambient state: the modes that each framework call runs under, and states that no graph can be made in.
+"""Torch's ambient state: the modes of each framework call, and states under which no graph can be made.
 
 Knows nothing of traces.
 """
@@ -19,13 +19,13 @@ TRANSFORM = "a torch.func transform"
 
 
 def ambient_modes() -> Modes:
-    """The state of torch under which the next framework call runs."""
+    """Return the state of torch under which the next framework call runs."""
     grad, inference = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
     return Modes(grad, inference, autocast_regions(), torch.get_default_dtype())
 
 
 def hindrance() -> str:
-    """What is in force that a graph would not obey, in words, or nothing."""
+    """Return what is active that a graph would not obey, in words, or ""."""
     if torch.is_anomaly_enabled():
         return "anomaly detection"
     if torch._C._autograd._top_saved_tensors_default_hooks(True) is not None:
@@ -40,7 +40,7 @@ def hindrance() -> str:
 
 
 def generator_state() -> bytes:
-    """The states of torch's generators, whatever mode or transform is in force. No mode sees that one asks."""
+    """Return the states of torch's generators, whatever mode or transform is active. Modes do not see the query."""
     if torch._C._len_torch_dispatch_stack():
         with _disable_current_modes():
             return _states()
