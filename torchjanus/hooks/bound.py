@@ -23,13 +23,13 @@ from torchjanus.hooks.patterns import Compared, opened, viewed
 from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
 from torchjanus.hooks.slots import (
     AttributeSlot,
-    Carried,
     CellSlot,
     Entered,
     GlobalSlot,
     ItemSlot,
     Link,
     Operand,
+    PatternValue,
     Unpacked,
     holds,
 )
@@ -311,12 +311,12 @@ class Bound(Anchor):
         semantics = CURRENT.get()
         return subject if semantics is None else viewed(semantics, self.sites[n], subject)
 
-    def compared(self, n: int, value: Any) -> Carried:
+    def compared(self, n: int, value: Any) -> PatternValue:
         semantics = CURRENT.get()
-        return Carried(value if semantics is None else Compared(semantics, self.sites[n], value))
+        return PatternValue(value if semantics is None else Compared(semantics, self.sites[n], value))
 
-    def key(self, value: Any) -> Carried:
-        return Carried(value)
+    def key(self, value: Any) -> PatternValue:
+        return PatternValue(value)
 
     def opened(self, value: Any) -> Any:
         return value if CURRENT.get() is None else opened(value)

@@ -109,10 +109,10 @@ _set_semantics, _set_at, _set_value = (vars(View)[name].__set__ for name in ("_s
 
 def _length(view: View) -> int:
     semantics, at = _semantics(view), _at(view)
-    told: int = semantics.call(at, len, (_value(view),), {})
-    count = int(told)
-    if told is not count:  # a traced number, which CPython is about to compare
-        semantics.branch(at, semantics.compare(at, "==", told, count))
+    length: int = semantics.call(at, len, (_value(view),), {})
+    count = int(length)
+    if length is not count:  # a traced number, which CPython is about to compare
+        semantics.branch(at, semantics.compare(at, "==", length, count))
     return count
 
 

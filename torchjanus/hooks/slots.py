@@ -17,13 +17,13 @@ from torchjanus.rewrite import Site
 
 __all__ = [
     "AttributeSlot",
-    "Carried",
     "CellSlot",
     "Entered",
     "GlobalSlot",
     "ItemSlot",
     "Link",
     "Operand",
+    "PatternValue",
     "Unpacked",
     "Updated",
     "holds",
@@ -122,7 +122,7 @@ class CellSlot:
     value = property(None, _store)
 
 
-class Carried:
+class PatternValue:
     """Holds a value with which a pattern compares: a value pattern has to be a dotted name."""
 
     __slots__ = ("value",)

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchjanus.core.operators import NAMESPACES, operator_name, unfit_operator
-from torchjanus.semantics.known.closed import acts, communicates, is_left_alone, is_query, is_seen
+from torchjanus.semantics.known.closed import acts, communicates, is_query, is_refused_code, is_seen
 from torchjanus.semantics.known.natives import torch_query
 
 # Of torch.distributed: what only asks who there is, or whether something is there; and plain data.
@@ -95,7 +95,7 @@ def test_functions_by_which_processes_communicate_are_never_dropped() -> None:
                 continue
             looked_at += 1
             if isinstance(function, types.FunctionType | type):
-                assert is_left_alone(function) and not acts(function), name
+                assert is_refused_code(function) and not acts(function), name
             elif isinstance(function, types.BuiltinFunctionType):
                 assert not torch_query(function) or name.startswith(("get_", "is_")), name
                 assert communicates(function), name

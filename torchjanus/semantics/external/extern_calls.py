@@ -81,7 +81,7 @@ class ExternCalls:
         self.outermost: Any = None
         self.suppressing = False
 
-    def dropping(self, func: Any) -> None:
+    def note_dropped(self, func: Any) -> None:
         """Note the function that is about to be called by the host."""
         if self.dropped is not False:
             self.dropped = self.dropped is True or self.dropped is func
@@ -94,12 +94,12 @@ class ExternCalls:
         effects: Effects,
         *,
         shares: bool = False,
-        told: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        at_commit: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
     ) -> Any:
         """Make the call, or take its result from the journal, and return the result as the program sees it.
 
-        ``shares``: the result may share memory with a tensor argument. ``told``: the arguments at commit, of a call
-        that only shows them.
+        ``shares``: the result may share memory with a tensor argument. ``at_commit``: the arguments at commit, of a
+        call that only shows them.
         """
         dropped, self.dropped = self.dropped is True, False
         recording = self.recording
@@ -130,7 +130,7 @@ class ExternCalls:
                     "native code changes it at once, and a graph's changes are held back.",
                     "Give it a copy, and use what it returns.",
                 )
-        positional, keywords = told or (args, kwargs)
+        positional, keywords = at_commit or (args, kwargs)
         kept = self._kept(positional, effects)
         named_kept = dict(zip(keywords, self._kept(tuple(keywords.values()), effects), strict=True))
         recording.keep((func, args, kwargs, kept, named_kept, result))
@@ -143,7 +143,7 @@ class ExternCalls:
         recording.note(event)
         self.arrays.note(event, (func, *args, *kwargs.values()), result)
         forgets = any(func is one for one in _FORGETTING)  # ``func`` may be unhashable
-        if told is None and not is_draw(func) and not forgets:
+        if at_commit is None and not is_draw(func) and not forgets:
             self._watch_memory((*args, *kwargs.values()), result, shares, func)
         if dropped or result is NotImplemented:
             return result
@@ -230,7 +230,7 @@ class ExternCalls:
             seen.add(id(value))
             yield value
             if is_foreign_object(value, True):
-                pending.extend(_gone_through(value) if through else ())
+                pending.extend(_referents_of(value) if through else ())
                 continue  # the rest of a foreign object is opaque
             if isinstance(value, dict):
                 pending.extend(dict.values(value))
@@ -350,7 +350,7 @@ class ExternCalls:
             )
 
 
-def _gone_through(value: Any) -> list[Any]:
+def _referents_of(value: Any) -> list[Any]:
     """Return what a builtin iterator or view refers to."""
     shows = is_view(value) or hasattr(type(value), "__next__")
     return gc.get_referents(value) if shows and type(value).__module__ in _OF_PYTHON else []

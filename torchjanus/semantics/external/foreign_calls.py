@@ -21,7 +21,7 @@ from torchjanus.host.journal import Journal, method
 from torchjanus.semantics.containers.shadows import SequenceShadow
 from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
-from torchjanus.semantics.external.logs import told
+from torchjanus.semantics.external.logs import with_program_line
 from torchjanus.semantics.external.surroundings import writes_by_python
 from torchjanus.semantics.known.foreign import (
     ARRAYS,
@@ -37,7 +37,7 @@ from torchjanus.semantics.known.foreign import (
 )
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
-from torchjanus.semantics.native.comparisons import answers
+from torchjanus.semantics.native.comparisons import has_python_method
 from torchjanus.semantics.native.containers import HeapAccess
 from torchjanus.semantics.native.methods import NativeMethods
 from torchjanus.semantics.native.texts import CONVERSIONS
@@ -82,8 +82,8 @@ class ForeignCalls(NativeMethods):
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess, journal: Journal) -> None:
         super().__init__(recording, framework, heap)
         self.externs = ExternCalls(recording, framework, journal)
-        framework.hand_out = self._hand_out
-        framework.arguments.take_in = self._take_in
+        framework.share_memory = self._share_memory
+        framework.arguments.convert_foreign = self._convert_foreign
 
         def call(fn: Any, /, *args: Any, **kwargs: Any) -> Any:
             return framework.call(fn, args, kwargs)
@@ -126,7 +126,7 @@ class ForeignCalls(NativeMethods):
 
     # -- memory that is shared ------------------------------------------------------------------------------------
 
-    def is_fed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    def takes_arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Whether a call makes a tensor of foreign memory: it takes an array and no tensor."""
         given = (*args, *kwargs.values())
         if any(isinstance(value, torch.Tensor) for value in given):
@@ -145,21 +145,21 @@ class ForeignCalls(NativeMethods):
         else:
             yield value
 
-    def taken_in(self, value: Any) -> Any:
+    def as_tensors(self, value: Any) -> Any:
         """Return nested lists with tensors of the same dtype in the place of NumPy values."""
         if is_one_of(type(value), (list, tuple)):
-            parts = [self.taken_in(part) for part in value]
+            parts = [self.as_tensors(part) for part in value]
             return type(value)(parts) if any(map(operator.is_not, parts, value)) else value
         return self.extern(torch.as_tensor, (value,), {}) if self.is_foreign(value) else value
 
-    def _hand_out(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _share_memory(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Return a tensor's memory as an array."""
         tensor, rest = args[0], args[1:]
         self.framework.ref(tensor, "Tensor.numpy")
         # The call only shares the memory: later calls on the array read the contents.
         return self.externs.make(method(fn.__name__), (tensor, *rest), kwargs, ARRAYS, shares=True)
 
-    def _take_in(self, value: Any) -> Any:
+    def _convert_foreign(self, value: Any) -> Any:
         """Return a foreign value that is passed to a framework call beside tensors as a number or tensor."""
         if is_numpy_scalar(value):
             kind = type(value.item())
@@ -209,13 +209,13 @@ class ForeignCalls(NativeMethods):
             return value
         cls: Any = type(value)
         method = "__str__" if cls.__str__ is not object.__str__ else "__repr__"
-        return self.heap.text(None, value, "s") if answers(cls, method) else value
+        return self.heap.text(None, value, "s") if has_python_method(cls, method) else value
 
     # -- extern calls ---------------------------------------------------------------------------------------------
 
     def extern(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects | None = None) -> Any:
         """Leave the call to the host."""
-        self.externs.dropping(fn)
+        self.externs.note_dropped(fn)
         if effects is None:
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
             if owner is None and args and getattr(type(args[0]), name, None) is fn:
@@ -225,13 +225,13 @@ class ForeignCalls(NativeMethods):
             self._claim(value)
         if is_draw(fn) and (shadow := self.shadows.of(_drawn_from(fn, args))) is not None:
             return self._drawn(fn, shadow, args, kwargs, effects)
-        fn = told(self.recording, fn, kwargs)
+        fn = with_program_line(self.recording, fn, kwargs)
         if effects is not OUTPUT:
             return self.externs.make(fn, args, kwargs, effects)
         # A call that only shows its arguments is given expressions of their texts, computed when the graph has run.
         shown = tuple(map(self.described, args)), {key: self.described(value) for key, value in kwargs.items()}
         with self.framework.showing((args, kwargs)):
-            return self.externs.make(fn, args, kwargs, effects, told=shown)
+            return self.externs.make(fn, args, kwargs, effects, at_commit=shown)
 
     def _drawn(
         self, fn: Any, shadow: SequenceShadow, args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
@@ -252,7 +252,7 @@ class ForeignCalls(NativeMethods):
     def foreign_method(self, fn: Any, owner: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "__next__" and not args:
             return self.take_next(owner)
-        self.externs.dropping(fn)
+        self.externs.note_dropped(fn)
         self._claim(owner)
         return self.extern(method(name), (owner, *args), kwargs, effects_of(fn, name, owner, kwargs))
 
@@ -282,7 +282,7 @@ class ForeignCalls(NativeMethods):
                     "Make a tensor of the array first.",
                 )
                 return fn(*values)
-            values = tuple(self._take_in(value) for value in values)
+            values = tuple(self._convert_foreign(value) for value in values)
             if not any(self.is_foreign(value) for value in values):
                 return fn(*values)
         owner = next((value for value in values if self.is_foreign(value)), None)

@@ -16,7 +16,7 @@ from torchjanus.core.kinds import getattr, hasattr
 from torchjanus.hooks import program_frames
 from torchjanus.semantics.record.recording import Recording
 
-__all__ = ["told", "warnings_shown"]
+__all__ = ["warnings_shown", "with_program_line"]
 
 _NAMES = frozenset({"debug", "info", "warning", "error", "critical", "log", "exception"})
 
@@ -26,7 +26,7 @@ def warnings_shown() -> tuple[Any, ...]:
     return list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl  # type: ignore[attr-defined]
 
 
-def told(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
+def with_program_line(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> Any:
     """Return the function that is called at commit for ``fn``, so that a log record has the program's line."""
     module, name = getattr(fn, "__module__", None), getattr(fn, "__name__", "")
     logs = module == "logging" and name in _NAMES

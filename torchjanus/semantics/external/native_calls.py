@@ -36,7 +36,7 @@ from torchjanus.semantics.known.closed import (
     acts,
     calls_functions,
     communicates,
-    is_left_alone,
+    is_refused_code,
     is_region,
     is_seen,
     is_torch_script,
@@ -54,7 +54,7 @@ from torchjanus.semantics.known.natives import (
 from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP, is_installed, is_trusted_class
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import ASKING, IDENTICAL, ask
-from torchjanus.semantics.protocols.inspecting import TELLING_DEFAULTS, TELLING_VARIABLES, functions_of
+from torchjanus.semantics.protocols.inspecting import RETURNING_DEFAULTS, RETURNING_VARIABLES, functions_of
 from torchjanus.semantics.torch.backward_code import METHODS, is_function_of_autograd
 from torchjanus.semantics.torch.checkpoints import Checkpoints, is_checkpoint
 from torchjanus.semantics.torch.packed_sequences import PACKING
@@ -127,8 +127,8 @@ class NativeCalls(ForeignCalls):
     def call(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real and record it."""
         if is_one_of(fn, _OF_AUTOGRAD):
-            args = tuple(map(self._gone_through, args))
-            kwargs = {name: self._gone_through(value) for name, value in kwargs.items()}
+            args = tuple(map(self._as_tuple, args))
+            kwargs = {name: self._as_tuple(value) for name, value in kwargs.items()}
         if is_one_of(fn, (torch.autograd.backward, torch.autograd.grad)):
             return self._autograd(fn, args, kwargs)
         if (
@@ -138,13 +138,13 @@ class NativeCalls(ForeignCalls):
         ):
             return self.framework.new_parameter(args[1], *args[2:], **kwargs)
         if self.is_framework(fn):
-            if self.is_fed(args, kwargs):
+            if self.takes_arrays(args, kwargs):
                 return self.extern(fn, args, kwargs)
             args, kwargs = self.opened(args, kwargs)
             if is_one_of(fn, _OF_LISTS):
                 if self.holds_arrays(args[:1]):
                     return self.extern(fn, args, kwargs)
-                args = (*self.taken_in(args[:1]), *args[1:])
+                args = (*self.as_tensors(args[:1]), *args[1:])
             return self.out(fn, *args, **kwargs)
         if getattr(fn, "__name__", "") == "apply" and _is_function(getattr(fn, "__self__", None)):
             return self.framework.code.apply(fn.__self__, args)
@@ -153,14 +153,14 @@ class NativeCalls(ForeignCalls):
                 return self.out(fn, *args, **kwargs)
             if is_one_of(fn, SETTING_UP):
                 return self.out(fn, *args, **kwargs)
-            if is_left_alone(fn):
+            if is_refused_code(fn):
                 return self.unknown(fn, args, kwargs)
             if is_checkpoint(fn) and (args or "function" in kwargs):
                 function, rest = (args[0], args[1:]) if args else (kwargs.pop("function"), ())
                 return Checkpoints(self.framework).run(fn, function, rest, kwargs)
             if fn is RemovableHandle.remove:
                 return None if self.framework.code.unregister(args[0]) else rewritten(fn)(*args)
-        if is_torch_script(fn) or is_left_alone(fn):
+        if is_torch_script(fn) or is_refused_code(fn):
             return self.unknown(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
@@ -203,7 +203,7 @@ class NativeCalls(ForeignCalls):
             return self.out(fn, *args, **kwargs)
         if fn is abc.ABCMeta.register:
             if len(args) == 2 and not kwargs and self._is_of_kind_already(*args):
-                self.heap.come_upon_kind(args[1], args[0])
+                self.heap.note_subclass_check(args[1], args[0])
                 return args[1]
             self.recording.refuse(
                 "class-registered",
@@ -252,11 +252,10 @@ class NativeCalls(ForeignCalls):
             and not issubclass(fn, BaseException)
         ):
             return self._consume(fn, args, kwargs)
-        if self.is_foreign_function(fn) or self.is_fed(args, kwargs):
+        if self.is_foreign_function(fn) or self.takes_arrays(args, kwargs):
             return self.extern(fn, args, kwargs)
         if isinstance(fn, type):
-            # A class written in C, or one whose __new__ is native: the object is private, its arguments are passed
-            # unchanged.
+            # A class with a native __new__: the object is private, its arguments are passed unchanged.
             given = self.made_of(fn, args)
             return self.out(fn, *(map(self.consumed, given) if issubclass(fn, CONTAINERS) else given), **kwargs)
         if is_one_of(fn, _DATACLASSES):
@@ -269,21 +268,21 @@ class NativeCalls(ForeignCalls):
             return self.out(fn, *args, **kwargs)  # enables or disables hooks; there are none
         if is_users_cache(fn):
             return self.extern(fn, args, kwargs)
-        if is_one_of(fn, TELLING_VARIABLES):
+        if is_one_of(fn, RETURNING_VARIABLES):
             self.recording.refuse(
                 "frame-inspection",
                 f"calls {fn.__name__}()",
                 "it looks at variables behind the back of the watch.",
                 "Name the variables instead.",
             )
-        if is_one_of(fn, TELLING_DEFAULTS) and args:
+        if is_one_of(fn, RETURNING_DEFAULTS) and args:
             for function in functions_of(args[0]):
                 self.heap.claim_defaults(function)
         if self._only_asks(fn, args, kwargs):
             self._pin_all(args, kwargs)
             return self.out(fn, *map(plain, args), **{k: plain(v) for k, v in kwargs.items()})
         if is_seen(fn):
-            return self._made_visibly(fn, args, kwargs)
+            return self._call_seen(fn, args, kwargs)
         return self.unknown(fn, args, kwargs)
 
     def _only_asks(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -291,10 +290,10 @@ class NativeCalls(ForeignCalls):
         if _ignored(fn):
             return not acts(fn)
         if isinstance(fn, functools._lru_cache_wrapper):
-            return not is_left_alone(fn)
+            return not is_refused_code(fn)
         return torch_query(fn) and (fn.__name__ not in ("__enter__", "__exit__") or is_region(*args[:1]))
 
-    def _made_visibly(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _call_seen(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of torch that reports each of its calls to modes."""
         self._pin_all(args, kwargs)
         seen = self.framework.seen
@@ -415,7 +414,7 @@ class NativeCalls(ForeignCalls):
 
     # -- framework ------------------------------------------------------------------------------------------------
 
-    def _gone_through(self, value: Any) -> Any:
+    def _as_tuple(self, value: Any) -> Any:
         """Return an iterable of tensors (``model.parameters()``, ``weights.values()``) as a list or tuple."""
         if isinstance(value, torch.Tensor | list | tuple) or not isinstance(value, Iterable):
             return value

@@ -110,25 +110,25 @@ def writes_by_python(file: Any) -> bool:
 
 def of_output(system: Any) -> bytes:
     """Return the code reached from ``sys.stdout``."""
-    return _told(_codes(system.stdout))
+    return _as_bytes(_codes(system.stdout))
 
 
 def of_errors(system: Any) -> bytes:
     """Return the code reached from ``sys.stderr``."""
-    return _told(_codes(system.stderr))
+    return _as_bytes(_codes(system.stderr))
 
 
 def of_warnings(module: Any) -> bytes:
     """Return the code reached from the function that shows warnings."""
-    return _told(_codes(module.showwarning))
+    return _as_bytes(_codes(module.showwarning))
 
 
 def of_log(logger: logging.Logger) -> bytes:
     """Return the code reached from what a logger calls for a record."""
-    return _told(code for part in of_logger(logger) for code in _codes(part))
+    return _as_bytes(code for part in of_logger(logger) for code in _codes(part))
 
 
-def _told(codes: Any) -> bytes:
+def _as_bytes(codes: Any) -> bytes:
     return " ".join(map(str, codes)).encode()
 
 

@@ -19,19 +19,19 @@ __all__ = [
     "calls_functions",
     "communicates",
     "has_own_compiler",
-    "is_left_alone",
     "is_query",
+    "is_refused_code",
     "is_region",
     "is_seen",
     "is_torch_script",
 ]
 
 # Functions of torch._C with these prefixes only query.
-_ASKING = tuple(
+_QUERYING = tuple(
     """is_ _is_ get_ _get_ has_ _has_ _len_ _can_use_ _are_ _supported_ _jit_is_ _cuda_get _cuda_is _cuda_has
     _dispatch_has_ _dispatch_is_ _dispatch_tls_is_""".split()
 )
-_ASKED = frozenset(
+_QUERIES = frozenset(
     """can_cast promote_types result_type cudnn_is_acceptable init_num_threads _nnpack_available _infer_size
     _accelerator_getAccelerator _accelerator_getDeviceIndex _accelerator_hooks_device_count _show_config _parallel_info
     _accelerator_hooks_get_current_device _accelerator_isAllocatorInitialized _autocast_supported_devices
@@ -66,7 +66,7 @@ _SPACES |= {"torch._C._sparse"}
 # Python code by which processes communicate. It is not entered, since it communicates in C++.
 _COMMUNICATING = ("torch.distributed", "torch.nn.parallel.distributed", "torch._C._distributed")
 # Functions of these modules that only query the group.
-_ASKING_WHO = frozenset(
+_QUERYING_GROUP = frozenset(
     """is_available is_initialized is_backend_available is_gloo_available is_mpi_available is_nccl_available
     is_ucc_available is_xccl_available is_torchelastic_launched get_rank get_world_size get_backend get_group_rank
     get_global_rank get_node_local_rank get_process_group_ranks _rank_not_in_group _get_default_group
@@ -107,8 +107,8 @@ def is_query(func: Any) -> bool:
         return True  # the caller checks their owner by is_region()
     if not isinstance(func, types.BuiltinFunctionType | types.BuiltinMethodType):
         return False
-    asks = name.startswith(_ASKING) and "_distributed" not in _module_of(func)
-    return asks or name in _ASKED or name in _SETTING
+    asks = name.startswith(_QUERYING) and "_distributed" not in _module_of(func)
+    return asks or name in _QUERIES or name in _SETTING
 
 
 def is_region(value: Any) -> bool:
@@ -130,7 +130,7 @@ def _module_of(func: Any) -> str:
     return module if isinstance(module, str) else ""
 
 
-def is_left_alone(func: Any) -> bool:
+def is_refused_code(func: Any) -> bool:
     """Whether this is Python code of torch that is refused as a whole: processes communicate in it (beyond queries of
     the group), it is an operator that calls functions, or it compiles."""
     name = getattr(func, "__name__", None)
@@ -138,9 +138,9 @@ def is_left_alone(func: Any) -> bool:
         return True
     if isinstance(func, types.FunctionType):
         module = func.__globals__.get("__name__")
-        return _is_calling(module) or (name not in _ASKING_WHO and _is_communicating(module))
+        return _is_calling(module) or (name not in _QUERYING_GROUP and _is_communicating(module))
     if isinstance(func, type | functools._lru_cache_wrapper):
-        return name not in _ASKING_WHO and _is_communicating(_module_of(func))
+        return name not in _QUERYING_GROUP and _is_communicating(_module_of(func))
     return False
 
 

@@ -14,7 +14,7 @@ import math
 import operator
 from typing import Any
 
-__all__ = ["CONSUMERS", "GOING_THROUGH_ALL", "MAKING_ROOM", "MAKING_ROOM_METHODS", "METHODS"]
+__all__ = ["ASKING_LENGTH", "ASKING_LENGTH_METHODS", "CONSUMERS", "ITERATING_ALL", "METHODS"]
 
 # The positions of the callback and of the first iterable; None if there is none.
 CONSUMERS: dict[Any, tuple[int | None, int | None]] = {
@@ -64,14 +64,14 @@ if hasattr(itertools, "batched"):  # since Python 3.12
     CONSUMERS[itertools.batched] = (None, 0)
 
 # Those that ask an iterable for its length first, to allocate room for the elements.
-MAKING_ROOM = frozenset(
+ASKING_LENGTH = frozenset(
     {list, tuple, builtins.sorted, itertools.product, itertools.permutations}
     | {bytes, bytearray, itertools.combinations, itertools.combinations_with_replacement}
 )
-MAKING_ROOM_METHODS = frozenset({"extend", "join"})
+ASKING_LENGTH_METHODS = frozenset({"extend", "join"})
 
 # Those that take any number of iterables.
-GOING_THROUGH_ALL = frozenset(
+ITERATING_ALL = frozenset(
     {zip, map, itertools.chain, itertools.compress, itertools.product, itertools.zip_longest}
     | {set.update, set.union, set.intersection, set.difference}
     | {set.intersection_update, set.difference_update, frozenset.union, frozenset.intersection, frozenset.difference}

@@ -193,7 +193,7 @@ def _verdict(cls: type) -> bool | None:
 
 
 def _is_native(cls: type) -> bool:
-    """Whether no class but object in it is written in Python."""
+    """Whether no part of the class is written in Python."""
     if is_python_class(cls):
         module = sys.modules.get(cls.__module__)
         written = any(isinstance(v, types.FunctionType) for v in vars(cls).values()) or "__dict__" in vars(cls)

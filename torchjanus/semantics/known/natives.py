@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.semantics.known.closed import is_left_alone, is_query
+from torchjanus.semantics.known.closed import is_query, is_refused_code
 
 __all__ = ["ARITHMETIC", "CONSUMING", "DEFERRED", "FACTORIES", "LOOKING", "torch_query"]
 
@@ -179,4 +179,4 @@ def torch_query(func: Callable[..., Any]) -> bool:
     if module.partition(".")[0] != "torch" or any(part in name for part in _STATEFUL):  # excludes torchvision
         return False
     # A Python function that gets here has no source: a class or a decorator of torch has made it.
-    return is_query(func) or (isinstance(func, types.FunctionType) and not is_left_alone(func))
+    return is_query(func) or (isinstance(func, types.FunctionType) and not is_refused_code(func))

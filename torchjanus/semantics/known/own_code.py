@@ -37,7 +37,7 @@ _PROTOCOLS = frozenset(
     handle default run persistent_id reducer_override extra_repr get_extra_state""".split()
 )
 # Methods that native code does not call on an object that it shows, stores or calls.
-_NOT_ASKED = frozenset(
+_NOT_CALLED = frozenset(
     """__init__ __new__ __init_subclass__ __class_getitem__ __set_name__ __setattr__ __delattr__ __setitem__ __delitem__
     __set__ __delete__ __setstate__ __del__ __iadd__ __isub__ __imul__ __itruediv__ __ifloordiv__ __imod__ __ipow__
     __iand__ __ior__ __ixor__ __ilshift__ __irshift__ __imatmul__""".split()
@@ -67,7 +67,7 @@ _HARMLESS = frozenset(
 
 
 @dataclass(frozen=True)
-class _Does:
+class _CodeEffects:
     """What a code object does, by its instructions."""
 
     names: frozenset[str]  # attributes and variables that it looks up
@@ -79,7 +79,7 @@ class _Does:
 
 
 @functools.cache
-def _does(code: types.CodeType) -> _Does:
+def _code_effects(code: types.CodeType) -> _CodeEffects:
     names, sets, variables, shared, imports = set(code.co_names), set[str](), set[str](), set[str](), set[str]()
     items = False
     for instruction in dis.get_instructions(code):
@@ -98,7 +98,7 @@ def _does(code: types.CodeType) -> _Does:
                 items = items or instruction.argrepr.endswith("=")
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            inner = _does(constant)
+            inner = _code_effects(constant)
             names |= inner.names
             sets |= inner.sets
             variables |= inner.variables
@@ -106,7 +106,9 @@ def _does(code: types.CodeType) -> _Does:
             shared |= inner.shared & set(code.co_freevars)
             items = items or inner.items
     items = items or any(name in _CHANGING or (name.endswith("_") and name[-2:] != "__") for name in names)
-    return _Does(frozenset(names), frozenset(sets), frozenset(variables), frozenset(shared), frozenset(imports), items)
+    return _CodeEffects(
+        frozenset(names), frozenset(sets), frozenset(variables), frozenset(shared), frozenset(imports), items
+    )
 
 
 def is_own(module: Any) -> bool:
@@ -222,7 +224,7 @@ class _Walk:
         elif issubclass(kind, types.BuiltinFunctionType) and issubclass(type(value.__self__), types.ModuleType):
             return
         elif issubclass(kind, types.BuiltinFunctionType | types.MethodWrapperType):
-            if value.__name__ in _CHANGING or value.__name__ in _NOT_ASKED:
+            if value.__name__ in _CHANGING or value.__name__ in _NOT_CALLED:
                 self.reach.functions[id(value)] = value  # a call changes its receiver
                 self.reach.items = True
             self.pending.append(value.__self__)
@@ -254,7 +256,7 @@ class _Walk:
             inherited = set()  # forward() counts only if the code looks it up
         for name, raw in list(vars(cls).items()):
             special = name.startswith("__") and name.endswith("__")
-            if name not in _NOT_ASKED and (special or name in inherited or name in _PROTOCOLS):
+            if name not in _NOT_CALLED and (special or name in inherited or name in _PROTOCOLS):
                 self.pending.extend(_unwrapped(raw))
 
     def _generator(self, value: Any) -> None:
@@ -281,8 +283,8 @@ class _Walk:
         self.pending.extend(fn.__defaults__ or ())
         self.pending.extend((fn.__kwdefaults__ or {}).values())
 
-    def _code(self, code: types.CodeType, namespace: dict[str, Any]) -> _Does:
-        reach, does = self.reach, _does(code)
+    def _code(self, code: types.CodeType, namespace: dict[str, Any]) -> _CodeEffects:
+        reach, does = self.reach, _code_effects(code)
         reach.names |= does.names
         reach.sets |= does.sets
         reach.items = reach.items or does.items

@@ -23,7 +23,7 @@ from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.live_views import ITEMS, KEYS
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.native.containers import CONTAINERS, HeapAccess, NativeContainers
-from torchjanus.semantics.native.identities import among
+from torchjanus.semantics.native.identities import watch_lookup
 from torchjanus.semantics.native.key_code import KeyCode, kinds_of, parts_of_key, samples_of
 from torchjanus.semantics.protocols.operators import COMPARE as METHODS
 from torchjanus.semantics.record.recording import Recording
@@ -31,7 +31,7 @@ from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.values import Traced
 
-__all__ = ["Comparisons", "answers", "asks", "generated_fields"]
+__all__ = ["Comparisons", "compares_by_python", "generated_fields", "has_python_method"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 _NATIVE = (int, float, complex, bool, str, bytes, type(None), range, torch.Tensor, torch.Size)
@@ -56,11 +56,11 @@ class Comparisons(NativeContainers):
         if op not in ("==", "!=") and self._are_ordered_by_parts(op, a, b):
             return self.in_order_of(op, a, b)
         for one in (a, b):
-            if isinstance(one, dict | set | frozenset) and self.asked_once(one):
+            if isinstance(one, dict | set | frozenset) and self.runs_changing_code(one):
                 return ABSENT
-        if not (_asks(a) or _asks(b) or _is_foreign_within(a) or _is_foreign_within(b)):
-            if answers(type(a), METHODS[op]) or answers(type(b), METHODS[op]):
-                self._refuse_asking(a if answers(type(a), METHODS[op]) else b, METHODS[op])
+        if not (_has_python_parts(a) or _has_python_parts(b) or _is_foreign_within(a) or _is_foreign_within(b)):
+            if has_python_method(type(a), METHODS[op]) or has_python_method(type(b), METHODS[op]):
+                self._refuse_python_method(a if has_python_method(type(a), METHODS[op]) else b, METHODS[op])
             return ABSENT
         for kind in _SEQUENCES:
             if isinstance(a, kind) and isinstance(b, kind):
@@ -68,7 +68,7 @@ class Comparisons(NativeContainers):
                 return self.heap.branch(None, answer) if kind is collections.deque else answer
         if isinstance(a, dict) and isinstance(b, dict) and op in ("==", "!="):
             left, right = self.consumed(a), self.consumed(b)
-            self.asked_natively(left, right)
+            self.runs_unwatched_methods(left, right)
             if len(left) != len(right):
                 return op == "!="
             for key, one in list(left.items()):  # a copy: the comparisons may change the dictionary
@@ -77,7 +77,7 @@ class Comparisons(NativeContainers):
                     return op == "!="
             return op == "=="
         if isinstance(a, CONTAINERS) and isinstance(b, CONTAINERS):
-            self._refuse_asking(a, METHODS[op])
+            self._refuse_python_method(a, METHODS[op])
         return ABSENT
 
     def fields(self, value: Any, names: Iterable[str]) -> list[Any]:
@@ -113,7 +113,7 @@ class Comparisons(NativeContainers):
 
     # -- keys -----------------------------------------------------------------------------------------------------
 
-    def asked_once(self, container: Any, *keys: Any) -> bool:
+    def runs_changing_code(self, container: Any, *keys: Any) -> bool:
         """Whether the container has to do an operation itself, since the operation runs code of the program that may
         change something. The trace is then refused. ``keys`` are looked up, stored or removed."""
         found = None
@@ -135,7 +135,7 @@ class Comparisons(NativeContainers):
 
     def hold_hash(self, value: Any) -> None:
         """Assume that what the Python-level hash method of a key reads stays the same."""
-        if self.asked_once(None, value):
+        if self.runs_changing_code(None, value):
             return
         method = on_type(type(value), "__hash__")
         names = generated_fields(type(value), "__hash__")
@@ -143,36 +143,38 @@ class Comparisons(NativeContainers):
             for part in self.fields(value, names):
                 self.key(part)
         elif self.heap.enterable(method):
-            self.heap.come_upon(type(value), "__hash__")
+            self.heap.note_lookup(type(value), "__hash__")
             self.recording.pin(self.heap.call(None, method, (value,), {}), "the hash of a key")
         else:
-            self._refuse_asking(value, "__hash__")
+            self._refuse_python_method(value, "__hash__")
 
-    def asked_natively(self, *containers: Any) -> bool:
+    def runs_unwatched_methods(self, *containers: Any) -> bool:
         """Whether native code calls unwatched Python methods of these containers' keys; the trace is refused."""
         return any(
-            self.keys_asked_natively(samples_of(container).values())
+            self.keys_run_unwatched_methods(samples_of(container).values())
             for container in containers
             if isinstance(container, dict | set | frozenset | KEYS | ITEMS)
         )
 
-    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+    def keys_run_unwatched_methods(self, keys: Iterable[Any]) -> bool:
         """Whether native code calls unwatched Python methods of these keys; the trace is refused."""
         for key in keys:
-            name = next((name for name in ("__hash__", "__eq__") if answers(type(key), name)), None)
+            name = next((name for name in ("__hash__", "__eq__") if has_python_method(type(key), name)), None)
             if name is not None:
-                if not self.asked_once(None, key):
-                    self._refuse_asking(key, name)
+                if not self.runs_changing_code(None, key):
+                    self._refuse_python_method(key, name)
                 return True
         return False
 
-    def put_together(self, *keys: Any) -> None:
+    def note_new_keys(self, *keys: Any) -> None:
         """Native code makes a container with these keys: it hashes them and compares those with equal hashes."""
         for key in keys:
             if id(type(key)) in _NATIVE_IDS or isinstance(key, Traced):
                 self.hold_key(key)
-            elif any(answers(type(part), name) for part in parts_of_key(key) for name in ("__hash__", "__eq__")):
-                if self.asked_once(None, key):
+            elif any(
+                has_python_method(type(part), name) for part in parts_of_key(key) for name in ("__hash__", "__eq__")
+            ):
+                if self.runs_changing_code(None, key):
                     return
                 self.key(key)
                 earlier = self._put.setdefault(hash(key), [])
@@ -183,15 +185,15 @@ class Comparisons(NativeContainers):
             else:
                 self.hold_key(key)
 
-    def among(self, container: Any, key: Any) -> None:
+    def watch_lookup(self, container: Any, key: Any) -> None:
         """Watch the lookup of a key, which is compared with the keys of the same hash."""
-        if self.asked_once(container, key):
+        if self.runs_changing_code(container, key):
             return
         kinds = self._kinds_of(container)
         if self.recording.identities and self.recording.owner(container) is None:
-            among(self.recording, container, key)
-        hashed = {number for number, kind in kinds.items() if answers(kind, "__hash__")}
-        if not hashed and not any(answers(kind, "__eq__") for kind in (type(key), *kinds.values())):
+            watch_lookup(self.recording, container, key)
+        hashed = {number for number, kind in kinds.items() if has_python_method(kind, "__hash__")}
+        if not hashed and not any(has_python_method(kind, "__eq__") for kind in (type(key), *kinds.values())):
             return
         for other in list(container):
             if other is not key:
@@ -211,13 +213,13 @@ class Comparisons(NativeContainers):
 
     # -- what cannot be watched -----------------------------------------------------------------------------------
 
-    def unasked(self, fn: Any, *values: Any) -> None:
+    def refuse_python_methods(self, fn: Any, *values: Any) -> None:
         """Refuse the trace if native code that gets these values might call one of their Python methods."""
         for value in values:
-            if _asks(value) or answers_any(type(value)):
-                self._refuse_asking(value, getattr(fn, "__name__", "native code"))
+            if _has_python_parts(value) or has_any_python_method(type(value)):
+                self._refuse_python_method(value, getattr(fn, "__name__", "native code"))
 
-    def _refuse_asking(self, value: Any, what: str) -> None:
+    def _refuse_python_method(self, value: Any, what: str) -> None:
         self.recording.refuse(
             "native-asks-python",
             f"native code asks a {type(value).__qualname__} for what only Python code answers ({what})",
@@ -231,16 +233,16 @@ def _length(value: Any) -> int:
     return next(kind for kind in _SEQUENCES if isinstance(value, kind)).__len__(value)
 
 
-def answers(cls: type, name: str) -> bool:
+def has_python_method(cls: type, name: str) -> bool:
     """Whether instances of the class have this method written in Python, and not by a trusted library."""
     if id(cls) in _NATIVE_IDS or issubclass(cls, type | enum.Enum):
         return False
     return type(on_type(cls, name)) is types.FunctionType and not is_trusted_class(cls)
 
 
-def answers_any(cls: type) -> bool:
+def has_any_python_method(cls: type) -> bool:
     """Whether native code might compare instances of the class, or convert them to numbers, by a Python method."""
-    return any(answers(cls, name) for name in _ASKED)
+    return any(has_python_method(cls, name) for name in _ASKED)
 
 
 _ASKED = (
@@ -249,20 +251,20 @@ _ASKED = (
 )
 
 
-def asks(value: Any) -> bool:
+def compares_by_python(value: Any) -> bool:
     """Whether comparing this value runs Python methods of its own class or of its elements'."""
-    return any(answers(type(value), name) for name in METHODS.values()) or _asks(value)
+    return any(has_python_method(type(value), name) for name in METHODS.values()) or _has_python_parts(value)
 
 
-def _asks(value: Any, depth: int = 8) -> bool:
+def _has_python_parts(value: Any, depth: int = 8) -> bool:
     """Whether an element of this container, nested to this depth, is compared by a Python method."""
     if id(type(value)) in _NATIVE_IDS or isinstance(value, Traced) or not isinstance(value, CONTAINERS):
         return False
     parts = (*value.keys(), *value.values()) if isinstance(value, dict) else value
     kinds = kinds_of(parts)
-    if any(answers(kind, name) for kind in kinds.values() for name in METHODS.values()):
+    if any(has_python_method(kind, name) for kind in kinds.values() for name in METHODS.values()):
         return True
-    return depth > 0 and any(_asks(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
+    return depth > 0 and any(_has_python_parts(part, depth - 1) for part in parts if isinstance(part, CONTAINERS))
 
 
 def _is_foreign_within(value: Any, depth: int = 8) -> bool:

@@ -57,7 +57,7 @@ class ContainerMethods(NativeValues):
             return True, self._length(owner)
         if name == "__iter__":
             return True, iter(self.iterable(owner))
-        if isinstance(owner, dict | set | frozenset) and self._asks_once(owner, name, args):
+        if isinstance(owner, dict | set | frozenset) and self._runs_changing_code(owner, name, args):
             given = [self._pinned(arg, "read by native code") if isinstance(arg, list | tuple) else arg for arg in args]
             native: Any = native_class(type(owner))
             bare = {key: self.recording.bare(value) for key, value in kwargs.items()}
@@ -71,13 +71,13 @@ class ContainerMethods(NativeValues):
             return self._set_method(owner, access_path, name, args)
         return self._sequence_method(owner, access_path, name, args, kwargs)
 
-    def _asks_once(self, owner: Any, name: str, args: _Args) -> bool:
+    def _runs_changing_code(self, owner: Any, name: str, args: _Args) -> bool:
         """Whether the container itself does the operation, since its keys run code that may change something."""
         if name in KEYED or name in ("add", "discard", "remove", "move_to_end"):
-            return self.asked_once(owner, *args[:1])
+            return self.runs_changing_code(owner, *args[:1])
         kinds: tuple[Any, ...] = (set, frozenset, dict, list, tuple)
         keys = [key for arg in args for kind in kinds if isinstance(arg, kind) for key in kind.__iter__(arg)]
-        return self.asked_once(owner, *keys)
+        return self.runs_changing_code(owner, *keys)
 
     # -- dictionaries ---------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class ContainerMethods(NativeValues):
         heap: Any = self.heap
         if name in KEYED and args:
             args = (self.place(args[0]), *args[1:])
-            self.among(owner, args[0])
+            self.watch_lookup(owner, args[0])
         if name in self._mapping_methods:
             return True, self._mapping_methods[name](self, owner, shadow, *args, **kwargs)
         match name, args:
@@ -215,23 +215,23 @@ class ContainerMethods(NativeValues):
         if name in _UPDATES:
             if name.startswith("__") and not isinstance(args[0], set | frozenset):
                 return True, NotImplemented
-            self.asked_natively(owner)
+            self.runs_unwatched_methods(owner)
             shadow.change(_UPDATES[name], [self._elements_of(other) for other in args])
             return True, owner if name.startswith("__") else None
         if name in _SET_READERS:
             given = [a if isinstance(a, set | frozenset) else self._elements_of(a) for a in args]
             if args:
-                self.asked_natively(owner)
+                self.runs_unwatched_methods(owner)
             return True, getattr(self.consumed(owner), name)(*(self.consumed(a) for a in given))
         return False, None
 
     def _elements_of(self, other: Any) -> Any:
         """Return the current elements of an argument, which will be keys of the set."""
-        if isinstance(other, dict | set | frozenset) and self.asked_once(other):
+        if isinstance(other, dict | set | frozenset) and self.runs_changing_code(other):
             return other
         held = self.consumed(other) if _is_set(other) else self.heap.iterate(None, other)
         parts = [self.key(part) for part in held]
-        self.keys_asked_natively(one for part in parts for one in parts_of_key(part))
+        self.keys_run_unwatched_methods(one for part in parts for one in parts_of_key(part))
         return set(parts) if _is_set(other) else parts
 
     # -- lists, tuples, deques ------------------------------------------------------------------------------------

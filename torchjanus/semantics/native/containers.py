@@ -62,8 +62,8 @@ class HeapAccess(Protocol):
     def native_binary(self, at: Any, op: str, a: Any, b: Any) -> Any: ...
     def enterable(self, fn: Any) -> bool: ...
     def claim_defaults(self, fn: Any) -> None: ...
-    def come_upon(self, tp: type, name: str) -> None: ...
-    def come_upon_kind(self, tp: type, kind: Any) -> None: ...
+    def note_lookup(self, tp: type, name: str) -> None: ...
+    def note_subclass_check(self, tp: type, kind: Any) -> None: ...
     def text(self, at: Any, value: Any, conversion: str) -> str: ...
     def format(self, at: Any, value: Any, conversion: str, spec: str) -> str: ...
 
@@ -96,23 +96,23 @@ class NativeContainers(ABC):
         """Assume that what the Python-level hash method of a key reads stays the same."""
 
     @abstractmethod
-    def asked_once(self, container: Any, *keys: Any) -> bool:
+    def runs_changing_code(self, container: Any, *keys: Any) -> bool:
         """Whether the container has to do an operation with these keys itself. The trace is then refused."""
 
     @abstractmethod
-    def asked_natively(self, *containers: Any) -> bool:
+    def runs_unwatched_methods(self, *containers: Any) -> bool:
         """Whether native code calls unwatched Python methods of these containers' keys; the trace is refused."""
 
     @abstractmethod
-    def keys_asked_natively(self, keys: Iterable[Any]) -> bool:
+    def keys_run_unwatched_methods(self, keys: Iterable[Any]) -> bool:
         """Whether native code calls unwatched Python methods of these keys; the trace is refused."""
 
     @abstractmethod
-    def put_together(self, *keys: Any) -> None:
+    def note_new_keys(self, *keys: Any) -> None:
         """Native code makes a container with these keys: it hashes them and compares those with equal hashes."""
 
     @abstractmethod
-    def among(self, container: Any, key: Any) -> None:
+    def watch_lookup(self, container: Any, key: Any) -> None:
         """Watch the comparisons by Python methods in a lookup of a key."""
 
     @abstractmethod
@@ -251,7 +251,7 @@ class NativeContainers(ABC):
 
     def hold_keys(self, container: Any) -> Any:
         """Hold the keys that native code put into a dictionary or set of this run. Return the container."""
-        if isinstance(container, dict | set | frozenset) and not self.asked_natively(container):
+        if isinstance(container, dict | set | frozenset) and not self.runs_unwatched_methods(container):
             for key in list(container):
                 self.hold_key(key)
         return container
@@ -298,7 +298,7 @@ class NativeContainers(ABC):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
         if isinstance(obj, _SEQUENCES):
             return self._sequence(access_path, obj)
-        if isinstance(obj, dict | set | frozenset) and self.asked_once(obj):
+        if isinstance(obj, dict | set | frozenset) and self.runs_changing_code(obj):
             return obj
         if isinstance(obj, dict):
             names = self.shadows.mapping(obj, access_path).names()
@@ -351,7 +351,7 @@ class NativeContainers(ABC):
         access_path = self.recording.owner(value)
         if access_path is None or not isinstance(value, CONTAINERS):
             return value
-        if isinstance(value, dict | set | frozenset) and self.asked_once(value):
+        if isinstance(value, dict | set | frozenset) and self.runs_changing_code(value):
             return dict(value) if isinstance(value, dict) else native_class(type(value)).copy(value)
         if isinstance(value, dict):
             mapping = self.shadows.mapping(value, access_path)
@@ -418,21 +418,21 @@ class NativeContainers(ABC):
         container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
         access_path = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
-            if self.asked_once(container, key):
+            if self.runs_changing_code(container, key):
                 return bool(native_class(type(container)).__contains__(container, plain(key)))
             if access_path is None:
                 key = self.key(key, "looked up in a container")
-                self.among(container, key)
+                self.watch_lookup(container, key)
                 return key in container
             key = self.place(key, "looked up in a container")
-            self.among(container, key)
+            self.watch_lookup(container, key)
             if isinstance(container, dict):
                 return self.shadows.mapping(container, access_path).has(key)
             return self.shadows.set(container, access_path).has(key)
         if isinstance(container, (list, tuple, collections.deque, VALUES)):
             return any(self.equal(element, key) for element in self.iterable(container))
         if isinstance(container, ITEMS):
-            self.asked_natively(container)
+            self.runs_unwatched_methods(container)
         if isinstance(container, ITEMS) and access_path is None and type(key) is tuple and len(key) == 2:
             held: Any = container.mapping  # type: ignore[attr-defined]
             name = self.key(key[0], "looked up in a container")

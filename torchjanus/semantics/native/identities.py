@@ -23,7 +23,7 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.facts import Same
 from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_value
 
-__all__ = ["ASKING", "IDENTICAL", "among", "as_key", "ask", "compared", "hashed", "held_as_key", "looked_for"]
+__all__ = ["ASKING", "IDENTICAL", "as_key", "ask", "compared", "hashed", "held_as_key", "looked_for", "watch_lookup"]
 
 _FIXED = (enum.Enum, type, types.ModuleType, types.BuiltinFunctionType)  # reading one assumes its identity
 _SEQUENCES = (tuple, list)
@@ -80,7 +80,7 @@ def held_as_key(recording: Recording, value: Any) -> bool:
     return True
 
 
-def among(recording: Recording, container: Any, key: Any) -> None:
+def watch_lookup(recording: Recording, container: Any, key: Any) -> None:
     """Assume that a key that is looked up in a container of this run equals no key that varies."""
     for other in list(container):
         held_as_key(recording, other)

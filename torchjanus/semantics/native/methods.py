@@ -164,16 +164,16 @@ class NativeMethods(ContainerMethods):
                 args = (*(self._where(a, f"given to {name}()") for a in args[:places]), *args[places:])
             if isinstance(owner, dict) and name in KEYED:
                 args = (self.key(args[0]), *args[1:])
-                self.among(owner, args[0])
+                self.watch_lookup(owner, args[0])
                 if name == "__getitem__":
                     return self.heap.load_item(None, owner, args[0])
             elif isinstance(owner, set | frozenset) and name in ("add", "discard", "remove", "__contains__"):
                 args = (self.key(args[0]), *args[1:])
-                self.among(owner, args[0])
+                self.watch_lookup(owner, args[0])
             elif isinstance(owner, set | frozenset):
                 args = tuple(self._elements_of(a) if _is_iterable(a) else a for a in args)
                 if args:
-                    self.asked_natively(owner, *args)
+                    self.runs_unwatched_methods(owner, *args)
             elif name == "__eq__":
                 self.expose(owner, pin=True)
                 args = tuple(self._pinned(a, f"read by {name}()") for a in args)

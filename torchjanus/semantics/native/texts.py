@@ -19,7 +19,7 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import plain_exception, unraised
 from torchjanus.semantics.known.trusted import is_settled
-from torchjanus.semantics.native.comparisons import Comparisons, answers, generated_fields
+from torchjanus.semantics.native.comparisons import Comparisons, generated_fields, has_python_method
 from torchjanus.semantics.native.containers import CONTAINERS, HeapAccess
 from torchjanus.semantics.native.text_expressions import (
     as_dict,
@@ -105,7 +105,7 @@ class Texts(Comparisons):
         if isinstance(value, torch.Tensor):
             return self.describe(value)
         if not _holds(value, (torch.Tensor, *_TRACED), set()):
-            return self._found_again(value) if nested else value
+            return self._read_again(value) if nested else value
         if isinstance(value, BaseException):
             return self._exception(value)
         copy = self.consumed(value)
@@ -124,10 +124,10 @@ class Texts(Comparisons):
             if isinstance(part, Traced):
                 self.recording.pin(part, f"told by a {type(value).__name__}")
             elif _holds(part, (torch.Tensor, *_TRACED), set()):
-                self._refuse_told(value, part)
+                self._refuse_python_text(value, part)
         return value
 
-    def _found_again(self, value: Any) -> Any:
+    def _read_again(self, value: Any) -> Any:
         """Return a constant part of a text, or the access path of an object from before the call."""
         access_path = self.recording.owner(value)
         if access_path is not None:
@@ -176,11 +176,13 @@ class Texts(Comparisons):
         if name == "format" and not isinstance(owner, Traced):
             named = _named_in(owner, kwargs)
             given = (*args, *named.values())
-            if any(_holds(a, (torch.Tensor, *_TRACED), set()) or _tells(a) or _formats(a) for a in given):
-                template, args, named = self._told_in_fields(owner, args, named)
-                names, told = tuple(named), (*args, *named.values())
+            if any(
+                _holds(a, (torch.Tensor, *_TRACED), set()) or _has_python_text(a) or _shows_attributes(a) for a in given
+            ):
+                template, args, named = self._apply_python_fields(owner, args, named)
+                names, values = tuple(named), (*args, *named.values())
                 return self.made(
-                    lambda: formatted(template, names, *map(plain, told)), formatted, template, names, *told
+                    lambda: formatted(template, names, *map(plain, values)), formatted, template, names, *values
                 )
             kwargs = named
         if isinstance(owner, TracedStr) and name in _TEXT_METHODS and not kwargs:
@@ -215,8 +217,8 @@ class Texts(Comparisons):
             return self._percent_by_key(template, value)
         several = isinstance(value, tuple)  # named tuples, too
         parts = tuple(self.consumed(value)) if several else (value,)
-        if any(map(_tells, parts)):
-            template, parts = self._told_first(template, parts)
+        if any(map(_has_python_text, parts)):
+            template, parts = self._apply_python_texts(template, parts)
         if any(is_one_of(type(part), _SHOWN) and self.recording.owner(part) is not None for part in parts):
             if "..." not in repr(parts):  # see made
                 parts = self.opened(parts, {})[0]
@@ -227,37 +229,37 @@ class Texts(Comparisons):
         return self.made(lambda: operator.mod(template, plain(parts[0])), filled_by_one, template, *parts)
 
     def _percent_by_key(self, template: str, value: dict[Any, Any]) -> Any:
-        if (part := _told_by_python(dict(value), set())) is not None:
-            self._refuse_told(value, part)
+        if (part := _part_with_python_text(dict(value), set())) is not None:
+            self._refuse_python_text(value, part)
         if type(value) is dict:
             return self.made(lambda: operator.mod(template, plain(value)), filled_by_one, template, value)
         self.expose(value, pin=True)
         return template % self.consumed(value)
 
-    def _told_first(self, template: str, parts: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
+    def _apply_python_texts(self, template: str, parts: tuple[Any, ...]) -> tuple[str, tuple[Any, ...]]:
         """Replace the parts whose text is made by Python code by these texts. Return the new template and parts."""
         pieces, given, at = [], list(parts), 0
         number = 0
         for found in _CONVERSION.finditer(template):
             how, kind = found.groups()
             number += how.count("*")
-            told = kind in "sra" and number < len(given) and _tells(given[number])
-            if told:
+            replaced = kind in "sra" and number < len(given) and _has_python_text(given[number])
+            if replaced:
                 given[number] = self.heap.text(None, given[number], kind)
-            pieces += [template[at : found.start()], f"%{how}{'s' if told else kind}"]
+            pieces += [template[at : found.start()], f"%{how}{'s' if replaced else kind}"]
             at = found.end()
             number += kind != "%"
         return "".join([*pieces, template[at:]]), tuple(given)
 
-    def _told_in_fields(
+    def _apply_python_fields(
         self, template: str, args: tuple[Any, ...], named: dict[str, Any]
     ) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-        """Replace the arguments of ``format()`` whose text is made by Python code, as ``_told_first`` does."""
-        telling = [part for part in (*args, *named.values()) if _tells(part) or _formats(part)]
-        if not telling:
+        """Replace the arguments of ``format()`` whose text is made by Python code, as ``_apply_python_texts`` does."""
+        python_texts = [part for part in (*args, *named.values()) if _has_python_text(part) or _shows_attributes(part)]
+        if not python_texts:
             return template, args, named
         if any("{" in (spec or "") for _, _, spec, _ in string.Formatter().parse(template)):
-            self._refuse_told(telling[0], telling[0])
+            self._refuse_python_text(python_texts[0], python_texts[0])
             return template, args, named
         pieces, shown, position = [], [], 0
         for literal, field, spec, conversion in string.Formatter().parse(template):
@@ -270,11 +272,11 @@ class Texts(Comparisons):
             if (place >= len(args)) if not first or first.isdigit() else (first not in named):
                 return template, args, named  # format() raises
             part = args[place] if not first or first.isdigit() else named[first]
-            told = _tells(part) or _formats(part)
-            if told and first != field:  # native code reads it unwatched
-                self._refuse_told(part, part)
+            replaced = _has_python_text(part) or _shows_attributes(part)
+            if replaced and first != field:  # native code reads it unwatched
+                self._refuse_python_text(part, part)
                 return template, args, named
-            if told:
+            if replaced:
                 part, spec, conversion = self.heap.format(None, part, conversion or "", spec or ""), "", ""
             shown.append(part)
             pieces.append(
@@ -284,7 +286,7 @@ class Texts(Comparisons):
 
     def formatted(self, value: Any, spec: str) -> str:
         """Return ``format(value, spec)``."""
-        self._unmerged(value)
+        self._check_native_text(value)
         spec = self.recording.pin(spec, "format specification")
         if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: format(plain(value), spec), format, value, spec)
@@ -297,7 +299,7 @@ class Texts(Comparisons):
         if (names := generated_fields(type(value), "__repr__")) is not None:
             text = self._text_of_fields(value, names)
             return self.made(lambda: escaped(plain(text)), escaped, text) if conversion == "a" else text
-        self._unmerged(value)
+        self._check_native_text(value)
         convert: Callable[[Any], str] = CONVERSIONS[conversion]
         if isinstance(value, Traced | torch.Tensor | BaseException) or is_one_of(type(value), _SHOWN):
             return self.made(lambda: convert(plain(value)), convert, value)
@@ -305,13 +307,13 @@ class Texts(Comparisons):
             self.expose(value, pin=True)
         return convert(value)
 
-    def _unmerged(self, value: Any) -> None:
+    def _check_native_text(self, value: Any) -> None:
         """Refuse the trace if the text of a container includes a text that Python code makes."""
         shown = is_one_of(type(value), _SHOWN) or isinstance(value, types.SimpleNamespace | BaseException)
-        if shown and (part := _told_by_python(value, set())) is not None:
-            self._refuse_told(value, part)
+        if shown and (part := _part_with_python_text(value, set())) is not None:
+            self._refuse_python_text(value, part)
 
-    def _refuse_told(self, value: Any, part: Any) -> None:
+    def _refuse_python_text(self, value: Any, part: Any) -> None:
         self.recording.refuse(
             "text-unwatched",
             f"a {type(value).__name__} that holds a {type(part).__qualname__} is turned into text",
@@ -362,26 +364,26 @@ def _parts(value: Any) -> Any:
     return [*value.keys(), *value.values()] if type(value) is dict else value
 
 
-def _told_by_python(value: Any, seen: set[int]) -> Any:
+def _part_with_python_text(value: Any, seen: set[int]) -> Any:
     """Return something in a container whose ``repr()`` is a Python method, or None."""
     if isinstance(value, types.SimpleNamespace):
         return value
-    exception = isinstance(value, BaseException) and not answers(type(value), "__repr__")
+    exception = isinstance(value, BaseException) and not has_python_method(type(value), "__repr__")
     if not (is_one_of(type(value), _SHOWN) or exception) or id(value) in seen:
-        return value if answers(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
+        return value if has_python_method(type(value), "__repr__") and not isinstance(value, torch.Tensor) else None
     seen.add(id(value))
-    return next((told for part in _parts(value) if (told := _told_by_python(part, seen)) is not None), None)
+    return next((found for part in _parts(value) if (found := _part_with_python_text(part, seen)) is not None), None)
 
 
-def _tells(value: Any) -> bool:
+def _has_python_text(value: Any) -> bool:
     """Whether the text of this value runs Python code."""
-    return answers(type(value), "__str__") or _told_by_python(value, set()) is not None
+    return has_python_method(type(value), "__str__") or _part_with_python_text(value, set()) is not None
 
 
-def _formats(value: Any) -> bool:
+def _shows_attributes(value: Any) -> bool:
     """Whether it is an object of Python code whose attributes ``format()`` may show."""
     own = attributes_of(value) is not None and not isinstance(value, _KNOWN_FORMATS)
-    return own or answers(type(value), "__format__")
+    return own or has_python_method(type(value), "__format__")
 
 
 def _holds(value: Any, kinds: Any, seen: set[int]) -> bool:

@@ -18,7 +18,7 @@ from torchjanus.hooks.semantics import Invocation
 from torchjanus.semantics.containers.histories import summary
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.natives import COMPUTING, HASHING
-from torchjanus.semantics.native.comparisons import asks
+from torchjanus.semantics.native.comparisons import compares_by_python
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.texts import Texts
 from torchjanus.trace.values import Apply, Traced, plain
@@ -79,7 +79,7 @@ class NativeValues(Texts):
         else:
             parts = list(given)
         containers = any(isinstance(part, CONTAINERS) for part in parts)
-        watched = containers or any(asks(part) or is_foreign_object(part, False) for part in parts)
+        watched = containers or any(compares_by_python(part) or is_foreign_object(part, False) for part in parts)
         if is_one_of(fn, (min, max)) and parts and (kwargs.get("key") is not None or watched):
             return self.extreme(fn, parts, kwargs.get("key"))
         if given and given[0] is parts:
@@ -92,7 +92,7 @@ class NativeValues(Texts):
                 return self._arithmetic(fn, tuple(parts), {})
             if fn is math.prod and not kwargs:
                 return functools.reduce(functools.partial(self.heap.binary, None, "*"), parts, 1)
-        self.unasked(fn, *given)
+        self.refuse_python_methods(fn, *given)
         why = f"read by {fn.__name__}()"
         bare = {k: v if callable(v) else self._pinned(v, why) for k, v in kwargs.items()}
         return self.out(fn, *(self._pinned(a, why) for a in given), **bare)
@@ -117,7 +117,7 @@ class NativeValues(Texts):
         if is_one_of(fn, (map, functools.reduce)) and given:
             given = (self._watched(given[0]), *given[1:])
         if fn is filter and given:
-            given = (self._asked(given[0]), *given[1:])
+            given = (self._predicate(given[0]), *given[1:])
         if getattr(fn, "__module__", None) == "itertools":
             return self._itertools(fn, given, kwargs)
         if is_one_of(fn, _FLAT) and given:
@@ -169,7 +169,7 @@ class NativeValues(Texts):
             take = (lambda value: value) if key is None else self._watched(key)
             args = (args[0], lambda value: self._pinned(take(value), "compared by groupby()"))
         elif is_one_of(fn, (itertools.filterfalse, itertools.takewhile, itertools.dropwhile)):
-            args = (self._asked(args[0]), *args[1:])
+            args = (self._predicate(args[0]), *args[1:])
         elif fn is itertools.starmap:
             args = (self._watched(args[0]), *args[1:])
         elif fn is itertools.compress:
@@ -191,7 +191,7 @@ class NativeValues(Texts):
             return fn
         return lambda *args: self.heap.call(None, fn, args, {})
 
-    def _asked(self, fn: Any) -> Any:
+    def _predicate(self, fn: Any) -> Any:
         """Return a predicate: the truth of the callback's result, or of the element if ``fn`` is None."""
         test = (lambda value: value) if fn is None else self._watched(fn)
         return lambda value: self.heap.branch(None, test(value))

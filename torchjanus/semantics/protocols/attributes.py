@@ -34,7 +34,7 @@ class Attributes(SpecialMethods):
         if tp is super:
             return self.super_attr(at, obj, name)
         getter = on_type(tp, "__getattribute__")
-        self.come_upon(tp, "__getattribute__")
+        self.note_lookup(tp, "__getattribute__")
         if type(getter) is FunctionType:
             if self.native_reason(getter) is not None:
                 return self.load_attr(at, obj, name)
@@ -45,13 +45,13 @@ class Attributes(SpecialMethods):
         except AttributeError as error:
             fallback = self.dunder(tp, "__getattr__")
             if fallback is None:
-                say_what_was_asked(error, obj, name)
+                complete_attribute_error(error, obj, name)
                 raise
         # Outside the handler: what __getattr__ raises has no context, as in Python.
         try:
             return self.invoke(at, fallback, obj, name)
         except AttributeError as error:
-            say_what_was_asked(error, obj, name)
+            complete_attribute_error(error, obj, name)
             raise
 
     def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
@@ -59,21 +59,20 @@ class Attributes(SpecialMethods):
         tp = type(obj)
         raw = on_type(tp, name)
         if raw is MISSING:
-            self.come_upon(tp, name)
+            self.note_lookup(tp, name)
         elif not is_plain(raw):
             getter = self.getter(raw)
             if getter is not None:
                 fn, arguments = getter
                 if is_data_descriptor(raw) or not self.hides(obj, name):
-                    self.come_upon(tp, name)
+                    self.note_lookup(tp, name)
                     try:
                         return self.invoke(at, fn, *arguments(obj, tp))
                     except AttributeError:
                         fallback = on_type(tp, "__getattr__")
                         if type(fallback) is not FunctionType or self.native_reason(fallback) is None:
                             raise
-                    # The class's Python-level __getattr__ is left native. A module of torch.jit finds forward() this
-                    # way.
+                    # The class's own __getattr__ is left native. A module of torch.jit finds forward() by it.
                     return self.call_native(at, fallback, (obj, name), {})
         if issubclass(tp, type):  # isinstance() may ask the object for its __class__
             raw = on_type(obj, name)
@@ -81,7 +80,7 @@ class Attributes(SpecialMethods):
                 getter = self.getter(raw)
                 if getter is not None:
                     fn, arguments = getter
-                    self.come_upon(obj, name)
+                    self.note_lookup(obj, name)
                     return self.invoke(at, fn, *arguments(None, obj))
         return self.load_attr(at, obj, name)
 
@@ -103,7 +102,7 @@ class Attributes(SpecialMethods):
                 if getter is None or (instance is None and issubclass(type(raw), property)):
                     break
                 fn, arguments = getter
-                self.come_upon(base, name)
+                self.note_lookup(base, name)
                 return self.invoke(at, fn, *arguments(instance, owner))
         return self.load_attr(at, obj, name)
 
@@ -122,12 +121,12 @@ class Attributes(SpecialMethods):
         """Store an attribute as ``object.__setattr__`` does."""
         raw = on_type(type(obj), name)
         if raw is MISSING:
-            self.come_upon(type(obj), name)
+            self.note_lookup(type(obj), name)
         elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
             setter = self.setter(raw)
             if setter is not None:
                 fn, itself = setter
-                self.come_upon(type(obj), name)
+                self.note_lookup(type(obj), name)
                 self.invoke(at, fn, *((raw, obj, value) if itself else (obj, value)))
                 return
         self.store_attr(at, obj, name, value)
@@ -144,12 +143,12 @@ class Attributes(SpecialMethods):
     def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
         raw = on_type(type(obj), name)
         if raw is MISSING:
-            self.come_upon(type(obj), name)
+            self.note_lookup(type(obj), name)
         elif not is_one_of(type(raw), PLAIN_DESCRIPTORS):
             deleter = self.deleter(raw)
             if deleter is not None:
                 fn, itself = deleter
-                self.come_upon(type(obj), name)
+                self.note_lookup(type(obj), name)
                 self.invoke(at, fn, *((raw, obj) if itself else (obj,)))
                 return
         self.drop_attr(at, obj, name)
@@ -162,7 +161,7 @@ class Attributes(SpecialMethods):
         if getter is not None:
             return self.invoke(at, getter, obj, key)
         if issubclass(tp, type) and obj is not type and on_type(tp, "__getitem__") is MISSING:
-            self.come_upon(obj, "__class_getitem__")
+            self.note_lookup(obj, "__class_getitem__")
             if self.is_reached(obj, "__class_getitem__"):
                 return self.call(at, self.attr(at, obj, "__class_getitem__"), (key,), {})
         return self.load_item(at, obj, key)
@@ -182,7 +181,7 @@ class Attributes(SpecialMethods):
             self.invoke(at, deleter, obj, key)
 
 
-def say_what_was_asked(error: AttributeError, obj: Any, name: str) -> None:
+def complete_attribute_error(error: AttributeError, obj: Any, name: str) -> None:
     """Set name and object of an error that Python code raised, as CPython does: its suggestions of names use them."""
     if error.name is None and error.obj is None:
         error.name, error.obj = name, obj

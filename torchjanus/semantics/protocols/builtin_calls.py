@@ -10,16 +10,16 @@ import builtins
 import collections
 import functools
 import typing
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # a program may rebind builtins.len
 from collections.abc import Callable
 from types import FunctionType, MemberDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
 
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.known.consumers import CONSUMERS, GOING_THROUGH_ALL, MAKING_ROOM, MAKING_ROOM_METHODS, METHODS
+from torchjanus.semantics.known.consumers import ASKING_LENGTH, ASKING_LENGTH_METHODS, CONSUMERS, ITERATING_ALL, METHODS
 from torchjanus.semantics.protocols.conversions import CONVERTING_CLASSES, CONVERTING_ROUTES, INDEX, Conversions
-from torchjanus.semantics.protocols.iteration import Backwards, CallingUntil, Indexing, Reaching
+from torchjanus.semantics.protocols.iteration import Indexing, ReversedIndexing, SentinelIterator, WrappedIterable
 from torchjanus.semantics.protocols.leaves import MISSING, derives, mro_of, namespace_of, on_type
 
 __all__ = ["BuiltinCalls"]
@@ -93,7 +93,7 @@ class BuiltinCalls(Conversions):
             return self.branch_value(at, args[0])
         if cls is str and len(args) == 1 and not kwargs:
             return self.text(at, args[0], "s")
-        if cls is type and len(args) == 1 and isinstance(args[0], Reaching):
+        if cls is type and len(args) == 1 and isinstance(args[0], WrappedIterable):
             args = (args[0].native(),)
         if cls is bytes and len(args) == 1 and not kwargs:
             method = self.dunder(type(args[0]), "__bytes__")
@@ -121,7 +121,7 @@ class BuiltinCalls(Conversions):
         """Return what native code makes a dictionary of, if the mapping has Python methods; else the mapping."""
         tp = type(mapping)
         if on_type(tp, "keys") is MISSING:
-            return self.used_up(at, mapping)
+            return self.for_consumption(at, mapping)
         copied = issubclass(tp, dict) and on_type(tp, "__iter__") is dict.__iter__  # copied without calling its methods
         if copied or (self.dunder(tp, "keys") is None and self.dunder(tp, "__getitem__") is None):
             return mapping
@@ -134,14 +134,14 @@ class BuiltinCalls(Conversions):
     def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         tp = type(a)
         if op == "+" and is_one_of(tp, (list, collections.deque)) and self.dunder(type(b), "__radd__") is None:
-            b = self.used_up(at, b)
+            b = self.for_consumption(at, b)
         elif op == "|" and is_one_of(tp, UPDATED) and self.dunder(type(b), "__ror__") is None:
             b = self.pairs(at, b)
         return super().inplace(at, op, a, b)
 
     def set_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
         if type(key) is slice and type(obj) is list:
-            value = self.used_up(at, value)
+            value = self.for_consumption(at, value)
         super().set_item(at, obj, key, value)
 
     def consume(self, at: Site, fn: Any, args: Args, kwargs: Kwargs, where: tuple[int | None, int | None]) -> Any:
@@ -156,11 +156,11 @@ class BuiltinCalls(Conversions):
             given[callback] = self.callback(at, given[callback])
         if iterable is not None and not (is_one_of(fn, (builtins.min, builtins.max)) and len(given) > 1):
             method = getattr(type(getattr(fn, "__self__", None)), fn.__name__, None)
-            several = is_one_of(fn, GOING_THROUGH_ALL) or method in GOING_THROUGH_ALL
-            room = is_one_of(fn, MAKING_ROOM) or (method is not None and fn.__name__ in MAKING_ROOM_METHODS)
+            several = is_one_of(fn, ITERATING_ALL) or method in ITERATING_ALL
+            room = is_one_of(fn, ASKING_LENGTH) or (method is not None and fn.__name__ in ASKING_LENGTH_METHODS)
             for position in range(iterable, len(given) if several else min(len(given), iterable + 1)):
                 if room:
-                    given[position] = self.used_up(at, given[position])
+                    given[position] = self.for_consumption(at, given[position])
                 elif self.reaches(given[position]):
                     given[position] = self.iterate(at, given[position])
         called = {name: self.callback(at, kwargs[name]) for name in ("key", "func") if kwargs.get(name) is not None}
@@ -277,7 +277,7 @@ class BuiltinCalls(Conversions):
             if self.dunder(type(args[0]), "__next__") is None:
                 return Indexing(self, at, args[0])
         if len(args) == 2 and callable(args[0]):
-            return CallingUntil(self, at, *args)
+            return SentinelIterator(self, at, *args)
         return self.call_native(at, fn, args, {})
 
     def call_reversed(self, at: Site, fn: Any, args: Args) -> Any:
@@ -291,7 +291,7 @@ class BuiltinCalls(Conversions):
                 count = int.__add__(length, 0)
                 if type(length) is not int:
                     self.branch_value(at, self.compare(at, "==", length, count))  # decides how many are taken
-                return Backwards(self, at, args[0], count)
+                return ReversedIndexing(self, at, args[0], count)
         return self.call_native(at, fn, args, {})
 
     def call_next(self, at: Site, fn: Any, args: Args) -> Any:
@@ -310,7 +310,7 @@ class BuiltinCalls(Conversions):
         name = "__instancecheck__" if fn is builtins.isinstance else "__subclasscheck__"
         if len(args) == 2:
             value, cls = args
-            self.come_upon(value if isinstance(value, type) else type(value), "__class__")
+            self.note_lookup(value if isinstance(value, type) else type(value), "__class__")
             if name == "__instancecheck__" and type(value) is cls:
                 return True
             if type(cls) is tuple:
@@ -321,23 +321,23 @@ class BuiltinCalls(Conversions):
                 if method is not None:
                     return self.branch_value(at, self.invoke(at, method, cls, value))
             kinds = cls if type(cls) is tuple else (cls,)
-            if name == "__instancecheck__" and self._tells_its_class(type(value)) and all(map(_is_plain, kinds)):
-                return any(self._says_it_is(at, value, kind) for kind in kinds)
+            if name == "__instancecheck__" and self._computes_class(type(value)) and all(map(_is_plain, kinds)):
+                return any(self._is_instance_by_attribute(at, value, kind) for kind in kinds)
             for each in kinds:
-                self._ask_for_protocol(at, value, each)
-                self.come_upon_kind(value if name == "__subclasscheck__" else type(value), each)
+                self._read_protocol_members(at, value, each)
+                self.note_subclass_check(value if name == "__subclasscheck__" else type(value), each)
         return self.call_native(at, fn, args, {})
 
-    def _tells_its_class(self, tp: type) -> bool:
+    def _computes_class(self, tp: type) -> bool:
         """Whether code of the program computes ``__class__`` of an object of this type."""
         if self.dunder(tp, "__getattribute__") is not None:
             return True
         raw = on_type(tp, "__class__")
         return raw is not _CLASS and self.getter(raw) is not None
 
-    def _says_it_is(self, at: Site, value: Any, kind: type) -> bool:
+    def _is_instance_by_attribute(self, at: Site, value: Any, kind: type) -> bool:
         """Return ``isinstance`` by the check of ``type``: ``__class__`` is read where the type does not match."""
-        self.come_upon_kind(type(value), kind)
+        self.note_subclass_check(type(value), kind)
         abstract = isinstance(kind, abc.ABCMeta)
         if derives(type(value), kind) and not abstract:
             return True
@@ -351,7 +351,7 @@ class BuiltinCalls(Conversions):
             return any(issubclass(each, kind) for each in (said, type(value)))
         return said is not type(value) and isinstance(said, type) and derives(said, kind)
 
-    def _ask_for_protocol(self, at: Site, value: Any, cls: Any) -> None:
+    def _read_protocol_members(self, at: Site, value: Any, cls: Any) -> None:
         """Read the attributes of a ``typing.Protocol``: a value matches if it, or it as a class, has all of them."""
         if type(cls) is type(typing.Protocol):
             names = getattr(cls, "__protocol_attrs__", None) or typing._get_protocol_attrs(cls)  # type: ignore[attr-defined]
@@ -360,7 +360,7 @@ class BuiltinCalls(Conversions):
 
     def call_callable(self, at: Site, fn: Any, args: Args) -> Any:
         if len(args) == 1:
-            self.come_upon(type(args[0]), "__call__")
+            self.note_lookup(type(args[0]), "__call__")
         return self.call_native(at, fn, args, {})
 
     def call_repr(self, at: Site, fn: Any, args: Args) -> Any:

@@ -11,7 +11,7 @@ import collections
 import math
 import operator
 import types
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # a program may rebind builtins.len
 from collections.abc import Callable
 from typing import Any
 
@@ -48,7 +48,7 @@ _BY_INDEX = (
     math.isqrt,
 )
 # Functions that call a special method of their own.
-_WHOLE = {
+_OWN_METHODS = {
     round: "__round__",
     math.floor: "__floor__",
     math.ceil: "__ceil__",
@@ -57,20 +57,20 @@ _WHOLE = {
     pow: "__pow__",
 }
 _SEQUENCES = (list, tuple, str, bytes, bytearray, range, collections.deque, array.array)
-_OF_ROWS = frozenset((math.fsum, math.prod, math.dist, getattr(math, "sumprod", math.fsum)))
+_OF_SEQUENCES = frozenset((math.fsum, math.prod, math.dist, getattr(math, "sumprod", math.fsum)))
 
 
 class Conversions(Attributes, Iteration):
     """Conversions to numbers, and operators called as functions."""
 
-    def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
+    def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
         """Return the result of the first of these special methods that is to be entered; else the value."""
         tp = type(value)
         if id(tp) in PLAIN:
             return value
         for name in names:
             found = on_type(tp, name)
-            self.come_upon(tp, name)
+            self.note_lookup(tp, name)
             if found is MISSING:
                 continue
             if name == "__index__" and issubclass(tp, int):
@@ -101,27 +101,29 @@ class Conversions(Attributes, Iteration):
             return key
         if type(key) is slice:
             parts = (key.start, key.stop, key.step)
-            told = [self.asked(at, part, INDEX) for part in parts]
-            return key if all(a is b for a, b in zip(parts, told, strict=True)) else slice(*told)
-        return self.asked(at, key, INDEX)
+            converted_parts = [self.special_result(at, part, INDEX) for part in parts]
+            return key if all(a is b for a, b in zip(parts, converted_parts, strict=True)) else slice(*converted_parts)
+        return self.special_result(at, key, INDEX)
 
     def converted(self, at: Site, args: Args, names: tuple[str, ...]) -> Args:
-        return tuple(self.asked(at, value, names) for value in args)
+        return tuple(self.special_result(at, value, names) for value in args)
 
     def call_converting(self, at: Site, fn: Any, args: Args) -> Any:
         """Call a function of numbers. Where it has a special method of its own, that comes first."""
-        name = _WHOLE.get(fn)
+        name = _OWN_METHODS.get(fn)
         if name is not None and args:
             if is_one_of(fn, (divmod, pow)):
-                if len(args) == 2 and (self.answers(args[0], name) or self.answers(args[1], f"__r{name[2:]}")):
+                if len(args) == 2 and (
+                    self.has_python_method(args[0], name) or self.has_python_method(args[1], f"__r{name[2:]}")
+                ):
                     return self.by_method(at, fn, *args)
-            elif self.answers(args[0], name):
+            elif self.has_python_method(args[0], name):
                 rest = () if args[1:] == (None,) else args[1:]
                 return self.invoke(at, self.dunder(type(args[0]), name), args[0], *rest)
         names = INDEX if is_one_of(fn, _BY_INDEX) else FLOAT
         return self.call_native(at, fn, self.converted(at, args, names), {})
 
-    def answers(self, value: Any, name: str) -> bool:
+    def has_python_method(self, value: Any, name: str) -> bool:
         return id(type(value)) not in PLAIN and self.dunder(type(value), name) is not None
 
     def by_method(self, at: Site, fn: Any, a: Any, b: Any) -> Any:
@@ -185,9 +187,9 @@ def _operators() -> dict[Any, tuple[str, str]]:
 
 
 _OPERATORS = _operators()
-_OF_MATH = tuple(f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType) and f not in _OF_ROWS)
+_OF_MATH = tuple(f for f in vars(math).values() if isinstance(f, types.BuiltinFunctionType) and f not in _OF_SEQUENCES)
 CONVERTING_ROUTES: dict[int, Callable[[Conversions, Site, Any, Args], Any]] = {
-    **{id(fn): Conversions.call_converting for fn in (*_BY_INDEX, *_WHOLE, *_OF_MATH)},
+    **{id(fn): Conversions.call_converting for fn in (*_BY_INDEX, *_OWN_METHODS, *_OF_MATH)},
     **{id(fn): Conversions.call_operator for fn in _OPERATORS},
     id(operator.not_): Conversions.call_asking_truth,
     id(operator.truth): Conversions.call_asking_truth,

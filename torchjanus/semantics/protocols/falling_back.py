@@ -18,7 +18,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.hooks.semantics import Semantics
 from torchjanus.trace.values import plain
 
-__all__ = ["CallsOut", "attempt", "failed", "falling_back", "made_all_the_same", "noted"]
+__all__ = ["CallsOut", "attempt", "call_made_once", "failed", "falling_back", "noted"]
 
 _ENDING = (StopIteration, StopAsyncIteration, GeneratorExit)
 _NOTHING: Any = object()
@@ -37,8 +37,8 @@ _NOTING = (
 _OWN = __file__.removesuffix("semantics/protocols/falling_back.py")
 
 # Hooks that return the result of their native part, and hooks that return None.
-_AS_IT_IS = frozenset({"attr", "item", "call", "binary", "inplace", "unary", "compare", "format", "join"})
-_NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global", "del_cell", "caught"})
+_RETURNING_RESULT = frozenset({"attr", "item", "call", "binary", "inplace", "unary", "compare", "format", "join"})
+_RETURNING_NONE = frozenset({"set_attr", "del_attr", "set_item", "del_item", "del_global", "del_cell", "caught"})
 
 
 class CallsOut:
@@ -66,14 +66,14 @@ class CallsOut:
             made = fn(*args, **kwargs)
         except BaseException as error:
             self.direct = number
-            self.is_the_programs(error)
+            self.note_program_error(error)
             raise
         self.direct, self.ended, self.made = number, self.begun, made
         if number == 1:
             self.first = made
         return made
 
-    def is_the_programs(self, error: BaseException) -> None:
+    def note_program_error(self, error: BaseException) -> None:
         """Record that the error belongs to the program."""
         self.begun += 1
         self.thrown, self.threw = mark(error), self.begun
@@ -119,7 +119,7 @@ def _guarded(name: str, hook: Callable[..., Any]) -> Callable[..., Any]:
     if name == "call":
         return _guarded_call(hook)
     operands = ", ".join([*inspect.signature(getattr(Semantics, name)).parameters][1:])
-    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _fallen, "MARK": mark, "NAME": name}
+    scope: dict[str, Any] = {"HOOK": hook, "FALLEN": _recover, "MARK": mark, "NAME": name}
     # Generated with explicit parameters: packing and unpacking them would slow watching.
     exec(compile(_GUARDED.format(operands=operands), __file__, "exec"), scope)
     return functools.wraps(hook)(scope["guarded"])
@@ -145,7 +145,7 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
             return made
         done, out.direct = out.direct, outer + 1
         try:
-            made = _fallen(self, "call", (at, fn, args, kwargs), failure, begun, done)
+            made = _recover(self, "call", (at, fn, args, kwargs), failure, begun, done)
         finally:
             del failure
         out.first = None
@@ -154,7 +154,7 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
     return guarded
 
 
-def _fallen(
+def _recover(
     self: Any, name: str, operands: tuple[Any, ...], failure: Exception, begun: int, direct: int | None = None
 ) -> Any:
     """Return the result of the hook by Python. Raise the failure if it is the program's.
@@ -165,16 +165,18 @@ def _fallen(
     try:
         made = _NOTHING
         if not isinstance(failure, _ENDING):
-            made = _without(self, name, operands, failure, self.out.begun - begun, direct)
+            made = _by_python(self, name, operands, failure, self.out.begun - begun, direct)
         if made is _NOTHING:
-            self.out.is_the_programs(failure)
+            self.out.note_program_error(failure)
             raise failure
         return made
     finally:
         del failure
 
 
-def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None) -> Any:
+def _by_python(
+    self: Any, name: str, operands: tuple[Any, ...], failure: Exception, done: int, direct: int | None
+) -> Any:
     """Return the hook's result by Python after ``done`` calls; _NOTHING if the error is the program's."""
     out = self.out
     if not done:
@@ -190,10 +192,10 @@ def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception
             raise
         failed(self.recording, f"in '{name}'", failure)
         return made
-    if out.ended != out.begun or _speaks_for_python(failure):
+    if out.ended != out.begun or _raised_in_place_of_python(failure):
         return _NOTHING
     failed(self.recording, f"in '{name}'", failure)
-    if name in _NONE:
+    if name in _RETURNING_NONE:
         return None
     if name == "not_":
         return not out.made
@@ -203,12 +205,12 @@ def _without(self: Any, name: str, operands: tuple[Any, ...], failure: Exception
         if direct == 1 and type(out.first).__init__ is not object.__init__:
             type(out.first).__init__(out.first, *operands[2], **operands[3])
         return out.first
-    if name in _AS_IT_IS:
+    if name in _RETURNING_RESULT:
         return out.made
     return getattr(Semantics, name)(self, *operands)
 
 
-def _speaks_for_python(error: Exception) -> bool:
+def _raised_in_place_of_python(error: Exception) -> bool:
     """Whether the error was raised by code of torchjanus that raises where Python would."""
     step, last = error.__traceback__, ""
     while step is not None:
@@ -270,10 +272,10 @@ def _noting(name: str, method: Callable[..., Any], otherwise: Callable[..., Any]
     return noting
 
 
-def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
+def call_made_once(call: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate the method that makes a call of torch and records it, so that a failure does not repeat the call.
 
-    The last element of the recorder's ``natively`` is the result of the innermost call in progress, if torch has
+    The last element of the recorder's ``native_results`` is the result of the innermost call in progress, if torch has
     returned it.
     """
 
@@ -281,16 +283,16 @@ def made_all_the_same(call: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(self: Any, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = self.out
         begun = out.begun
-        self.natively.append(_NOTHING)
+        self.native_results.append(_NOTHING)
         made = _NOTHING
         try:
             return call(self, func, args, kwargs)
         except Exception as error:
             if isinstance(error, _ENDING) or (out.threw > begun and out.thrown == mark(error)):
                 raise
-            failure, made = error, self.natively[-1]
+            failure, made = error, self.native_results[-1]
         finally:
-            self.natively.pop()
+            self.native_results.pop()
         if made is _NOTHING:
             made = _natively(self, func, args, kwargs, failure)
         failed(self.recording, f"on a call of {getattr(func, '__name__', 'torch')}()", failure)

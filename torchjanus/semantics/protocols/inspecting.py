@@ -14,15 +14,15 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
-__all__ = ["READING", "TELLING_DEFAULTS", "TELLING_VARIABLES", "functions_of"]
+__all__ = ["READING", "RETURNING_DEFAULTS", "RETURNING_VARIABLES", "functions_of"]
 
 
-def _again(fn: Any) -> Any:
+def _copy_of(fn: Any) -> Any:
     """Return a copy of the function that has no watched replacement."""
     return types.FunctionType(fn.__code__, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
 
 
-_native_members, _native_static = _again(inspect.getmembers), _again(inspect.getattr_static)
+_native_members, _native_static = _copy_of(inspect.getmembers), _copy_of(inspect.getattr_static)
 
 
 def _members(thing: Any, predicate: Any = None) -> list[tuple[str, Any]]:
@@ -67,10 +67,10 @@ def _of_class(cls: type, name: str, *default: Any) -> Any:
 READING: dict[Any, Callable[..., Any]] = {inspect.getmembers: _members, inspect.getattr_static: _static}
 
 # Functions that return the defaults of functions, which are objects from before the call.
-TELLING_DEFAULTS: frozenset[Any] = frozenset({inspect.signature, inspect.getfullargspec, inspect.getcallargs})
+RETURNING_DEFAULTS: frozenset[Any] = frozenset({inspect.signature, inspect.getfullargspec, inspect.getcallargs})
 
 # Functions that return variables or the contents of classes.
-TELLING_VARIABLES: frozenset[Any] = frozenset(
+RETURNING_VARIABLES: frozenset[Any] = frozenset(
     {
         _native_members,
         inspect.getmembers_static,

@@ -1,14 +1,13 @@
 """Iteration, unpacking and context managers by Python's protocols.
 
-Native code that iterates over an object with Python-level methods is given an instance of a subclass of ``Reaching``,
-which enters those methods.
+Native code that iterates over an object with Python-level methods is given a ``WrappedIterable``, which enters them.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # a program may rebind builtins.len
 from types import TracebackType
 from typing import Any
 
@@ -17,7 +16,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 from torchjanus.semantics.protocols.operators import Operators
 
-__all__ = ["Backwards", "CallingUntil", "Indexing", "Iteration", "Reaching"]
+__all__ = ["Indexing", "Iteration", "ReversedIndexing", "SentinelIterator", "WrappedIterable"]
 
 PLAIN = frozenset(
     map(id, (list, tuple, dict, set, frozenset, str, bytes, range, enumerate, zip, map, filter, reversed))
@@ -56,13 +55,13 @@ class Iteration(Operators):
         if takes and self.dunder(tp, "__next__") is None:
             return iterable
         steps = self.iterate(at, iterable) if method is None else self.stepping(at, iterable)
-        return steps if isinstance(steps, Stepping) else PassedOn(steps, iterable)
+        return steps if isinstance(steps, WrappedIterator) else DelegatedIterable(steps, iterable)
 
     def stepping(self, at: Site, iterator: Any) -> Any:
         """Return the iterator, wrapped so that a Python-level ``__next__`` is entered."""
         if self.dunder(type(iterator), "__next__") is None:
             return self.native_iter(at, iterator)
-        return Stepping(self, at, iterator)
+        return WrappedIterator(self, at, iterator)
 
     def next_of(self, at: Site, iterator: Any) -> Any:
         """Return ``next(iterator)``."""
@@ -81,21 +80,21 @@ class Iteration(Operators):
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> tuple[Any, ...]:
         if self.reaches(value):
             value = self.iterate(at, value)
-            if star and isinstance(value, Stepping):
+            if star and isinstance(value, WrappedIterator):
                 value = Starred(self, at, value)
         return super().unpack(at, value, before, star, after)
 
     def star(self, at: Site, iterable: Any) -> Any:
-        return self.used_up(at, iterable)
+        return self.for_consumption(at, iterable)
 
-    def used_up(self, at: Site, iterable: Any) -> Any:
+    def for_consumption(self, at: Site, iterable: Any) -> Any:
         """Return what native code is given in the place of an iterable that it consumes and may measure."""
         if not self.reaches(iterable):
             return iterable
         iterator, tp = self.iterate(at, iterable), type(iterable)
         if on_type(tp, "__len__") is MISSING and on_type(tp, "__length_hint__") is MISSING:
             return iterator
-        return Measured(self, at, iterable, iterator)
+        return SizedIterable(self, at, iterable, iterator)
 
     def length_hint(self, at: Site, iterable: Any) -> Any:
         """Return the length that ``list`` asks for: ``__len__``, else ``__length_hint__``, else NotImplemented."""
@@ -111,16 +110,16 @@ class Iteration(Operators):
     def context(self, at: Site, manager: Any) -> Any:
         tp = type(manager)
         enter, leave = on_type(tp, "__enter__"), on_type(tp, "__exit__")
-        self.come_upon(tp, "__enter__")
-        self.come_upon(tp, "__exit__")
+        self.note_lookup(tp, "__enter__")
+        self.note_lookup(tp, "__exit__")
         if enter is MISSING or leave is MISSING:
             return manager
         if self.dunder(tp, "__enter__") is None and self.dunder(tp, "__exit__") is None:
             return manager
-        return Reached(self, at, manager, enter, leave)
+        return WrappedContext(self, at, manager, enter, leave)
 
 
-class Reaching:
+class WrappedIterable:
     """Base of the iterables that take the place of an iterable of the program and enter its Python-level methods."""
 
     __slots__ = ()
@@ -145,7 +144,7 @@ class Reaching:
         return made.__reduce_ex__(protocol)
 
 
-class Positioned(Reaching):
+class IndexedIterator(WrappedIterable):
     """One with an index, which the program may read and set."""
 
     __slots__ = ()
@@ -166,7 +165,7 @@ class Positioned(Reaching):
         return made.__length_hint__()
 
 
-class Stepping(Reaching):
+class WrappedIterator(WrappedIterable):
     """An iterator whose ``__next__`` is a Python function, as native code advances it."""
 
     __slots__ = ("_at", "_iterator", "_semantics")
@@ -174,7 +173,7 @@ class Stepping(Reaching):
     def __init__(self, semantics: Iteration, at: Site, iterator: Any) -> None:
         self._semantics, self._at, self._iterator = semantics, at, iterator
 
-    def __iter__(self) -> Stepping:
+    def __iter__(self) -> WrappedIterator:
         return self
 
     def __next__(self) -> Any:
@@ -186,18 +185,18 @@ class Stepping(Reaching):
     def __getattr__(self, name: str) -> Any:
         """Return ``send``, ``throw`` or ``close``, which ``yield from`` looks up."""
         method = self._semantics.attr(self._at, self._iterator, name)
-        return functools.partial(self._reached, method)
+        return functools.partial(self._call_watched, method)
 
-    def _reached(self, method: Any, *args: Any) -> Any:
+    def _call_watched(self, method: Any, *args: Any) -> Any:
         return self._semantics.call(self._at, method, args, {})
 
 
-class Starred(Reaching):
+class Starred(WrappedIterable):
     """An iterator of which a starred target takes the rest, as a list of it: Python asks for its iterator again."""
 
     __slots__ = ("_at", "_begun", "_semantics", "_steps")
 
-    def __init__(self, semantics: Iteration, at: Site, steps: Stepping) -> None:
+    def __init__(self, semantics: Iteration, at: Site, steps: WrappedIterator) -> None:
         self._semantics, self._at, self._steps, self._begun = semantics, at, steps, False
 
     def __iter__(self) -> Any:
@@ -216,7 +215,7 @@ class Starred(Reaching):
         return self._steps.native()
 
 
-class PassedOn(Reaching):
+class DelegatedIterable(WrappedIterable):
     """Takes the place of an iterable in ``yield from``, where the iterable does not receive sent values."""
 
     __slots__ = ("_iterable", "_steps")
@@ -224,7 +223,7 @@ class PassedOn(Reaching):
     def __init__(self, steps: Any, iterable: Any) -> None:
         self._steps, self._iterable = iter(steps), iterable
 
-    def __iter__(self) -> PassedOn:
+    def __iter__(self) -> DelegatedIterable:
         return self
 
     def __next__(self) -> Any:
@@ -237,7 +236,7 @@ class PassedOn(Reaching):
         return getattr(iter(self._iterable), name)
 
 
-class Measured(Reaching):
+class SizedIterable(WrappedIterable):
     """An iterable with a length, as native code consumes it."""
 
     __slots__ = ("_at", "_iterable", "_iterator", "_semantics")
@@ -255,14 +254,14 @@ class Measured(Reaching):
         return self._iterable
 
 
-class Nothing:
+class EmptySequence:
     """The empty sequence behind an iterator that has ended."""
 
     def __getitem__(self, index: int) -> Any:
         raise IndexError
 
 
-class Indexing(Positioned):
+class Indexing(IndexedIterator):
     """Iterates by the sequence protocol: ``obj[0]``, ``obj[1]``, ... until IndexError."""
 
     __slots__ = ("_at", "_done", "_index", "_obj", "_semantics", "_twin")
@@ -289,7 +288,7 @@ class Indexing(Positioned):
 
     def native(self) -> Any:
         if self._twin is None:
-            self._twin = iter(Nothing() if self._done else self._obj)
+            self._twin = iter(EmptySequence() if self._done else self._obj)
             list(self._twin if self._done else ())
         return self._twin
 
@@ -305,7 +304,7 @@ class Indexing(Positioned):
             self._index = state[0]
 
 
-class Backwards(Positioned):
+class ReversedIndexing(IndexedIterator):
     """Iterates by the sequence protocol from the last element to the first: ``reversed(obj)``."""
 
     __slots__ = ("_at", "_index", "_obj", "_semantics", "_twin")
@@ -314,7 +313,7 @@ class Backwards(Positioned):
         self._twin: Any = None
         self._semantics, self._at, self._obj, self._index = semantics, at, obj, length
 
-    def __iter__(self) -> Backwards:
+    def __iter__(self) -> ReversedIndexing:
         return self
 
     def __next__(self) -> Any:
@@ -343,7 +342,7 @@ class Backwards(Positioned):
         return length if length is NotImplemented else self._index if self._index <= length else 0
 
 
-class CallingUntil(Reaching):
+class SentinelIterator(WrappedIterable):
     """``iter(call, end)``: yields the results of calls until one equals ``end``."""
 
     __slots__ = ("_at", "_call", "_done", "_end", "_semantics", "_twin")
@@ -352,7 +351,7 @@ class CallingUntil(Reaching):
         self._twin: Any = None
         self._semantics, self._at, self._call, self._end, self._done = semantics, at, call, end, False
 
-    def __iter__(self) -> CallingUntil:
+    def __iter__(self) -> SentinelIterator:
         return self
 
     def __next__(self) -> Any:
@@ -381,7 +380,7 @@ class CallingUntil(Reaching):
         return self._done
 
 
-class Reached:
+class WrappedContext:
     """A context manager with Python-level methods, as ``with`` enters it."""
 
     __slots__ = ("_at", "_enter", "_exit", "_manager", "_semantics")

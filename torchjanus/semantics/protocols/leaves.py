@@ -64,14 +64,14 @@ class Leaves(Semantics):
         """Return the special method, which takes the object first, if it is a Python function that is entered."""
         found = on_type(tp, name)
         if type(found) is FunctionType and self.native_reason(found) is None:
-            self.come_upon(tp, name)
+            self.note_lookup(tp, name)
             return found
         return None
 
-    def come_upon(self, tp: type, name: str) -> None:
+    def note_lookup(self, tp: type, name: str) -> None:
         """A protocol looked up this name on a class. Does nothing here."""
 
-    def come_upon_kind(self, tp: type, kind: Any) -> None:
+    def note_subclass_check(self, tp: type, kind: Any) -> None:
         """The program asked whether a class derives from ``kind``. Does nothing here."""
 
     def invoke(self, at: Site, fn: Any, *args: Any) -> Any:

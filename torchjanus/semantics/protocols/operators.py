@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import array
 import collections
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # a program may rebind builtins.len
 from types import FunctionType
 from typing import Any
 
@@ -64,8 +64,8 @@ class Operators(SpecialMethods):
         forward, reflected, _, _ = NAMES[op]
         ta, tb = type(a), type(b)
         left, right = on_type(ta, forward), on_type(tb, reflected) if tb is not ta else MISSING
-        self.come_upon(ta, forward)
-        self.come_upon(tb, reflected)
+        self.note_lookup(ta, forward)
+        self.note_lookup(tb, reflected)
         late = op in "+*" and issubclass(type(a), SEQUENCES) and self.dunder(ta, forward) is None
         first = right is not MISSING and (late or (derives(tb, ta) and right is not on_type(ta, reflected)))
         if first:
@@ -158,7 +158,7 @@ class Operators(SpecialMethods):
 
     def compare_one(self, at: Site, op: str, a: Any, b: Any) -> Any:
         method = on_type(type(a), COMPARE[op])
-        self.come_upon(type(a), COMPARE[op])
+        self.note_lookup(type(a), COMPARE[op])
         if op == "!=" and method is object.__ne__:  # the negation of ==, unless that is NotImplemented
             result = self.compare_by(at, on_type(type(a), "__eq__"), a, b)
             return result if result is NotImplemented else not self.branch_value(at, result)
@@ -204,7 +204,7 @@ class Operators(SpecialMethods):
             return self.truth(at, value)
         if id(tp) not in PLAIN:
             method = self.dunder(tp, "__bool__")
-            self.come_upon(tp, "__bool__")
+            self.note_lookup(tp, "__bool__")
             if method is not None:
                 result = self.invoke(at, method, value)
                 if type(result) is not bool:

@@ -75,7 +75,7 @@ class Protocols(BuiltinCalls):
         if meta is not type:
             caller = on_type(meta, "__call__")
             if type(caller) is FunctionType:
-                self.come_upon(meta, "__call__")
+                self.note_lookup(meta, "__call__")
                 return self.call(at, caller, (cls, *args), kwargs)
             assigned = self.dunder(meta, "__call__")
             if assigned is not None:
@@ -89,8 +89,8 @@ class Protocols(BuiltinCalls):
         if id(cls) in self.class_calls:
             return self.call_builtin_class(at, cls, args, kwargs)
         new = self.maker(at, cls)
-        self.come_upon(cls, "__new__")
-        self.come_upon(cls, "__init__")
+        self.note_lookup(cls, "__new__")
+        self.note_lookup(cls, "__init__")
         called = on_type(type(cls), "__call__") is not _MAKING  # the metaclass's __call__ runs this: not again
         if new is None and self.dunder(cls, "__init__") is None and not called:
             return self.call_native(at, cls, args, kwargs)
@@ -110,7 +110,7 @@ class Protocols(BuiltinCalls):
         starter = on_type(tp, "__init__")
         assigned = starter if type(starter) is FunctionType else self.dunder(tp, "__init__")
         if assigned is not None:
-            self.come_upon(tp, "__init__")
+            self.note_lookup(tp, "__init__")
             result = self.call(at, assigned, (instance, *args), kwargs)
             if result is not None:
                 raise TypeError(f"__init__() should return None, not '{type(result).__name__}'")

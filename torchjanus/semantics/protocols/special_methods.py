@@ -75,7 +75,7 @@ class SpecialMethods(Leaves):
             return None
         if not self.is_assigned(tp, name, found):
             return None
-        self.come_upon(tp, name)
+        self.note_lookup(tp, name)
         return Assigned(found)
 
     def is_assigned(self, tp: type, name: str, found: Any) -> bool:

@@ -142,7 +142,7 @@ def _maker_for(cls: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return cls
 
 
-def _is_class_of_old(fn: Any) -> bool:
+def _is_legacy_constructor(fn: Any) -> bool:
     return fn is torch.Tensor or fn is torch.autograd.Variable or type(fn) is type(torch.FloatTensor)
 
 
@@ -170,7 +170,7 @@ def _is_protocol(*args: Any) -> bool:
 
 def stand_in_for(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return what is watched in the place of ``fn`` with these arguments, mostly ``fn`` itself."""
-    if isinstance(fn, type) and _is_class_of_old(fn):
+    if isinstance(fn, type) and _is_legacy_constructor(fn):
         return _maker_for(fn, args, kwargs)
     if type(fn) is types.MethodType and fn.__func__ in _METHODS:
         return types.MethodType(_METHODS[fn.__func__], fn.__self__)

@@ -17,7 +17,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.called_back import CalledBack
-from torchjanus.semantics.protocols.iteration import Reaching
+from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.rebinding import Rebinding
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned, is_chance, is_question
@@ -60,7 +60,7 @@ class RunRecord:
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
         # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
-        self._reaching: dict[int, Reaching] = {}  # whose likes of Python's own lie in the heap
+        self._reaching: dict[int, WrappedIterable] = {}  # whose likes of Python's own lie in the heap
         self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # views, and what they stand for
         # Tuples that hold traced numbers, and what the heap holds in their place.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
@@ -192,7 +192,7 @@ class RunRecord:
             return plain(value)
         if isinstance(value, torch.Tensor):
             return self._meant.get(id(value), (value, value))[1]
-        if isinstance(value, Reaching):
+        if isinstance(value, WrappedIterable):
             self._reaching[id(value)] = value
             made = value.native()
             value.advance()

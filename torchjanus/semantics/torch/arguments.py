@@ -31,7 +31,7 @@ class Arguments:
         self.recording = recording
         self._ref = ref
         # Converts a foreign value to a number or a tensor, or returns it unchanged.
-        self.take_in: Callable[[Any], Any] | None = None
+        self.convert_foreign: Callable[[Any], Any] | None = None
 
     def symbol(self, value: Any, name: str) -> Any:
         """Return an argument for the trace: TensorRefs for tensors, expressions for traced numbers."""
@@ -52,7 +52,7 @@ class Arguments:
             return {k: self.symbol(v, name) for k, v in value.items()}
         if isinstance(value, slice):
             return slice(*(self.symbol(v, name) for v in (value.start, value.stop, value.step)))
-        if self.take_in is not None and (taken := self.take_in(value)) is not value:
+        if self.convert_foreign is not None and (taken := self.convert_foreign(value)) is not value:
             return self.symbol(taken, name)
         if isinstance(value, int | float):  # IntEnum, numpy.float64 and the like
             return value

@@ -32,7 +32,7 @@ from torchjanus.semantics.known.framework_calls import (
     call_name,
     checks,
 )
-from torchjanus.semantics.protocols.falling_back import CallsOut, made_all_the_same
+from torchjanus.semantics.protocols.falling_back import CallsOut, call_made_once
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.replaced_data import hindrance_of
 from torchjanus.semantics.torch.arguments import Arguments, bare
@@ -63,7 +63,7 @@ class FrameworkRecorder(TorchFunctionMode):
         super().__init__()
         self.recording = recording
         # Handles calls that share a tensor's memory with foreign code.
-        self.hand_out: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
+        self.share_memory: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         # Make the calls whose result sizes depend on contents.
         self.selections: Selections | None = None
         self.picks: Picks | None = None
@@ -72,7 +72,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # the number of calls that torch has reported
         self.out = CallsOut()
-        self.natively: list[Any] = []  # results of the calls in progress
+        self.native_results: list[Any] = []  # results of the calls in progress
         self.bare = bare
         self._given: list[set[int]] = []
         self.code = BackwardCode(recording, self)
@@ -93,7 +93,7 @@ class FrameworkRecorder(TorchFunctionMode):
         finally:
             self._given.pop()
 
-    def _behind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _check_native_use(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Native code calls torch. Refuse the trace if it uses a tensor of the step that it was not given."""
         for leaf in pytree.tree_leaves((args, kwargs)):
             if isinstance(leaf, torch.Tensor) and id(leaf) not in self._given[-1]:
@@ -111,11 +111,11 @@ class FrameworkRecorder(TorchFunctionMode):
         self.seen += 1
         return self.call(func, args, kwargs or {})
 
-    @made_all_the_same
+    @call_made_once
     def call(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make the call for real, and record it as one node, a fetch, an assertion, or nothing (metadata)."""
         if self._given:
-            self._behind(args, kwargs)
+            self._check_native_use(args, kwargs)
             return self._really(func, *args, **kwargs)
         if self._paused:
             return self._really(func, *args, **kwargs)
@@ -138,7 +138,7 @@ class FrameworkRecorder(TorchFunctionMode):
             bare_args = bare(args)
         if access == "__get__" and short == "grad":
             return self._grad(func, args[0])
-        if short in METADATA and access == "__get__" and self._looked_at(args[0], short):
+        if short in METADATA and access == "__get__" and self._read_property(args[0], short):
             return self._really(func, *bare_args)
         if short in METADATA and access != "__set__":
             for value in (*args, *kwargs.values()):
@@ -175,8 +175,8 @@ class FrameworkRecorder(TorchFunctionMode):
                 "torch cannot make it functional.",
                 "Leave fused=True out: graphs fuse.",
             )
-        if short in ("numpy", "__array__") and self.hand_out is not None:
-            return self.hand_out(func, args, kwargs)
+        if short in ("numpy", "__array__") and self.share_memory is not None:
+            return self.share_memory(func, args, kwargs)
         if self.selections is not None and self.around is None and not access:
             if method := selection(short, args, kwargs, self.recording.place):
                 return getattr(self.selections, method)(*args, **kwargs)
@@ -191,18 +191,18 @@ class FrameworkRecorder(TorchFunctionMode):
             self.recording.refuse("tensor-internals", f"{name} inside the step", why, remedy)
             return self._really(func, *bare_args, **bare_kwargs)
         if access == "__set__" and short == "data":
-            self._put_elsewhere(bare_args[0], bare_args[1])
+            self._replace_storage(bare_args[0], bare_args[1])
         if access in ("__set__", "__delete__") and short == "grad":
             self.gradients.replace(args[0])
         if short in ("squeeze", "squeeze_") and self.around is None:
-            self.sizes.squeezed(*bare_args[:2], **{key: v for key, v in bare_kwargs.items() if key == "dim"})
+            self.sizes.hold_squeeze(*bare_args[:2], **{key: v for key, v in bare_kwargs.items() if key == "dim"})
         return self._operate(func, name, args, kwargs, bare_args, bare_kwargs)
 
     def _really(self, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Make the call in progress."""
         made = self.out(func, *args, **kwargs)
-        if self.natively:
-            self.natively[-1] = made
+        if self.native_results:
+            self.native_results[-1] = made
         return made
 
     def _made(self, func: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,7 +217,7 @@ class FrameworkRecorder(TorchFunctionMode):
         """Return ``nn.Parameter(data)``, recorded."""
         return self._copies.parameter(data, requires_grad)
 
-    def _put_elsewhere(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
+    def _replace_storage(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
         hindrance = hindrance_of(tensor, other) if self.around is None else "it is done in a recursive call"
         if hindrance:
             what = f"'x.data = y' replaces a tensor's storage, and {hindrance}"
@@ -286,13 +286,13 @@ class FrameworkRecorder(TorchFunctionMode):
                     "Keep it a tensor.",
                 )
         opened, recording.opened = recording.opened, False
-        told = checks(name, args)
-        op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, told, opened, lying=tuple(lying))
+        raising = checks(name, args)
+        op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, raising, opened, lying=tuple(lying))
         self._note(op)
         if self.picks is not None and self.picks.any:
             self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":
-            self.sizes.parted(result, *bare_args, **bare_kwargs)
+            self.sizes.note_unbind(result, *bare_args, **bare_kwargs)
         return result
 
     def _note(self, op: Op) -> None:
@@ -345,7 +345,7 @@ class FrameworkRecorder(TorchFunctionMode):
             for mode in reversed(found):
                 _push_mode(mode)
 
-    def _looked_at(self, tensor: torch.Tensor, name: str) -> bool:
+    def _read_property(self, tensor: torch.Tensor, name: str) -> bool:
         """Record a read of a tensor's property. If the graph does not use the tensor, only this property is guarded."""
         access_path = self.recording.owner(tensor)
         if access_path is None or self.known(tensor) is not None:

@@ -33,8 +33,7 @@ class Gradients:
         """The run uses a tensor from before the call. ``thawed``: it required no gradient, and may get one now."""
         with torch._C.DisableTorchFunction():
             if (thawed or tensor.requires_grad) and tensor.is_leaf and id(tensor) not in self._leaves:
-                # Its gradient at the start of the call is state that backward() may add to, unless it is replaced
-                # before.
+                # Its gradient at the start of the call is state that backward() may add to, until it is replaced.
                 self._follow(tensor)
                 self._unread[id(tensor)] = tensor, access_path
 

@@ -24,7 +24,7 @@ class Sizes:
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
-        self._parted: dict[int, tuple[Any, Any]] = {}  # the tuples that unbind() returned, with the number of parts
+        self._unbound: dict[int, tuple[Any, Any]] = {}  # the tuples that unbind() returned, with the number of parts
 
     def of(self, tensor: torch.Tensor, dim: int) -> Any:
         """Return ``tensor.shape[dim]``, traced."""
@@ -44,19 +44,19 @@ class Sizes:
         """Return ``tensor.shape``, of traced integers."""
         return torch.Size([self.of(tensor, dim) for dim in range(tensor.dim())])
 
-    def parted(self, parts: Any, input: torch.Tensor, dim: Any = 0) -> None:
+    def note_unbind(self, parts: Any, input: torch.Tensor, dim: Any = 0) -> None:
         """``unbind(input, dim)`` has returned these parts."""
         if type(dim) is int:
-            self._parted[id(parts)] = (parts, self.of(input, dim))
+            self._unbound[id(parts)] = (parts, self.of(input, dim))
 
     def count(self, over: Any) -> Expr | None:
         """Return the traced length of a tensor, of its parts, or of a list that a loop appends to; else None."""
         if isinstance(over, torch.Tensor):
             size = self.of(over, 0) if over.dim() else None
-        elif id(over) in self._parted:
-            _, size = self._parted[id(over)]
+        elif id(over) in self._unbound:
+            _, size = self._unbound[id(over)]
         else:
-            return length_of(self.recording, self._parted.values(), over)
+            return length_of(self.recording, self._unbound.values(), over)
         return size.expr if isinstance(size, Traced) else None
 
     def pin(self, value: Any, why: str) -> None:
@@ -67,7 +67,7 @@ class Sizes:
             for dim in range(dims):
                 self.recording.pin(self.of(value, dim), why)
 
-    def squeezed(self, tensor: Any, dim: Any = None) -> None:
+    def hold_squeeze(self, tensor: Any, dim: Any = None) -> None:
         """Hold which sizes are 1, since the rank after ``squeeze`` depends on it."""
         if not isinstance(tensor, torch.Tensor):
             return

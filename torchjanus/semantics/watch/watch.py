@@ -32,7 +32,7 @@ from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.containers.releasing import release
 from torchjanus.semantics.external.logs import warnings_shown
-from torchjanus.semantics.known.closed import has_own_compiler, is_left_alone
+from torchjanus.semantics.known.closed import has_own_compiler, is_refused_code
 from torchjanus.semantics.known.trusted import IGNORED, SETTING_UP
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.dispatching import dispatched
@@ -95,7 +95,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
                     return f"{name} is left out of graphs"
         if self.natives.is_framework(fn):
             return "recorded as one framework call"
-        if is_left_alone(fn):
+        if is_refused_code(fn):
             return "refused: processes communicate in it, or it calls functions of the program's"
         if fn in SETTING_UP:
             return "fills tables of torch's own"
@@ -164,7 +164,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         return several if at is None or at.kind != "elements" else map(self._put_together, several)
 
     def _put_together(self, key: Any) -> Any:
-        self.natives.put_together(key)
+        self.natives.note_new_keys(key)
         return key
 
     def _several(self, at: Site, iterable: Any) -> Any:
@@ -188,7 +188,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         else:
             mapping = super().double_star(at, mapping)
         if type(mapping) is dict:
-            self.natives.put_together(*mapping)
+            self.natives.note_new_keys(*mapping)
         return mapping
 
     def unpack(self, at: Site, value: Any, before: int, star: bool, after: int) -> Any:

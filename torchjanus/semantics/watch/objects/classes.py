@@ -77,7 +77,7 @@ class ClassWatch(WatchBase):
         """``value`` is what a class has under this name, as ``raw``."""
         base = AccessPath.const(owner).then(Step.DICT)
         if isinstance(raw, classmethod | staticmethod):
-            self.come_upon(owner, name)
+            self.note_lookup(owner, name)
             return value
         if self.recording.has_written(owner, name):
             found = self.recording.written(owner, name)
@@ -109,11 +109,11 @@ class ClassWatch(WatchBase):
     def dunder(self, tp: type, name: str) -> Any:
         found = super().dunder(tp, name)
         if found is None:
-            self.come_upon(tp, name)  # there is none, or native code
+            self.note_lookup(tp, name)  # there is none, or native code
         return found
 
-    def come_upon(self, tp: type, name: str) -> None:
-        super().come_upon(tp, name)
+    def note_lookup(self, tp: type, name: str) -> None:
+        super().note_lookup(tp, name)
         if _lasts(tp):
             return
         raw, owner = class_lookup(tp, name)
@@ -136,7 +136,7 @@ class ClassWatch(WatchBase):
             if value is not None and not is_one_of(type(value), PLAIN_DESCRIPTORS):
                 self.recording.found(access_path.then(Step.FIELD, part), value)
 
-    def come_upon_kind(self, tp: type, kind: Any) -> None:
+    def note_subclass_check(self, tp: type, kind: Any) -> None:
         """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
         if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
             if not (self._stays(kind) and self._stays(tp)):

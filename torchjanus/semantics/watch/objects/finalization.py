@@ -19,7 +19,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.known.trusted import is_settled
-from torchjanus.semantics.protocols.iteration import Reaching
+from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
@@ -90,7 +90,7 @@ class Settlement:
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
-        if isinstance(value, Reaching):
+        if isinstance(value, WrappedIterable):
             return self.recipe(self.recording.bare(value))
         if is_one_of(type(value), (int, float)) or (is_one_of(type(value), CONSTANT_TYPES) and not holds_traced(value)):
             return Constant(value)
@@ -193,7 +193,7 @@ class Settlement:
         """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
         if isinstance(value, Traced):
             return plain(value)
-        if isinstance(value, Reaching):
+        if isinstance(value, WrappedIterable):
             return self.recording.bare(value)
         if type(value) is torch.Size or isinstance(value, torch.Tensor):
             return self.recording.bare(value)

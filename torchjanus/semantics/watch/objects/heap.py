@@ -286,7 +286,7 @@ class HeapWatch(ClassWatch):
     def hashed(self, at: Site, value: Any) -> Any:
         """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
         self.at(at)
-        self.natives.put_together(value)
+        self.natives.note_new_keys(value)
         if isinstance(value, TracedFloat) and value.bare is not None:
             return self.recording.pin(value, "used as a key")
         return value

@@ -21,10 +21,10 @@ __all__ = ["IndexWatch"]
 class IndexWatch(WatchBase):
     """Asks tensors for numbers where native code would."""
 
-    def asked(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
+    def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
         if names == INDEX and isinstance(value, torch.Tensor) and _is_index(value):
             return self.call_native(at, int, (value,), {})
-        return super().asked(at, value, names)
+        return super().special_result(at, value, names)
 
     def _index(self, at: Site, obj: Any, key: Any) -> Any:
         return self._in_numbers(at, key) if self.natives.is_foreign(obj) else super()._index(at, obj, key)
@@ -33,14 +33,14 @@ class IndexWatch(WatchBase):
         """The subscript of an array, with numbers and arrays for tensors."""
         if type(key) is slice:
             parts = (key.start, key.stop, key.step)
-            told = [self.asked(at, part, INDEX) for part in parts]
-            return key if all(a is b for a, b in zip(parts, told, strict=True)) else slice(*told)
+            converted_parts = [self.special_result(at, part, INDEX) for part in parts]
+            return key if all(a is b for a, b in zip(parts, converted_parts, strict=True)) else slice(*converted_parts)
         if type(key) is tuple and self.recording.owner(key) is None:
             found = [self._in_numbers(at, part) for part in key]
             return key if all(a is b for a, b in zip(key, found, strict=True)) else tuple(found)
         if not isinstance(key, torch.Tensor):
             return key
-        number = self.asked(at, key, INDEX)
+        number = self.special_result(at, key, INDEX)
         return self.call_native(at, torch.Tensor.numpy, (key,), {}) if number is key else number
 
 

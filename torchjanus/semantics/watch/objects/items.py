@@ -42,15 +42,15 @@ class ItemWatch(HeapWatch):
         elif is_one_of(type(obj), _BY_NUMBER) and hasattr(type(key), "__index__"):
             key = recording.number_within(key)
         if isinstance(obj, dict):
-            if self.natives.asked_once(obj, key):
+            if self.natives.runs_changing_code(obj, key):
                 found = dict.get(obj, plain(key), ABSENT)
                 return self._missing(at, obj, key) if found is ABSENT else found
             if access_path is None:
                 key = self.natives.key(key)
-                self.natives.among(obj, key)
+                self.natives.watch_lookup(obj, key)
                 return dict.__getitem__(obj, key) if dict.__contains__(obj, key) else self._missing(at, obj, key)
             key = self.natives.place(key)
-            self.natives.among(obj, key)
+            self.natives.watch_lookup(obj, key)
             mapping = self.natives.shadows.mapping(obj, access_path)
             return mapping.read(key) if mapping.has(key) else self._missing(at, obj, key)
         if isinstance(key, TracedInt) and (found := self.natives.element_at(obj, key)) is not ABSENT:
@@ -100,7 +100,7 @@ class ItemWatch(HeapWatch):
     def _missing(self, at: Site, obj: Any, key: Any) -> Any:
         """``obj[key]`` of a dictionary that does not have the key: ``__missing__``, or KeyError."""
         method = on_type(type(obj), "__missing__")
-        self.come_upon(type(obj), "__missing__")
+        self.note_lookup(type(obj), "__missing__")
         if method is MISSING:
             raise KeyError(plain(key))
         if not isinstance(obj, collections.defaultdict) or isinstance(method, types.FunctionType):
@@ -139,13 +139,13 @@ class ItemWatch(HeapWatch):
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         if isinstance(obj, dict):
-            if self.natives.asked_once(obj if access_path is not None else None, key):
+            if self.natives.runs_changing_code(obj if access_path is not None else None, key):
                 set_item(obj, plain(key), recording.bare(value))
                 if access_path is not None:
                     recording.mutate(dict, "__setitem__", (key, value), access_path)
             elif access_path is None:
                 key = self.natives.key(key)
-                self.natives.among(obj, key)
+                self.natives.watch_lookup(obj, key)
                 set_item(obj, key, value)
             else:
                 self.natives.shadows.mapping(obj, access_path).store(self.natives.place(key), value)
@@ -183,7 +183,7 @@ class ItemWatch(HeapWatch):
         access_path = recording.owner(obj)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
-        if isinstance(obj, dict) and self.natives.asked_once(obj if access_path is not None else None, key):
+        if isinstance(obj, dict) and self.natives.runs_changing_code(obj if access_path is not None else None, key):
             delete_item(obj, plain(key))
             return
         if access_path is not None and isinstance(obj, dict):

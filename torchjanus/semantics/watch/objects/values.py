@@ -199,7 +199,7 @@ class ValueWatch(WatchBase):
                     return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
             a, b = self.natives.consumed(self.natives.shown(a)), self.natives.consumed(self.natives.shown(b))
-            self.natives.asked_natively(a, b)
+            self.natives.runs_unwatched_methods(a, b)
         return function(a, b)
 
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
@@ -215,7 +215,7 @@ class ValueWatch(WatchBase):
             if isinstance(a, torch.Tensor) or not isinstance(b, Traced):
                 function = getattr(operator, INPLACE[op])
                 if not isinstance(a, torch.Tensor):
-                    self.natives.asked_natively(a, b)
+                    self.natives.runs_unwatched_methods(a, b)
                 return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
         return self._apply(OPERATORS[op], a, b)
 
