@@ -1,4 +1,4 @@
-"""What a watched run has done: calls of torch, of recursive functions and of the host, and writes. Plain data."""
+"""Actions in a trace: calls of torch, of recursive functions and of the host, and writes. Plain data."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Op:
-    """One call of the torch API. args and kwargs hold TensorRefs, expressions and constants.
+    """One call of the torch API. ``args`` and ``kwargs`` hold TensorRefs, expressions and constants.
 
-    ``func`` is a function, or a mark: where code that autograd calls begins or ends. ``opened``: it was given a list
-    from before the call, and read that from end to end. ``lying``: how its results lay in memory, if anybody looked.
+    ``func`` is a function, or a mark at which code that autograd calls begins or ends. ``opened``: it read all of a
+    list from before the call. ``lying``: the strides of its results, if recorded.
     """
 
     func: Any
@@ -43,8 +43,8 @@ class Op:
     outs: tuple[TensorRef, ...]
     modes: Any
     place: Place = NOWHERE
-    draws: bool = False  # it drew random numbers
-    checks: bool = False  # it raises on some values: an index out of range, a matrix that cannot be decomposed
+    draws: bool = False  # it consumed random numbers
+    checks: bool = False  # it may raise on some values: an index out of range, a singular matrix
     opened: bool = False
     lying: tuple[Any, ...] = field(default=(), kw_only=True)
 
@@ -59,19 +59,18 @@ class Op:
         return f"op     {outs + ' = ' if outs else ''}{self.name}({', '.join(words)})"
 
 
-WITHIN = "within"  # begins what tells functions of one code apart in ``callee``: the variables that they share
+WITHIN = "within"  # in ``callee``: precedes the enclosing variables that distinguish closures of one code object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Invoked(Op):
-    """A call of a recursive function, which is watched as a run of its own: ``call`` is the trace of that.
+    """A call of a recursive function, recorded as a trace of its own in ``call`` (JANUS, section 4.2.1: InvokeOp).
 
-    ``args`` are the tensors that it was given, ``outs`` those that it returned. ``callee`` says which function it is,
-    with all that is the same in every call of it; ``given`` are the recipes of what changes from call to call, by
-    parameter; ``made`` is what the result looks like. ``kwargs`` names, for the step itself, the tensors that all calls
-    share, and those of its own that they find at ``own``. ``grown``: of each list of the step to which calls append,
-    its number and what they have appended; ``counted``: of those that stand for a number that calls count, the recipe
-    of what that was before the first of them.
+    ``args``: tensor arguments. ``outs``: tensors that it returns. ``callee``: identifies the function and everything
+    that is the same in all its calls. ``given``: the recipes of varying arguments, by parameter. ``made``: the
+    structure of the result. ``kwargs``: for a call by the step, the tensors that all calls share, and the step's own
+    tensors that they read at the access paths ``own``. ``grown``: per output list of the step its number and the
+    appended tensors. ``counted``: per accumulated number the recipe of its value before the first call.
     """
 
     callee: Any = None
@@ -98,8 +97,8 @@ class Invoked(Op):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InvokedEach(Invoked):
-    """A call for each element of lists: those that are given for the parameters ``over``. ``iterations``: the calls;
-    ``call`` is the trace of the first; ``even``: the lists have to be of one length."""
+    """One call per element of the lists that are passed for the parameters ``over``. ``iterations``: the calls;
+    ``call``: the trace of the first; ``even``: the lists must have one length."""
 
     over: tuple[str, ...] = ()
     iterations: tuple[Invoked, ...] = ()
@@ -112,9 +111,9 @@ class InvokedEach(Invoked):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stored:
-    """A write to an existing object: an item, an attribute (field), a cell; or a deletion.
+    """A heap write: an item, an attribute (field) or a cell of an object from before the call is set or deleted.
 
-    ``chosen``, of writes and calls: the last of its recipes says whether it is made at all."""
+    ``chosen``, of writes and calls: the last of the event's recipes decides whether it is made."""
 
     how: str  # item, field, cell, delete-item, delete-field
     base: AccessPath
@@ -126,7 +125,7 @@ class Stored:
 
     @property
     def where(self) -> Any:
-        """What tells the place."""
+        """What identifies the location."""
         return (self.base.token, key_token(self.key))
 
     @property
@@ -163,14 +162,13 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Extern:
-    """A call that only the host can make, exactly once: print, random, NumPy, files, unknown native code.
+    """An extern call: only the host can make it, exactly once (print, random, NumPy, files, unknown native code).
 
-    ``number``: the index of the run. ``after``: framework calls before it. ``stale``: why it cannot be made
-    before the commit, if so. ``draws``: it depends on torch's generator, or changes it. ``late``: it may change memory
-    that the framework calls before it read, and must not be made before those; ``overwrites``: memory that anything of
-    the run has looked at before, which another attempt has to find as it was. ``changes``: what the program has read
-    before the call, and the call may have changed: an attempt that is made again must not find it changed.
-    ``handled``: the program might handle its error, so it is made where it stands.
+    ``number``: its index in the run. ``after``: the number of framework calls before it. ``stale``: why it cannot be
+    made before the commit, "" if it can. ``draws``: it uses torch's generator. ``late``: it may change memory that
+    earlier framework calls read, and must follow them. ``overwrites``: it may change memory that the run has read; a
+    repeated attempt needs the old contents. ``changes``: what the program read before, and the call may have changed.
+    ``handled``: the program may handle its error, so it is made in place.
     """
 
     func: Callable[..., Any]
@@ -198,8 +196,8 @@ class Extern:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Several(Extern):
-    """One after the other as many calls as ``count`` says, all alike: what they gave is a list. Those of ``number`` and
-    the numbers behind it; no extern call comes after them."""
+    """``count`` equal extern calls in a row; the result is the list of their results. They have the numbers from
+    ``number`` on, and are the last extern calls of the run."""
 
     count: Expr | None = None
 
@@ -212,12 +210,12 @@ class Several(Extern):
 
 
 def place_of(event: Stored) -> AccessPath:
-    """Where a run would find what it has written."""
+    """Return the access path of the location that is written."""
     return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
 
 
 def name_of(func: Any) -> str:
-    """How a person would write the function: ``random.random``, ``.read``."""
+    """Return the function's name as a person would write it: ``random.random``, ``.read``."""
     name = getattr(func, "__qualname__", None) or getattr(func, "__name__", None) or type(func).__qualname__
     module = getattr(func, "__module__", None)
     plain = not isinstance(module, str) or module in ("builtins", "torchjanus.host.journal") or name.startswith(".")
@@ -226,8 +224,8 @@ def name_of(func: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Each:
-    """What each of ``count`` iterations of a loop writes and calls, in order, as the first one does it. Numbers of
-    extern calls are those of the first iteration."""
+    """A host loop at commit: the writes and extern calls of each of ``count`` iterations, in order, in the form of the
+    first iteration. Extern calls have the numbers of the first iteration."""
 
     count: Expr
     events: tuple[Stored | Mutation | Extern, ...]
@@ -239,7 +237,7 @@ class Each:
 
     @property
     def externs(self) -> int:
-        """How many extern calls one iteration makes."""
+        """The number of extern calls of one iteration."""
         return sum(isinstance(event, Extern) for event in self.events)
 
     def __str__(self) -> str:

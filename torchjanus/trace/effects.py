@@ -1,4 +1,4 @@
-"""What of the world an extern call reads and changes, so far as is known. Plain data; knows nothing of functions."""
+"""The effects of an extern call: which state outside of the step it reads and writes. Plain data."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ __all__ = ["ATTRIBUTES", "PURE", "WORLD", "Effects", "Undo"]
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """Takes the state that a call is about to change, and puts it back. ``owned``: the state is that of the object
-    whose method is called, the first thing that the call is given, which another call may make anew: of that object
-    the two functions are asked."""
+    """Saves the state that a call is about to change, and restores it. ``owned``: the state belongs to the first
+    argument (the object whose method is called), which is passed to both functions."""
 
     save: Callable[..., Any]
     restore: Callable[..., None]
@@ -21,7 +20,7 @@ class Undo:
     owner: Any = None
 
     def of(self, given: Sequence[Any]) -> Undo:
-        """The same for a call that is given this."""
+        """Return the undo for a call with these arguments."""
         return replace(self, owner=given[0]) if self.owned else self
 
     def saved(self) -> Any:
@@ -33,10 +32,10 @@ class Undo:
 
 @dataclass(frozen=True, slots=True)
 class Effects:
-    """Which parts of the world, by name. ``world``: it may read and change anything.
+    """Names of the state that a call ``reads`` and ``writes``. ``world``: it may read and write anything.
 
-    ``user_code``: it may run Python code of the user's, which sees the heap. ``undo``: how to take it back, for calls
-    that are made before it is certain that the program comes to them.
+    ``user_code``: it may run Python code of the user's, which sees the heap. ``undo``: takes it back, for calls that
+    are made before all assertions hold.
     """
 
     reads: frozenset[str] = frozenset()
@@ -46,15 +45,15 @@ class Effects:
     undo: Undo | None = None
 
     def conflicts(self, other: Effects) -> bool:
-        """Whether the order of two calls can be noticed."""
+        """Whether the order of the two calls is observable."""
         if self.world or other.world:
-            # What neither reads nor changes anything can be anywhere.
+            # A pure call commutes with everything.
             return self is not PURE and other is not PURE
         return bool(self.writes & (other.reads | other.writes) or other.writes & self.reads)
 
     @property
     def harmless(self) -> bool:
-        """Whether nobody can tell that the call was made."""
+        """Whether the call is unobservable: it writes nothing, or can be undone."""
         return not self.world and (not self.writes or self.undo is not None)
 
 

@@ -1,6 +1,7 @@
-"""What a watched run did, in order: what it relied on, what it did, and which variant it took. Plain data.
+"""The recorded trace of one watched run: its events in program order, as plain data.
 
-Every event has a ``token``: two runs took the same path when their tokens agree.
+An event is a fact that the run relied on, an operation, an effect, or a decision. Each has a ``token``. Two runs took
+the same path if their tokens are equal (JANUS, section 4.1: profiles of several iterations are compared).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ ANYTHING = ("anything",)  # among what a program has looked at
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
-    """A branch went one variant."""
+    """A branch took one arm: ``outcome`` is the value of its condition."""
 
     outcome: bool
     place: Place = NOWHERE
@@ -40,7 +41,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trips:
-    """A loop came to its end after ``count`` iterations."""
+    """A loop ended after ``count`` iterations."""
 
     count: int
     place: Place = NOWHERE
@@ -70,7 +71,7 @@ class Entered:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Left:
-    """The function entered last was left."""
+    """The function entered last returned or raised."""
 
     name: str
     place: Place = NOWHERE
@@ -90,60 +91,60 @@ Event = Fact | Op | Effectful | Each | Decision | Trips | Entered | Left
 
 @dataclass(slots=True, eq=False)
 class Trace:
-    """One watched run. ``result`` is the returned value's recipe and ``recipes`` those of the values that events let
-    out, by the event's id; ``alive`` keeps every object whose identity the tokens speak of."""
+    """One watched run.
+
+    ``result`` is the recipe of the returned value. ``recipes`` maps the id of an event to the recipes of the values
+    that escape by it. ``alive`` holds references to all objects whose ids occur in tokens, so that no id is reused.
+    """
 
     events: list[Event] = field(default_factory=list)
     tensors: list[Any] = field(default_factory=list)  # by number; only inputs stay after the run
-    access_paths: dict[int, AccessPath] = field(default_factory=dict)  # tensor number -> where it was found
-    owners: dict[int, AccessPath] = field(default_factory=dict)  # id(object) -> where it was found
+    access_paths: dict[int, AccessPath] = field(default_factory=dict)  # tensor number -> its access path
+    owners: dict[int, AccessPath] = field(default_factory=dict)  # id(object) -> its access path
     result: Any = None
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
-    fetched: dict[Any, Any] = field(default_factory=dict)  # what each fetch gave, by its token
+    fetched: dict[Any, Any] = field(default_factory=dict)  # token of a fetch -> its value in this run
     refusals: list[Refusal] = field(default_factory=list)
     alive: list[Any] = field(default_factory=list)
     ambient: Any = None  # torch's modes when the run began
-    iterations: list[LoopInstance] = field(
-        default_factory=list
-    )  # of loops that could be run for another number of iterations
-    recursive: dict[Any, frozenset[str]] = field(default_factory=dict)  # code that was entered within itself, and which
-    # of its parameters were the same object in all calls
+    iterations: list[LoopInstance] = field(default_factory=list)  # loops that may have another trip count
+    # Code objects that were entered recursively -> their parameters that were the same object in all calls.
+    recursive: dict[Any, frozenset[str]] = field(default_factory=dict)
     loops: list[Loop] = field(default_factory=list)
-    variant: Any = None  # of a recursive call: which of the known variants it took: its number if that was recognised
-    flows: Any = None  # of one: to which tensors gradients flow from its results (see graph.way_gradients)
-    around: dict[Any, Any] = field(default_factory=dict)  # of one: what it relied on that no call is given
-    variants: frozenset[int] | None = (
-        None  # of one that was recognised, and not watched: those that it and its calls took
-    )
-    loop_records: list[LoopRecord] = field(default_factory=list)  # of all loops over something
-    changed: dict[int, frozenset[Any]] = field(default_factory=dict)  # variables, by the event that asked a tensor
-    plain: list[Plain] = field(default_factory=list)  # what the program computed with plain numbers
-    leasts: tuple[int, ...] = ()  # of a run that was cut down: the fewest iterations of loops that tensors end
-    measured: int = -1  # how many events there were when it last asked how much a container of its own holds
-    counted: list[tuple[int, Place, int]] = field(default_factory=list)  # by how many events, and where, something was
-    # made of how much a container of its own holds, and how much that was
-    given: list[Plain] = field(default_factory=list)  # plain numbers that native code was given, for what is no number
-    peeked: list[tuple[int, int]] = field(default_factory=list)  # before which event the program looked into which
-    # container
-    reread: list[tuple[int, Any]] = field(default_factory=list)  # before which event it read which place (see
-    # ``Stored.where``) that it had written itself, or asked whether something is there, or what all is (ALL)
-    built: dict[int, int] = field(default_factory=dict)  # the numbers of new objects that leave the call, by their id
-    pins: dict[Any, int] = field(default_factory=dict)  # how often each expression was pinned, by its token
-    failures: int = 0  # how many operations raised, whatever became of it
-    looked_at: set[Any] = field(default_factory=set)  # the tokens of what the program has looked at, or ANYTHING
-    appends: set[tuple[int, bool]] = field(default_factory=set)  # of a recursive call: to which lists it appends, and
-    # whether that has gradients
-    frames: list[Frames] = field(default_factory=list)  # of loops over something
+    # The next four describe the trace of a recursive call.
+    variant: Any = None  # the variant it took: its number if it was recognised
+    flows: Any = None  # the tensors to which gradients flow from its results (see graph.recursion.variants.gradients)
+    around: dict[Any, Any] = field(default_factory=dict)  # what it relied on that is not an argument
+    variants: frozenset[int] | None = None  # if it was recognised and not watched: its variant and those of inner calls
+    loop_records: list[LoopRecord] = field(default_factory=list)  # of all loops over iterables
+    changed: dict[int, frozenset[Any]] = field(
+        default_factory=dict
+    )  # predicate event -> variables that the region sets
+    plain: list[Plain] = field(default_factory=list)  # computations with untraced numbers
+    leasts: tuple[int, ...] = ()  # of a folded run: the minimum trip counts of loops that tensors end
+    measured: int = -1  # the number of events when the run last took the length of a container that it had made
+    # (number of events, place, length): where a length of a container that the run made was used.
+    counted: list[tuple[int, Place, int]] = field(default_factory=list)
+    given: list[Plain] = field(default_factory=list)  # untraced numbers passed to native code that returns no number
+    peeked: list[tuple[int, int]] = field(default_factory=list)  # (event, id of a container that was inspected there)
+    # (event, location as in ``Stored.where``): reads of the run's own writes; ALL for the whole container.
+    reread: list[tuple[int, Any]] = field(default_factory=list)
+    built: dict[int, int] = field(default_factory=dict)  # id of a new object that escapes -> its Build number
+    pins: dict[Any, int] = field(default_factory=dict)  # token of an expression -> how often it was specialised on
+    failures: int = 0  # operations that raised, caught or not
+    looked_at: set[Any] = field(default_factory=set)  # tokens of what the program has inspected, or ANYTHING
+    appends: set[tuple[int, bool]] = field(default_factory=set)  # of a recursive call: (list, whether with gradients)
+    frames: list[Frames] = field(default_factory=list)  # variables at each iteration, of loops over iterables
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
-    memory: list[int] = field(default_factory=list)  # by tensor's number: equal where they lie in the same memory
+    memory: list[int] = field(default_factory=list)  # by tensor number: equal for tensors that share memory
 
     def all_recipes(self) -> tuple[Any, ...]:
-        """How to make what the call returns, and what its events are given."""
+        """Return the recipes of the returned value and of all values that escape by events."""
         given = ((self.result,), *self.recipes.values())
         return tuple(recipe for some in given for recipe in some if recipe is not None)
 
     def tokens(self) -> tuple[Any, ...]:
-        """The run's path."""
+        """Return what identifies the path: the tokens of all events, recipes and the result."""
         out = tuple(r.token for recipes in self.recipes.values() for r in recipes)
         return (
             self.ambient,
@@ -153,7 +154,7 @@ class Trace:
         )
 
     def lines(self) -> Iterator[str]:
-        """The trace as text, one line an event, indented by call, each with the user's file and line."""
+        """Yield the trace as text: one line an event, indented by call depth, with the user's file and line."""
         depth = 0
         for event in self.events:
             if isinstance(event, Left):

@@ -1,5 +1,4 @@
-"""Loops that a watched run went through: where their iterations begin and end among its events, and what they are
-like."""
+"""Loops of a watched run: where their iterations begin and end in the trace, and what is known of them."""
 
 from __future__ import annotations
 
@@ -14,13 +13,16 @@ from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["KEPT", "ByIteration", "Frames", "Loop", "LoopInstance", "LoopRecord", "Plain", "Until"]
 
-KEPT = 3  # iterations that stand for all iterations of a loop: nothing can be said of loops with fewer
+KEPT = 3  # the evidence threshold: loops with fewer iterations are not generalised from
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """A loop goes on as long as a tensor decides ``go``, ``limit`` iterations at most (None: any number). In a run that
-    is a number or an expression of numbers from before the call and of sizes; in a program what stands for it there."""
+    """The trip count of a tensor-terminated loop: it continues while the predicate tensor is ``go``.
+
+    ``limit`` is the most iterations (None: no limit). In a trace it is a number or an expression over numbers from
+    before the call and sizes; in a tensor program it is the operand of the loop node for that expression.
+    """
 
     go: bool
     limit: Any
@@ -28,50 +30,49 @@ class Until:
 
 @dataclass(frozen=True, slots=True)
 class LoopInstance:
-    """A loop that came to its end: before which events its iterations began, before which its last one ended, and how
-    many there would be: a number, or as many as a tensor decides.
+    """A loop that ended, and that may have another trip count in another call.
 
-    Nothing in its iterations was computed by Python from plain numbers, so that no iteration could tell which one it
-    was; but for ``counters``: plain integers that go up by the same step in each iteration, given by the first
-    iteration's and the step; and for what is ``reckoned`` in the same way in each of them, and decides nothing.
+    ``starts``: the positions of the events before which its iterations begin; ``end``: the one before which the last
+    iteration ends; ``count``: the trip count. No iteration depends on its index by untraced numbers, except by
+    ``counters``, affine induction variables as (value in the first iteration, step), and by ``reckoned``, recurrences
+    with a closed form that decide nothing.
     """
 
     starts: tuple[int, ...]
     end: int
     count: Expr | Until
     counters: tuple[tuple[int, int], ...] = ()
-    skipped: int = 0  # iterations before the first of these, which ``count`` does not count
-    begins: int = 0  # the number by which the loop's first iteration goes: of ``range(1, n)`` it is 1
-    back: bool = False  # its numbers go down to 0 or 1, if no tensor ends it
-    asked: tuple[Expr, ...] = ()  # what has to be true for the iterations to be told as they are
-    reckoned: Any = None  # what else was computed with plain numbers, as forms: see ``trace.find_recurrences``
-    least: int = (
-        1  # of fewer iterations something from before the loop would be left where more leave what they have made
-    )
-    unpinned: bool = False  # it went over a tensor: nothing has had to say how many iterations that makes
+    skipped: int = 0  # peeled iterations before the first of ``starts``; ``count`` does not include them
+    begins: int = 0  # lower bound of the loop's range: 1 for ``range(1, n)``
+    back: bool = False  # the index goes down to 0 or 1
+    asked: tuple[Expr, ...] = ()  # predicates that must hold for all iterations to be alike
+    reckoned: Any = None  # closed forms of the recurrences, see ``trace.recurrences``
+    least: int = 1  # minimum trip count: with fewer, live-outs would still hold values from before the loop
+    unpinned: bool = False  # it iterates over a tensor, and the trip count was not specialised on
 
     @property
     def whole(self) -> Expr | None:
-        """How many iterations there are, or may be, where an expression says that."""
+        """The trip count, or its bound, if it is an expression; else None."""
         count = self.count.limit if isinstance(self.count, Until) else self.count
         return count if isinstance(count, Expr) else None
 
     @property
     def first(self) -> int:
-        """The number by which the first of these goes."""
+        """The index of the first iteration of ``starts``."""
         return self.begins + self.skipped
 
     @property
     def moving(self) -> tuple[tuple[int, int], ...]:
-        """The counters by which it can be told how many iterations there were."""
+        """The induction variables whose last value depends on the trip count."""
         return self.counters[1:] if self.back and not isinstance(self.count, Until) else self.counters
 
     def counted(self) -> list[int]:
-        """What these are in the last iteration."""
+        """Return the values of ``moving`` in the last iteration."""
         return [first + step * (len(self.starts) - 1) for first, step in self.moving]
 
     def without_first(self) -> LoopInstance:
-        """All iterations but the first: where that one does something else, it may be since it begins with a number."""
+        """Return the loop with its first iteration peeled (it may differ because an accumulator starts with a
+        number)."""
         assert not isinstance(self.count, Until)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
@@ -80,31 +81,35 @@ class LoopInstance:
 
 @dataclass(frozen=True, slots=True)
 class Plain:
-    """Before the event with number ``position`` the program's own code computed with these integers, among other
-    things; ``total``: of two of them the sum. ``structure``: all that it was computed of, where nothing else decides
-    what comes out; equal for equal computations, None where that is not known."""
+    """A computation with untraced numbers, made before the event at ``position``.
+
+    ``operands``: its integer operands. ``total``: the sum, if it adds two of them. ``structure``: a structural hash of
+    the operation and all operands if the result depends on nothing else, else None.
+    """
 
     position: int
     operands: tuple[int, ...]
     total: int | None = None
     structure: Any = None
-    reals: tuple[float, ...] = ()  # and with these
+    reals: tuple[float, ...] = ()  # its float operands
     where: tuple[int, int] = (0, 0)  # line and column
-    lookup: bool = False  # it was nothing but which tensor stands at this place of a list: what uses that tensor tells
-    compared: str = ""  # how two plain integers were compared
+    lookup: bool = False  # it only selected a tensor of a list: the event that uses the tensor records the index
+    compared: str = ""  # the comparison operator, if two integers were compared
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByIteration:
-    """What tells a number by which something is looked up while loops go on: how much more it is than the number of the
-    iteration, for each of them, the outermost first. Equal where that is so for one of them, whose iterations go by it;
-    or where ``otherwise`` is, which tells it without any loop."""
+    """The structure of an index relative to the enclosing loops.
+
+    ``ahead``: the index minus the iteration index of each enclosing loop, outermost first. Two are equal if they agree
+    for one loop (the index then follows that loop), or if ``otherwise``, the structure without loops, is equal.
+    """
 
     ahead: tuple[int, ...]
     otherwise: Any = None
 
     def goes_with(self, other: object) -> bool:
-        """Whether both are as far ahead of the iterations of the same loop."""
+        """Whether both have the same distance to the iteration index of one common loop."""
         if not isinstance(other, ByIteration) or len(self.ahead) != len(other.ahead):
             return False
         return any(one == another for one, another in zip(self.ahead, other.ahead, strict=True))
@@ -120,12 +125,14 @@ class ByIteration:
 
 @dataclass(slots=True)
 class LoopRecord:
-    """A ``for`` that was begun: before which events its iterations began, and what it went over, if that was a range.
-    ``end``: its ``Trips``, None where it was left before its end. ``plain``: how much was computed with plain numbers
-    before it; ``own``: whether it went over something that the run had made, and no library did; ``access_path``: where
-    else that was found; ``given``: what was not found anywhere of what each iteration was given; ``count``: how many
-    iterations there would be at its end, if that is known by an expression; ``inner``: whether a library went over a
-    container, which begins anew each time; ``unpinned``: see ``LoopInstance``."""
+    """A ``for`` loop from its begin on, while it runs and after.
+
+    ``starts``: the positions of the events before which its iterations begin. ``over``: the range it iterates over, if
+    any. ``end``: the position of its ``Trips``, None if it was left early. ``plain``: the number of untraced
+    computations before it. ``own``: it iterates over something that the run made, and no library does. ``access_path``:
+    of the iterable, if it has one. ``given``: per iteration the untraced values that it got. ``count``: the trip
+    count, if it is an expression. ``inner``: a library iterates over a container. ``unpinned``: see ``LoopInstance``.
+    """
 
     starts: list[int]
     over: range | None
@@ -139,20 +146,22 @@ class LoopRecord:
     unpinned: bool = False
 
     def elsewhere(self, starts: list[int], end: int | None) -> LoopRecord:
-        """The same between other events, where tensors may have other numbers: a count that speaks of one is lost."""
-        structure = self.count is not None and all(isinstance(leaf, Read) for leaf in leaves(self.count))
-        return replace(self, starts=starts, end=end, count=self.count if structure else None)
+        """Return the record for renumbered events. The count is dropped if it depends on a tensor, since those are
+        renumbered."""
+        kept = self.count is not None and all(isinstance(leaf, Read) for leaf in leaves(self.count))
+        return replace(self, starts=starts, end=end, count=self.count if kept else None)
 
 
 @dataclass(slots=True)
 class Frames:
-    """A ``for`` that came to its end, and what the program's variables were before each iteration and after the last:
-    by name ``("tensor", number)``, or what can be compared with what it is another time. Or an ``if`` in which a tensor
-    decided (``region``), as a loop of one iteration.
+    """A ``for`` loop that ended, with snapshots of the program's variables; or an ``if`` region, as a loop of one
+    iteration (``region``).
 
-    ``count``: how many iterations there would be, if that is known; ``counters``: see ``LoopInstance``; ``plains``: how
-    much had been computed with plain numbers before each iteration and after the last, ``given``: how much native code
-    was given."""
+    ``states``: the variables before each iteration and after the last, by name: ``("tensor", number)`` or a comparable
+    description. ``count``: the trip count, if it is an expression. ``counters``: see ``LoopInstance``. ``plains``: the
+    number of untraced computations before each iteration and after the last. ``given``: likewise the number of
+    untraced numbers passed to native code.
+    """
 
     starts: tuple[int, ...]
     end: int
@@ -162,34 +171,34 @@ class Frames:
     place: Place = NOWHERE
     plains: tuple[int, ...] = ()
     given: tuple[int, ...] = ()
-    counting: bool = False  # whether its iterations have computed with plain numbers, and not all of them the same
+    counting: bool = False  # its iterations computed with untraced numbers, and differently
     region: bool = False
     unpinned: bool = False  # see ``LoopInstance``
-    begun: tuple[Any, ...] = ()  # variables that began with the number 0, and are told as if it were a tensor
+    begun: tuple[Any, ...] = ()  # accumulators whose initial number 0 is represented as a tensor
 
     @property
     def begins(self) -> int:
-        """The number by which the first iteration goes, if the iterations of the loop have numbers."""
+        """The lower bound of the index, if it counts up; else 0."""
         return self.counters[0][0] if self.counters and self.counters[0][1] == 1 else 0
 
     @property
     def back(self) -> bool:
-        """Whether the numbers of the iterations go down to 0, or to 1."""
+        """Whether the index counts down to 0 or 1."""
         first, step = self.counters[0] if self.counters and self.count is not None else (0, 0)
         return step == -1 and first - len(self.starts) in (-1, 0)
 
     def normalized(self, iteration: int) -> int:
-        """By which number an iteration is told: as if all numbers began with 0, if they go up."""
+        """Return the index of an iteration, shifted to begin with 0 if it counts up."""
         return self.number(iteration) - self.begins
 
     def number(self, iteration: int) -> int:
-        """By which number an iteration goes."""
+        """Return the index of an iteration."""
         return self.counters[0][0] - iteration if self.back else self.begins + iteration
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A loop of a recursive call, by where its iterations began and ended among the events."""
+    """A loop of a recursive call: the events before which its iterations begin, and before which the last one ends."""
 
     place: Place
     starts: tuple[int, ...]

@@ -1,8 +1,7 @@
-"""What iterations of a loop computed with plain numbers, texts and other values: whether all iterations computed the
-same.
+"""Compares what the iterations of a loop computed with untraced values (numbers, texts, flags).
 
-Where all did, with nothing but values, and what variables hold has settled, so will iterations that nobody has seen: a
-flag, a mode, the name of a kind of layer decides in each of them as it did in those.
+If all iterations computed the same from the same values, and the variables have reached a fixed point, iterations that
+were not watched compute the same, too: a flag or a mode decides alike in each of them.
 """
 
 from __future__ import annotations
@@ -17,21 +16,21 @@ __all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]
 
 
 def by_iteration(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
-    """What each iteration computed. ``limits``: before which events iterations begin, and the last one ends."""
+    """Return the computations of each iteration. ``limits``: the events at which iterations begin and the last one
+    ends."""
     plains = list(plains)
     return [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
 
 
 def are_same(iterations: Sequence[Sequence[Plain]]) -> bool:
-    """Whether all of them computed the same, as far as that can be told."""
+    """Whether all iterations are known to have computed the same."""
     columns = [[plain.structure for plain in row] for row in iterations]
     return all(None not in column and column == columns[0] for column in columns)
 
 
 def counted(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
-    """Where all of them computed the same, but for sums that go up by the same from iteration to iteration: what those
-    are, by the first iteration's and the step. Nothing else may be made of them. None where they computed something
-    else."""
+    """Return the affine induction variables as (first value, step), if the iterations differ in nothing else; else
+    None."""
     if len({len(row) for row in iterations}) > 1:
         return None
     found: list[tuple[int, int]] = []
@@ -48,15 +47,14 @@ def counted(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | No
 
 
 def sums(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
-    """The sums that go up by the same from iteration to iteration, whatever else the iterations computed."""
+    """Return the sums that are affine induction variables, whatever else the iterations computed."""
     columns = [[[plain] for plain in row] for row in zip(*iterations, strict=True)]
     return [sum_ for column in columns for sum_ in counted(column) or ()]
 
 
 def limited(iterations: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], int | None]:
-    """The iterations without what they compared with a fixed number, of a number of theirs that changes by the same
-    from iteration to iteration; and for how many iterations all of that comes out as it did in these (None: for any
-    number)."""
+    """Return the iterations without comparisons of an induction variable with an invariant, and the trip count up to
+    which all these comparisons have the outcome that they had (None: any)."""
     rows = [list(row) for row in iterations]
     if len({len(row) for row in rows}) > 1:
         return rows, None
@@ -71,18 +69,18 @@ def limited(iterations: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], i
 
 
 def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] | None:
-    """By how much the two numbers change that are compared in each iteration; None where that cannot be said, or
-    neither does. ``row``: what else the first iteration has computed."""
+    """Return the steps of the two numbers that each iteration compares; None if unknown or both 0. ``row``: all
+    computations of the first iteration."""
     first = column[0]
     if not first.compared or len({(one.compared, one.where) for one in column}) > 1:
         return None
     if any(len(one.operands) != 2 for one in column):
-        return None  # a rewriting has told some of them otherwise
+        return None  # a pass has rewritten some of them
     holds, pairs = COMPARE[first.compared], [one.operands for one in column]
     if len({holds(*pair) for pair in pairs}) > 1:
         return None
     found = {(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(pairs)}
-    if len(column) == 1:  # what the only iteration has added to the number, or got by adding
+    if len(column) == 1:  # a single iteration: the step is what it adds to the number
         sums_ = [(one.operands[0], one.total, one.total - one.operands[0]) for one in row if one.total is not None]
         found = {(step if a in known else 0, step if b in known else 0) for *known, step in sums_ for a, b in pairs}
         found.discard((0, 0))
@@ -91,10 +89,10 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
 
 
 def _iteration(one: Plain, iterations: int, by: int, other: int) -> int:
-    """For how many iterations a comparison comes out as in these; 0 for any number."""
+    """Return the trip count up to which a comparison keeps its outcome; 0 for any."""
     holds, (a, b) = COMPARE[one.compared], one.operands
     gap, step = b - a, by - other
-    about = gap // step  # the iteration in which the one meets the other
+    about = gap // step  # the iteration in which the two numbers meet
     return min(
         (n for n in range(about - 1, about + 3) if n >= iterations and holds(n * step, gap) != holds(a, b)), default=0
     )

@@ -1,6 +1,6 @@
-"""How a value that leaves the call is made again by a later one. Plain data; knows nothing of executors.
+"""Recipes: how a later call makes a value that escapes from the step. Plain data; knows nothing of executors.
 
-What is returned, stored or handed to an extern call is described by a Recipe: tensors by number, numbers by expression,
+What is returned, stored or passed to an extern call is described by a Recipe: tensors by number, numbers by expression,
 objects from before the call by their access path, and objects made in the call by their parts. ``Build.number`` carries
 sharing and cycles: the same number is the same object.
 """
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """This very object."""
+    """The same object in each call."""
 
     value: Any
 
@@ -56,7 +56,7 @@ class TensorOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorAt:
-    """What a tensor held after ``after`` framework calls, as a plain tensor of its own: for native code to read."""
+    """A copy of a tensor's contents after ``after`` framework calls, for native code to read."""
 
     ref: TensorRef
     after: int
@@ -68,8 +68,8 @@ class TensorAt:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RowOf:
-    """A tensor of its own with the row of ``ref`` for this iteration of a loop; ``last``: for the last one; ``alone``:
-    one that was computed without the others, and has a history of its own."""
+    """A copy of the row of ``ref`` for this iteration of a loop; ``last``: for the last iteration; ``alone``: the row
+    was computed separately and has its own autograd history."""
 
     ref: TensorRef
     last: bool = False
@@ -82,7 +82,7 @@ class RowOf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Number:
-    """A Python number or text, from its expression."""
+    """A Python number or text, computed by its expression."""
 
     expr: Expr
 
@@ -106,9 +106,9 @@ class FoundAt:
 class Build:
     """A new object of class ``cls``.
 
-    ``items``: the elements of a container, or the arguments of ``make`` where that is given (a function of ours that
-    makes the object). What is set afterwards: ``attributes`` in its ``__dict__``, and ``fields`` through descriptors of
-    its class (slots, a closure cell's contents).
+    ``items``: the elements of a container, or the arguments of ``make``, our function that makes the object, if given.
+    ``attributes`` are set in its ``__dict__`` afterwards, ``fields`` through descriptors of its class (slots, the
+    contents of a closure cell).
     """
 
     number: int
@@ -121,7 +121,7 @@ class Build:
 
     @property
     def named(self) -> tuple[tuple[str, Any], ...]:
-        """What is set afterwards, by name."""
+        """All that is set after construction, by name."""
         return (*self.attributes, *((descriptor.__name__, part) for descriptor, part in self.fields))
 
     @property
@@ -134,8 +134,8 @@ class Build:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat:
-    """Among the items of a list or tuple: one for each of ``count`` iterations of a loop, which may speak of its
-    InductionVariable."""
+    """Collected items of a list or tuple: one per iteration of a loop of ``count`` iterations. ``item`` may depend on
+    the loop's InductionVariable."""
 
     item: Any
     count: Expr
@@ -147,7 +147,7 @@ class Repeat:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Perhaps:
-    """Among the items of a list: one that is there if the number ``when`` is true."""
+    """A conditional item of a list: present if the number ``when`` is true."""
 
     item: Any
     when: Number
@@ -172,7 +172,7 @@ Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Rep
 
 
 def parts_of(recipe: Recipe) -> Iterator[Recipe]:
-    """The recipe and all recipes in it, in the order in which they are followed."""
+    """Yield the recipe and all recipes in it, in the order of construction."""
     yield recipe
     if isinstance(recipe, Repeat):
         yield from parts_of(recipe.item)

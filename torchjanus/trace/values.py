@@ -1,8 +1,8 @@
-"""Python numbers and texts that remember how they were made. Knows nothing of torch.
+"""Traced numbers and texts: Python values with the expression that computes them. Knows nothing of torch.
 
-A traced value *is* its real value (a subclass of int, float or str), so any code can use it; beside it goes an
-expression over reads of the heap and fetches from tensors. Code that does not know of traced values simply drops the
-expression, so whoever hands one to such code must pin it first.
+A traced value is a subclass of int, float or str with its real value, so any code can use it. Its expression ranges
+over heap reads and fetches from tensors. Code that does not know traced values drops the expression: whoever passes one
+to such code must specialise on its value first (``pin``).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """A number found at ``access_path`` when the call began."""
+    """A number that was at ``access_path`` when the call began."""
 
     access_path: AccessPath
 
@@ -54,7 +54,7 @@ class Read:
         return ("read", self.access_path.token)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value now."""
+        """Return the value that is there now."""
         return self.access_path.read(args, kwargs)
 
     def __str__(self) -> str:
@@ -63,10 +63,10 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Fetch:
-    """What ``.item()`` gave for tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``.
+    """The result of ``.item()`` of tensor ``ref`` after ``after`` framework calls; ``index`` picks from ``.tolist()``.
 
-    Where ``type`` is neither int, float nor bool it is the tensor's class: the tensor as it was then, to be shown.
-    ``each``: a list of what each row of ``ref`` gives. ``place``: of the line that asked for it.
+    If ``type`` is not int, float or bool it is the tensor's class: a snapshot of the tensor, to be printed. ``each``: a
+    list with the item of each row of ``ref``. ``place``: the line that fetches it.
     """
 
     ref: int
@@ -81,7 +81,7 @@ class Fetch:
         return ("fetch", self.ref, self.after, self.type.__name__, self.index, *(("each",) if self.each else ()))
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Raises ValueError: only the graph tells."""
+        """Raise ValueError: only the graph computes it."""
         raise ValueError(f"{self} is not known before the graph has run")
 
     def __str__(self) -> str:
@@ -92,8 +92,8 @@ class Fetch:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """``tensor.shape[dim]`` after ``after`` framework calls, of a tensor that the call made. (Of one from before the
-    call it is a Read.)"""
+    """``tensor.shape[dim]`` after ``after`` framework calls, of a tensor that the call made. (The size of an input is a
+    Read.)"""
 
     ref: int
     dim: int
@@ -109,8 +109,7 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class InductionVariable:
-    """A plain integer that says which iteration of a loop this is: ``first`` in the first one, and ``step`` more in
-    each (0: of one iteration it is spoken)."""
+    """An affine induction variable: ``first`` in the first iteration, ``step`` more in each (0: a single iteration)."""
 
     first: int
     step: int = 0
@@ -120,7 +119,7 @@ class InductionVariable:
         return ("turn", self.first, self.step)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-        """What it is in the first iteration."""
+        """Return its value in the first iteration."""
         return self.first
 
     def __str__(self) -> str:
@@ -129,7 +128,7 @@ class InductionVariable:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """In the place of expression number ``number`` of a list, where what that reads is not there: ``text`` shows it."""
+    """A placeholder for expression ``number`` of a list, in a process that cannot read it; ``text`` prints it."""
 
     number: int
     text: str
@@ -139,7 +138,7 @@ class Stand:
         return ("stand", self.number)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Raises ValueError: nobody knows it here."""
+        """Raise ValueError: it has no value in this process."""
         raise ValueError(f"{self} is not known in this process")
 
     def __str__(self) -> str:
@@ -148,13 +147,12 @@ class Stand:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Apply:
-    """``func(*args)``, where func is pure and args are expressions or constants. ``place``: of the line that
-    computed it first."""
+    """``func(*args)`` for a pure function of expressions and constants. ``place``: the line that first computed it."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
     place: Place = field(default=NOWHERE, repr=False)
-    depth: int = field(init=False)  # so many operations one in the other
+    depth: int = field(init=False)  # nesting depth of operations
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "depth", 1 + max((a.depth for a in self.args if isinstance(a, Apply)), default=0))
@@ -165,7 +163,7 @@ class Apply:
         return ("apply", token_of(self.func), *parts)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value now. Raises ValueError if it depends on a fetch."""
+        """Evaluate it now. Raises ValueError if it depends on a fetch."""
         read = (Read, Fetch, InductionVariable, Apply)
         return self.func(*(a.read(args, kwargs) if isinstance(a, read) else a for a in self.args))
 
@@ -208,21 +206,20 @@ INFIX: dict[Callable[..., Any], str] = {
 }
 
 
-# Who wants to know that a traced value was hashed: a dictionary or a set is about to compare it with its keys, so that
-# its very value counts from now on.
+# Called when a traced value is hashed: a dictionary or set is about to compare it with its keys, so the run depends on
+# the value itself.
 ON_HASH: ContextVar[Callable[[Any], None] | None] = ContextVar("torchjanus hashed", default=None)
 
 
-# Who wants to know that a value was made by more operations, each on the result of the one before, than can be put into
-# one expression: it is not traced any further.
+# Called when an expression gets deeper than DEEP: the value is not traced any further.
 ON_DEPTH: ContextVar[Callable[[], None] | None] = ContextVar("torchjanus deep", default=None)
 DEEP = 200
 
 
 def _hashed(value: Any) -> None:
-    structure = ON_HASH.get()
-    if structure is not None:
-        structure(value)
+    notify = ON_HASH.get()
+    if notify is not None:
+        notify(value)
 
 
 class TracedInt(int):
@@ -239,7 +236,7 @@ class TracedInt(int):
 
 
 class TracedFloat(float):
-    """A float with its expression in ``expr``. ``bare``, of a NaN: the very object, for two are not equal."""
+    """A float with its expression in ``expr``. ``bare``: for a NaN the original object, since NaNs are not equal."""
 
     expr: Expr
     bare: float | None = None
@@ -267,7 +264,7 @@ class TracedStr(str):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Described:
-    """Stands for a value that is only shown, by a call that is made at commit."""
+    """Represents a value that is only printed, by a call made at commit."""
 
     expr: Expr
 
@@ -275,9 +272,7 @@ class Described:
 Traced = TracedInt | TracedFloat | TracedStr
 _SUBCLASS: dict[int, Any] = {id(int): TracedInt, id(float): TracedFloat, id(str): TracedStr}
 for _plain_class in (int, float, str):
-    _SUBCLASS[
-        id(_plain_class)
-    ].__name__ = _plain_class.__name__  # errors of native code name the class of what they were given
+    _SUBCLASS[id(_plain_class)].__name__ = _plain_class.__name__  # error messages of native code name the class
 
 
 def _bare(value: TracedFloat) -> float:
@@ -293,12 +288,13 @@ _PLAIN: dict[int, Callable[[Any], Any]] = {
 
 
 def trace_value(value: Any, expr: Expr) -> Any:
-    """``value`` with ``expr`` beside it. Only exact ints, floats and strings carry one; others are returned bare."""
+    """Return ``value`` with ``expr`` attached. Only exact ints, floats and strings carry one; others are returned as
+    they are."""
     cls = _SUBCLASS.get(id(type(value)))
     if cls is None:
         return value
-    if isinstance(expr, Apply) and expr.depth > DEEP and (structure := ON_DEPTH.get()) is not None:
-        structure()
+    if isinstance(expr, Apply) and expr.depth > DEEP and (notify := ON_DEPTH.get()) is not None:
+        notify()
         return value
     traced = cls(value)
     traced.expr = expr
@@ -308,18 +304,18 @@ def trace_value(value: Any, expr: Expr) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """The bare value: what the unwatched program would hold."""
+    """Return the untraced value, which the unwatched program would hold."""
     strip = _PLAIN.get(id(type(value)))
     return value if strip is None else strip(value)
 
 
 def symbol(value: Any) -> Any:
-    """The expression behind a value, where there is one."""
+    """Return the expression of a traced value, and any other value as it is."""
     return value.expr if isinstance(value, Traced) else value
 
 
 def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Stand]:
-    """The reads, fetches, sizes and turns that an expression depends on."""
+    """Yield the reads, fetches, sizes and induction variables that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:
             if isinstance(arg, Expr):
@@ -329,18 +325,18 @@ def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Sta
 
 
 def plus(count: Expr, more: int) -> Expr:
-    """So many more."""
+    """Return ``count + more``."""
     return Apply(operator.add, (count, more)) if more else count
 
 
 def where_made(expr: Expr, used: Place) -> str:
-    """Where the numbers that it depends on were fetched from tensors, and where it was computed: nothing where
-    that is the line in which it is ``used``."""
+    """Return in words where the expression was fetched from tensors and computed, "" if on the line where it is
+    ``used``."""
     lines = {f"fetched in {_line(leaf.place, used)}": leaf.place for leaf in leaves(expr) if isinstance(leaf, Fetch)}
     if lines and isinstance(expr, Apply):
         lines[f"computed in {_line(expr.place, used)}"] = expr.place
-    structure = [text for text, place in lines.items() if place != NOWHERE and _line(place, used) != _line(used, used)]
-    return ", ".join(structure)
+    found = [text for text, place in lines.items() if place != NOWHERE and _line(place, used) != _line(used, used)]
+    return ", ".join(found)
 
 
 def _line(place: Place, used: Place) -> str:
