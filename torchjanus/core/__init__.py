@@ -1,4 +1,4 @@
-"""What every part needs: errors, access paths, versions, and what Python and torch say of objects.
+"""What every part needs: errors, access paths, versions, and safe questions about objects of Python and torch.
 
-Imports no part.
+It imports no other part.
 """

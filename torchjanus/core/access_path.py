@@ -1,9 +1,7 @@
-"""Where a value came from: a path from an argument, a global, a cell, a pinned object or an extern call's result.
+"""Access paths: how a value is reached from an argument, a global, a cell, a pinned object or an extern call's result.
 
-Knows nothing of torch.
-
-An AccessPath prints itself as the user would write it, reads itself again from a later call's arguments, and serves as
-a key: two access paths are equal when they are the same path, whatever lies at its end.
+An AccessPath prints itself as the user would write it, reads itself from a later call's arguments, and serves as a key:
+two access paths are equal when they are the same path, whatever value is there. This module does not know torch.
 """
 
 from __future__ import annotations
@@ -18,10 +16,10 @@ from torchjanus.core.kinds import getattr, hasattr, isinstance
 
 __all__ = ["RESULTS", "AccessPath", "Floats", "Ints", "Step", "native_class", "numbers_of", "read_item", "token_of"]
 
-# Where ``AccessPath.read`` looks for the results of extern calls: beside the keywords, under a key that none can have.
+# Where ``AccessPath.read`` finds the results of extern calls: in the keywords, under a key that no keyword can have.
 RESULTS: Any = ("results of extern calls",)
 
-_TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when they look the same
+_TORCH_VALUES = frozenset({"device", "dtype", "layout", "memory_format", "Size"})  # equal when their texts are equal
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None))))
 _CONTAINERS: tuple[type, ...] = (
     collections.OrderedDict,
@@ -35,12 +33,12 @@ _CONTAINERS: tuple[type, ...] = (
 
 
 class Step(Enum):
-    """How one more piece of a path is read from the object before it."""
+    """How one more step of a path is read from the object before it."""
 
     ARG = "arg"  # args[key] of the speculated call
     KWARG = "kwarg"  # kwargs[key]
-    PARAMETER = "parameter"  # what a recursive call is given for the parameter key
-    CONST = "const"  # this very object, held by reference
+    PARAMETER = "parameter"  # the argument of a recursive call for the parameter key
+    CONST = "const"  # this object, held by reference
     CELL = "cell"  # key.cell_contents
     EXTERN = "extern"  # the result of the call's extern call number key
     DICT = "dict"  # base.__dict__
@@ -50,7 +48,7 @@ class Step(Enum):
     LEN = "len"  # len(base)
     NUMBERS = "numbers"  # all elements of base, which are numbers of one type
     SIZE = "size"  # base.shape[key], of a tensor
-    OF = "of"  # key(base), where key is a function of ours that only reads
+    OF = "of"  # key(base), where key is a function of torchjanus that only reads
     CONTEXT = "context"  # base.get(None), for context variables
     OWN = "own"  # a tensor that the step has made before its recursive calls, held by its variable key
     GROWN = "grown"  # what recursive calls append to the list with the number key; or what call key[1] returns
@@ -69,7 +67,7 @@ class Floats(tuple[float, ...]):
 
 
 def numbers_of(container: Any) -> Ints | Floats:
-    """The elements of a list, tuple or deque. Raises TypeError where they are not all ints or all floats."""
+    """Return the elements of a list, tuple or deque. Raises TypeError where they are not all ints or all floats."""
     elements = tuple(native_class(type(container)).__iter__(container))
     kinds = set(map(type, elements))
     if kinds == {float}:
@@ -80,14 +78,14 @@ def numbers_of(container: Any) -> Ints | Floats:
 
 
 def native_class(cls: type) -> Any:
-    """The container class written in C that ``cls`` is or comes from, or None: its methods go below any written in
-    Python. Reads, guards and held-back writes use those, since that is where the program was watched."""
+    """Return the container class written in C that ``cls`` is or derives from, or None. Reads, guards and deferred
+    writes use its methods, which are below any written in Python, since watching records there."""
     return next((base for base in _CONTAINERS if issubclass(cls, base)), None)
 
 
 def read_item(container: Any, key: Any) -> Any:
-    """``container[key]`` without calling a default factory or a method written in Python. Raises TypeError where only
-    such a method could tell."""
+    """Return ``container[key]`` without calling a default factory or a method written in Python. Raises TypeError where
+    only such a method could return it."""
     if isinstance(container, dict) and not dict.__contains__(container, key):
         raise KeyError(key)
     native = native_class(type(container))
@@ -100,9 +98,9 @@ def read_item(container: Any, key: Any) -> Any:
 
 
 def token_of(value: Any) -> Any:
-    """A hashable stand-in: numbers and strings by type and value, all other objects by identity.
+    """Return a hashable key: numbers and strings by type and value, all other objects by identity.
 
-    The identity of an object says nothing once it is gone: whoever keeps the token keeps the object alive.
+    An identity is meaningless once the object is gone: keep the object alive together with the token.
     """
     if id(type(value)) in _PLAIN:
         return (type(value).__name__, repr(value) if type(value) is float else value)
@@ -118,7 +116,7 @@ def token_of(value: Any) -> Any:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AccessPath:
-    """One step of a path. Compare and hash by ``token``."""
+    """One step of an access path. Compare and hash by ``token``."""
 
     step: Step
     base: AccessPath | None
@@ -167,7 +165,7 @@ class AccessPath:
 
     @property
     def is_grown(self) -> bool:
-        """Whether it is known once the recursive calls of a step have been followed, and not before."""
+        """Whether it can be read only after the recursive calls of a step have been scheduled."""
         root = self
         while root.base is not None:
             root = root.base
@@ -184,22 +182,23 @@ class AccessPath:
         return max(calls, at.key + 1 if at.step is Step.EXTERN else 0)
 
     def then(self, step: Step, key: Any = None) -> AccessPath:
-        """The path one step longer."""
+        """Return the path that is one step longer."""
         return AccessPath(step, self, key, (step.value, self.token, token_of(key)))
 
     def item(self, key: Any) -> AccessPath:
         return self.then(Step.ITEM, key)
 
     def at(self, key: Any) -> AccessPath:
-        """The item whose key or index is the value of an expression, which may be another at each call."""
+        """Return the path of the item whose key or index is the value of an expression, which may differ at
+        each call."""
         return AccessPath(Step.AT, self, key, ("at", self.token, key.token))
 
     def attribute(self, name: str) -> AccessPath:
-        """The instance attribute ``name``, read from the object's ``__dict__``."""
+        """Return the path of the instance attribute ``name``, read from the object's ``__dict__``."""
         return self.then(Step.DICT).then(Step.ITEM, name)
 
     def read(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The value at the path's end now. Raises what Python raises where the path has broken off."""
+        """Return the current value. Raises what Python raises where the path does not exist."""
         match self.step:
             case Step.ARG:
                 return args[self.key]
@@ -275,7 +274,7 @@ class AccessPath:
             and base.base is not None
             and base.base.step is Step.DICT
         ):
-            # How a user writes what nn.Module keeps in its three dictionaries.
+            # What a user writes for the items of nn.Module's three dictionaries.
             digits = isinstance(self.key, str) and self.key.isdigit()
             return f"{base.base.base}[{self.key}]" if digits else f"{base.base.base}.{self.key}"
         if base.step is Step.CONST and base.label == "globals" and isinstance(self.key, str):
@@ -284,7 +283,7 @@ class AccessPath:
 
 
 def _calls_before(expr: Any) -> int:
-    """How many extern calls must have been made before the value of an expression is known."""
+    """Return how many extern calls must have been made before the value of an expression is known."""
     access_path = getattr(expr, "access_path", None)
     if isinstance(access_path, AccessPath):
         return access_path.waits_for
@@ -293,7 +292,7 @@ def _calls_before(expr: Any) -> int:
 
 def _name_of(value: Any) -> str:
     if isinstance(value, types.ModuleType):
-        return value.__name__  # one may make up whatever else it is asked for
+        return value.__name__  # a module may return anything for another attribute
     name = getattr(value, "__qualname__", None) or getattr(value, "__name__", None)
     return name if isinstance(name, str) else f"<{type(value).__name__}>"
 

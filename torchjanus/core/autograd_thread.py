@@ -1,4 +1,4 @@
-"""The thread in which autograd computes. Knows nothing of graphs."""
+"""The thread in which autograd computes. This module does not know graphs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["one_thread"]
 
 
 def one_thread() -> AbstractContextManager[Any]:
-    """Autograd computes all in the thread that asks for it, as it does for a processor: for other devices it has
-    threads of its own, in which nobody listens."""
+    """Return a context in which autograd computes in the calling thread, as it always does for the CPU. For other
+    devices it has threads of its own, in which no dispatch mode is active."""
     if torch.cuda.is_initialized():
         return torch.autograd.set_multithreading_enabled(False)
     return nullcontext()

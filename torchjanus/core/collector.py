@@ -1,7 +1,7 @@
-"""Python's collector of cycles, put off while there is much to be made.
+"""Defers Python's collection of cycles while many objects are made.
 
-Rewriting and lowering make objects by the hundred thousand and keep them; the collector would look through all that a
-process with torch has, again and again, which was seen to double the time. Knows nothing of what is made.
+Rewriting and lowering make hundreds of thousands of objects and keep them; the collector would traverse all objects of
+a process with torch again and again, which was seen to double the time. This module does not know what is made.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ __all__ = ["uncollected"]
 
 @contextlib.contextmanager
 def uncollected(*, kept: bool = False) -> Iterator[None]:
-    """While nothing of the program's own runs: cycles are looked for afterwards, as ever. ``kept``: what is made in
-    here, or was just before, lives long."""
+    """Disable the collector, while no code of the program runs. ``kept``: objects made in here, or just before, live
+    long."""
     was = gc.isenabled()
     gc.disable()
     try:
@@ -29,11 +29,12 @@ def uncollected(*, kept: bool = False) -> Iterator[None]:
 
 
 def _grow_old() -> None:
-    """Make old objects of the young ones that live.
+    """Move the surviving young objects to the oldest generation.
 
-    When those that have become old are a quarter of the others, the collector looks through everything, in some call
-    soon after: which takes a third of a second in a process that has imported torch. It does not count these."""
+    When objects that became old amount to a quarter of the others, the collector traverses everything in some later
+    call, which takes a third of a second in a process with torch. It does not count objects moved in this way.
+    """
     gc.collect(0)
-    if not gc.get_freeze_count():  # what somebody has frozen must stay so
+    if not gc.get_freeze_count():  # objects that the program has frozen must stay so
         gc.freeze()
         gc.unfreeze()

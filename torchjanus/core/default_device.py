@@ -1,5 +1,5 @@
-"""The device on which torch makes tensors for which none is named: what ``torch.set_default_device()`` and
-``with torch.device():`` put in force, a mode that sees each call of torch.
+"""The device on which torch makes tensors by default: what ``torch.set_default_device()`` and ``with torch.device():``
+set, a mode that sees each call of torch.
 
 A graph names the device of all that it makes, so such a mode has nothing to do when it is lowered or runs.
 """
@@ -18,15 +18,15 @@ __all__ = ["default_device", "foreign_modes", "is_own", "named", "without_functi
 
 
 def default_device() -> torch.device | None:
-    """The device in force in this thread; None where nobody has set one."""
+    """Return the default device of this thread; None where none is set."""
     if not torch._C._len_torch_function_stack():
         return None
-    lowest: Any = torch._C._get_function_stack_at(0)  # it is put below all others
+    lowest: Any = torch._C._get_function_stack_at(0)  # it is below all others
     return lowest.device if type(lowest) is DeviceContext else None
 
 
 def named(func: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The keyword arguments of a call of torch, with the device named on which it makes a tensor."""
+    """Return the keyword arguments of a call of torch, with the device on which it makes a tensor."""
     device = default_device()
     if device is None or kwargs.get("device") is not None or func not in _device_constructors():
         return kwargs
@@ -34,7 +34,7 @@ def named(func: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
 
 
 def foreign_modes() -> str:
-    """What else sees each call of torch, as words; nothing where nothing does, but for this package's own modes."""
+    """Return, in words, which other mode sees each call of torch; "" if there is none besides torchjanus' own."""
     for number in range(torch._C._len_torch_function_stack()):
         mode: Any = torch._C._get_function_stack_at(number)
         if type(mode) is not DeviceContext and not is_own(mode):
@@ -43,13 +43,13 @@ def foreign_modes() -> str:
 
 
 def is_own(mode: Any) -> bool:
-    """Whether it is a mode of this package."""
+    """Whether it is a mode of torchjanus."""
     return type(mode).__module__.startswith("torchjanus.")
 
 
 @contextmanager
 def without_function_modes() -> Iterator[None]:
-    """No mode sees the calls of torch that are made within."""
+    """Make calls of torch within invisible to function modes."""
     modes = [_pop_mode() for _ in range(torch._C._len_torch_function_stack())]
     try:
         yield

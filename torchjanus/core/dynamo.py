@@ -1,6 +1,6 @@
-"""What torch's compiler of frames (Dynamo) is to do with this package's functions: nothing. It is not imported here.
+"""Keeps Dynamo, torch's compiler of frames, from compiling torchjanus' own functions, without importing it.
 
-Knows nothing of what the functions do.
+This module does not know what the functions do.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import torch
 
 __all__ = ["apart", "is_compiling", "leave_alone", "skipped"]
 
-_frames: Any = torch._C._dynamo.eval_frame  # written in C, and there without Dynamo
-# The callback that is asked whether to compile a frame; None where nothing is compiled in this thread.
+_frames: Any = torch._C._dynamo.eval_frame  # written in C, and present without Dynamo
+# The callback that decides whether to compile a frame; None where nothing is compiled in this thread.
 is_compiling: Callable[[], Any] = _frames.get_eval_frame_callback
 _told = False
 
 
 def leave_alone() -> None:
-    """Have Dynamo, if the program has imported it, run the functions of this package's files as they are."""
+    """Make Dynamo, if the program has imported it, run the functions of this package's files as they are."""
     global _told
     add = getattr(sys.modules.get("torch._dynamo.trace_rules"), "add", None)
     if add is not None and not _told:
@@ -29,7 +29,7 @@ def leave_alone() -> None:
 
 
 def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Mark a function so that Dynamo runs its frames as they are, and does not look into it where it is called."""
+    """Mark a function so that Dynamo runs its frames as they are, and does not trace into it where it is called."""
     function._torchdynamo_disable = True  # type: ignore[attr-defined]
     if hasattr(_frames, "set_code_exec_strategy"):
         action = _frames._FrameAction
@@ -39,7 +39,7 @@ def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def apart(function: Callable[..., Any], *args: Any) -> Any:
-    """Call a function of which no frame is to be compiled, nor of those that it calls."""
+    """Call a function without compiling its frame, or frames of functions that it calls."""
     before = _frames.set_eval_frame(None)
     try:
         return function(*args)

@@ -1,4 +1,4 @@
-"""The errors and refusals that a user can meet. Each says where, what, why, and the way out."""
+"""The errors and refusals that a user can get. Each has a place, a subject, a reason and a remedy."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "Source
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A user's source position. ``line`` counts from 1, ``column`` from 0; line 0 means the place is not known."""
+    """A user's source position. ``line`` counts from 1, ``column`` from 0; line 0 means that the place is not known."""
 
     file: str
     line: int
@@ -19,7 +19,7 @@ class Place:
 
     @property
     def is_library(self) -> bool:
-        """Whether the source is that of an installed library, of Python, or our own."""
+        """Whether the source is that of an installed library, of Python, or of torchjanus."""
         return (
             "site-packages" in self.file or f"{os.sep}lib{os.sep}python3." in self.file or self.file.startswith(_OURS)
         )
@@ -29,7 +29,7 @@ class Place:
 
 
 NOWHERE = Place("<unknown>", 0)
-# What stands in for a library's function is ours.
+# Functions that replace a library's function are in torchjanus.
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -42,14 +42,16 @@ class Unsupported(JanusError):
 
 
 class SourceUnavailable(JanusError):
-    """A function has no source that can be found, so it cannot be rewritten. Rewriting callers run it as it is."""
+    """Raised for a function without source, which cannot be rewritten. Rewritten callers run it as it is."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """Why a construct is not speculated on: a code of ``core.reasons``, what, why, what the user can do, and where.
-    ``caller``: which line of the program has called the library in whose source the place lies; ``of_lifetimes``: it
-    can be told when objects go."""
+
+    ``caller``: the line of the program that called the library in which the place is; ``of_lifetimes``: the reason is
+    that the program can observe when objects are destroyed.
+    """
 
     reason: str
     what: str
@@ -60,7 +62,7 @@ class Refusal:
     of_lifetimes: bool = False
 
     def at(self, place: Place) -> Refusal:
-        """The same, with a place if it has none."""
+        """Return the refusal with this place if it has none."""
         return self if self.place != NOWHERE else replace(self, place=place)
 
     def __str__(self) -> str:
@@ -69,19 +71,19 @@ class Refusal:
 
 
 class Refused(JanusError):
-    """Carries a Refusal from where it was noticed to the runtime. A user never sees it raised."""
+    """Carries a Refusal from where it was detected to the runtime. A user never sees it raised."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(str(refusal))
         self.refusal = refusal
 
     def at(self, place: Place) -> Refused:
-        """The same, with a place if it has none."""
+        """Return the exception with this place if it has none."""
         return self if self.refusal.place != NOWHERE else type(self)(self.refusal.at(place))
 
 
 def refused(reason: str, what: str, why: str = "", remedy: str = "", place: Place = NOWHERE) -> Refused:
-    """A refusal, to be raised."""
+    """Return an exception with a refusal, to be raised."""
     return Refused(Refusal(reason, what, why, remedy, place))
 
 

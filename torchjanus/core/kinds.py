@@ -1,8 +1,8 @@
-"""What an object is, past what it says of itself. Knows nothing of torch.
+"""Asks for types and attributes of objects without running the program's code. This module does not know torch.
 
-Python's own ``isinstance`` asks an object for its ``__class__`` where its type does not tell, ``in`` compares it, and
-``getattr`` and ``hasattr`` ask its class's ``__getattr__`` and properties: that may be code of the program's, which
-whoever watches the program must not run.
+Python's own ``isinstance`` asks an object for its ``__class__`` where its type does not decide, ``in`` compares it, and
+``getattr`` and ``hasattr`` call its class's ``__getattr__`` and properties: that may be code of the program, which
+watching must not run.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ __all__ = [
     "on_type",
 ]
 
-# Nobody's code compares or hashes these. By the id of the class: a metaclass of the program's may have no hash.
+# Comparing or hashing these runs no code of the program. By id of the class, since a metaclass may have no hash.
 _FUNCTIONS = frozenset(
     map(id, (FunctionType, BuiltinFunctionType, MethodDescriptorType, MethodType, WrapperDescriptorType, type))
 )
-# Looking at an attribute of these runs no code of the program's.
+# Reading an attribute of these runs no code of the program.
 _NATIVE = frozenset(map(id, (WrapperDescriptorType, MethodDescriptorType, BuiltinFunctionType, type(None))))
 _QUIET = frozenset(
     map(
@@ -56,12 +56,12 @@ _getter_of = cast(Callable[[property], Any], property.__dict__["fget"].__get__)
 
 
 def mro_of(tp: type) -> tuple[type, ...]:
-    """The class's method resolution order; empty while its metaclass is still working it out."""
+    """Return the class's method resolution order; empty while its metaclass is still computing it."""
     return _order(tp) or ()
 
 
 def on_type(tp: type, name: str) -> Any:
-    """What ``name`` is on a class or its bases, as it stands there, or MISSING."""
+    """Return what ``name`` is in the namespace of a class or its bases, without binding it, or MISSING."""
     for base in _order(tp) or ():
         found = namespace_of(base).get(name, MISSING)
         if found is not MISSING:
@@ -77,15 +77,15 @@ else:
     _getattr = getattr
 
     def getattr(value: Any, name: str, *default: Any) -> Any:
-        """Python's own where there is no default: the program's attribute. Else a look at what is there, which runs no
-        code of the program's: what only such code could tell is the default."""
+        """Without a default, Python's own: the program's attribute. Otherwise look the attribute up without running
+        code of the program; the default is returned where only such code could return it."""
         if not default or id(type(value)) in _QUIET:
             return _getattr(value, name, *default)
         found = _looked_up(value, name)
         return default[0] if found is MISSING else found
 
     def hasattr(value: Any, name: str, /) -> bool:
-        """Whether there is such an attribute, as far as that can be said without code of the program's."""
+        """Whether there is such an attribute; true where only code of the program could decide."""
         found = _getattr(value, name, MISSING) if id(type(value)) in _QUIET else _looked_up(value, name, value)
         return found is not MISSING
 
@@ -105,7 +105,8 @@ def is_one_of(fn: Any, known: Collection[Any], /) -> bool:
 
 
 def _looked_up(value: Any, name: str, unmerged: Any = MISSING) -> Any:
-    """An attribute, MISSING where there is none, and ``unmerged`` where only code of the program's would tell."""
+    """Return an attribute, MISSING where there is none, and ``unmerged`` where only code of the program could return
+    it."""
     cls = type(value)
     is_class = issubclass(cls, type)
     if _is_told(on_type(cls, name)) or (is_class and _is_told(on_type(value, name))):
@@ -120,7 +121,7 @@ def _looked_up(value: Any, name: str, unmerged: Any = MISSING) -> Any:
 
 
 def _is_told(found: Any) -> bool:
-    """Whether what a class has under a name is a descriptor that runs Python code, a property for example."""
+    """Whether what a class has under a name is a descriptor that runs Python code, such as a property."""
     if found is MISSING or id(type(found)) in _QUIET:
         return False
     if isinstance(found, property):
@@ -133,18 +134,18 @@ _Value = TypeVar("_Value")
 
 
 class ClassTable(Generic[_Value]):
-    """What is known of classes, by their identity, as long as they live. A metaclass of the program's may count how
-    often it is asked for a hash, say of two classes that they are equal, or have no hash at all."""
+    """A table of classes by identity, of which entries live as long as the class. A metaclass of the program may count
+    calls of its hash, compare two classes as equal, or have no hash."""
 
     def __init__(self) -> None:
-        self.known: dict[int, _Value] = {}  # by the id of the class: looked into without a call
+        self.known: dict[int, _Value] = {}  # by id of the class, for lookups without a call
         self._refs: dict[int, weakref.ref[type]] = {}
 
     def put(self, cls: type, value: _Value) -> _Value:
-        """Know this of a class. Gives the value."""
+        """Set the value of a class. Returns the value."""
         number, known, refs = id(cls), self.known, self._refs
 
-        def gone(ref: weakref.ref[type]) -> None:  # before the id is another's
+        def gone(ref: weakref.ref[type]) -> None:  # before the id is reused
             if refs.get(number) is ref:
                 del refs[number], known[number]
 

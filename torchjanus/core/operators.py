@@ -1,7 +1,7 @@
-"""Which operators a graph may hold: those of namespaces of which it is known that they do what their schema says.
+"""Decides which operators a graph may hold: those of namespaces whose operators do only what their schema says.
 
-Closed by default. An operator that anybody has registered (a custom operator, a collective, a remote call) may do in
-its kernels what no schema tells: count, communicate, keep what it is given.
+Closed by default. An operator that a user has registered (a custom operator, a collective, a remote call) may do what
+no schema says: count, communicate, keep its arguments.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torchjanus.core.kinds import isinstance
 
 __all__ = ["NAMESPACES", "REMEDY", "is_operator", "operator_name", "unfit_operator"]
 
-# Torch's own operators, those that it takes them apart into, marks for profilers, and this package's. Torchvision's are
-# pure functions of C++.
+# Torch's own operators, those of its decompositions, marks for profilers, and torchjanus' own. Torchvision's are pure
+# functions in C++.
 NAMESPACES = frozenset({"aten", "prims", "profiler", "torchjanus", "torchvision"})
 _COMMUNICATING = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"})
-# Of torch's own, what does more than its schema says, or something else each time.
+# Torch's operators that do more than their schema says, or something else each time.
 _ACTING = frozenset(
     """aten::_print aten::from_file aten::_from_blob aten::record_stream aten::_async_error aten::set_data
     aten::_cufft_clear_plan_cache aten::_cufft_set_plan_cache_max_size
@@ -29,12 +29,12 @@ REMEDY = "Call it before the step or after it; or write it as a function of torc
 
 
 def is_operator(func: Any) -> bool:
-    """Whether it is an operator of torch's dispatcher, or of those that take functions."""
+    """Whether it is an operator of torch's dispatcher, or a higher-order operator."""
     return isinstance(func, torch._ops.OperatorBase | torch._ops.OpOverloadPacket)
 
 
 def operator_name(operator: Any) -> str:
-    """``aten::mul``: without the name of the overload."""
+    """Return the name, such as ``aten::mul``, without that of the overload."""
     if isinstance(operator, torch._ops.OpOverloadPacket):
         return str(operator._qualified_op_name)
     if isinstance(operator, torch._ops.OpOverload):
@@ -43,7 +43,7 @@ def operator_name(operator: Any) -> str:
 
 
 def unfit_operator(operator: Any) -> tuple[str, str] | None:
-    """Why a graph must not hold an operator, and what to do instead; None if it may."""
+    """Return why a graph must not hold an operator, and what to do instead; None if it may."""
     name = operator_name(operator)
     namespace = name.partition("::")[0]
     if not isinstance(operator, torch._ops.OpOverload | torch._ops.OpOverloadPacket):

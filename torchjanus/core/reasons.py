@@ -1,6 +1,6 @@
 """Reason codes: why a step is not speculated on, or a part of it is not optimised.
 
-``reasons.toml`` is the table. A code is stable: it is never given another meaning.
+The table is ``reasons.toml``. A code is stable: its meaning never changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Reason", "reasons"]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One code: a sentence, what it means, what the user can do, and a program that meets it ("" if there is none)."""
+    """One code: a sentence, its meaning, what the user can do, and a program that has it ("" if there is none)."""
 
     section: str
     code: str
@@ -25,13 +25,13 @@ class Reason:
     program: str = ""
 
     def __str__(self) -> str:
-        """The entry as Markdown."""
+        """Return the entry as Markdown."""
         shown = f"\n```python\n{self.program.strip()}\n```\n" if self.program else ""
         return f"### {self.code}\n\n**{self.title}** {self.meaning}\n{shown}\nInstead: {self.remedy}\n"
 
 
 @cache
 def reasons() -> dict[str, Reason]:
-    """All reasons by code, in the order of the table."""
+    """Return all reasons by code, in the order of the table."""
     table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
     return {code: Reason(section, code, **entry) for section, some in table.items() for code, entry in some.items()}

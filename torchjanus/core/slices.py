@@ -1,7 +1,7 @@
-"""Work in a thread beside the program, a slice at a time.
+"""Limits how long a background thread holds Python's lock.
 
-Whoever computes in Python holds its one lock, and a program that calls torch gives it up at each operation: so a thread
-that has much to do would stop the other for as long as that takes. Knows nothing of what is done.
+A thread that computes in Python holds the lock, and a program that calls torch releases it at each operation: so a
+thread with much to do would stop the program for as long as that takes. This module does not know what is done.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _REST = 0.002
 
 @contextlib.contextmanager
 def in_slices() -> Iterator[None]:
-    """In this thread and within, there is a rest whenever a function is called or left after so much work."""
+    """Let this thread rest when a function is called or left after _WORK seconds of work."""
     begun = time.perf_counter()
 
     def look(frame: FrameType, event: str, arg: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which versions of Python and PyTorch are supported. Looks at metadata only: it imports neither torch nor a part."""
+"""Checks the versions of Python and PyTorch. It reads only metadata, and imports neither torch nor another part."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ OLDEST_TORCH: Version = (2, 11)
 
 
 def installed_torch() -> str | None:
-    """The version of the PyTorch that ``import torch`` would find, or None where there is none."""
+    """Return the version of the PyTorch that ``import torch`` would find, or None where there is none."""
     try:
         return importlib.metadata.version("torch")
     except importlib.metadata.PackageNotFoundError:
@@ -27,10 +27,10 @@ def installed_torch() -> str | None:
 
 
 def require_supported(python: Version | None = None, torch: str | None = None) -> None:
-    """Raise Unsupported unless this Python and this PyTorch can be worked with; both default to what is running.
+    """Raise Unsupported unless this Python and this PyTorch are supported; both default to what is running.
 
-    A Python newer than those tested only warns: what the rewriter does not know it leaves native. Where no PyTorch is
-    found nothing is said: ``torchjanus.rewrite`` works without, and ``import torch`` says it better.
+    A Python newer than those tested only warns: the rewriter leaves what it does not know native. Without PyTorch
+    nothing is raised: ``torchjanus.rewrite`` works without it, and ``import torch`` raises a clearer error.
     """
     running = python or sys.version_info[:2]
     if running < OLDEST_PYTHON:

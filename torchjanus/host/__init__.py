@@ -1,2 +1,2 @@
-"""The Python that is generated around a graph:
-guards, reads of the heap, deferred writes, and the journal of extern calls."""
+"""The Python that is generated around a graph: guards, reads of the heap, deferred writes, the journal of
+extern calls."""

@@ -1,7 +1,7 @@
 """The assumptions of a graph: what was equal in every watched run and is taken to stay so (JANUS 4.2, figure 4).
 
-Each says what it assumes, where the user's program relies on it, and checks itself on a later call. The fast check of
-all of them together is made by ``guard``; these methods are for explaining a miss and for tests.
+Each has a description and the place where the user's program relies on it, and can check itself on a later call. These
+methods explain a miss, and serve tests; ``requirements`` and the runtime generate the fast check of all together.
 """
 
 from __future__ import annotations
@@ -48,27 +48,27 @@ _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, Referenc
 
 
 def waits_for(assumption: Assumption) -> int:
-    """How many extern calls must have been made before it can be checked. See ``AccessPath.waits_for``."""
+    """Return how many extern calls must have been made before it can be checked. See ``AccessPath.waits_for``."""
     return max((access_path.waits_for for access_path in assumption.access_paths()), default=0)
 
 
 def evaluate(expr: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The value of an expression now. Only for expressions without fetches."""
+    """Return the current value of an expression without fetches."""
     return expr.read(args, kwargs) if isinstance(expr, Read | Fetch | InductionVariable | Apply) else expr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Assumption:
-    """The base: where the program relies on it."""
+    """The base class. ``place``: where the program relies on it."""
 
     place: Place
 
     def holds(self, args: Args, kwargs: Kwargs) -> bool:
-        """Whether it holds for these arguments and the heap as it is now."""
+        """Whether it holds for these arguments and the current heap."""
         try:
             return self._check(args, kwargs)
         except _BROKEN:
-            return False  # the path to what it speaks of has broken off
+            return False  # an access path does not exist any more
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         raise NotImplementedError
@@ -78,7 +78,7 @@ class Assumption:
         return ()
 
     def is_reached(self, args: Args, kwargs: Kwargs) -> bool:
-        """Whether all that it speaks of is there, whatever it may be now."""
+        """Whether all its access paths can be read, with any values."""
         try:
             for access_path in self.access_paths():
                 access_path.read(args, kwargs)
@@ -87,7 +87,7 @@ class Assumption:
         return True
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        """What is there now, for the report of a miss."""
+        """Return what is there now, for the report of a miss."""
         for access_path in self.access_paths():
             try:
                 return _brief(access_path.read(args, kwargs))
@@ -106,7 +106,7 @@ def _brief(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arguments(Assumption):
-    """The call passes this many positional arguments and these keywords, in this order: ``**kwargs`` shows it."""
+    """The call passes this many positional arguments and these keywords, in this order, which ``**kwargs`` exposes."""
 
     count: int
     names: tuple[str, ...]
@@ -125,7 +125,7 @@ class Arguments(Assumption):
 @dataclass(frozen=True, slots=True, eq=False)
 class AmbientState(Assumption):
     """Grad mode, inference mode, autocast, default dtype, deterministic mode and default device are as they were, and
-    nothing else sees the calls of torch."""
+    no other mode sees the calls of torch."""
 
     modes: Any
     deterministic: bool
@@ -167,7 +167,7 @@ class _AtOrigin(Assumption):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Identity(_AtOrigin):
-    """The very same object is found there."""
+    """The access path holds this object."""
 
     value: Any
 
@@ -180,7 +180,7 @@ class Identity(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept(Identity):
-    """The very same object is there, since its owner never puts another one in its place: trusted, not checked."""
+    """The access path holds this object, since its owner never replaces it: trusted, not checked."""
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         return True
@@ -188,7 +188,7 @@ class Kept(Identity):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ValueOf(_AtOrigin):
-    """A constant of the same type and value is found there."""
+    """The access path holds a constant of the same type and value."""
 
     value: Any
 
@@ -202,7 +202,7 @@ class ValueOf(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypeOf(_AtOrigin):
-    """An object of exactly this class is found there."""
+    """The access path holds an object of exactly this class."""
 
     cls: type
 
@@ -215,7 +215,7 @@ class TypeOf(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InstanceOf(_AtOrigin):
-    """What is found there is of one of these classes, or of one derived from them; or it is not."""
+    """What the access path holds is, or is not, an instance of one of these classes."""
 
     classes: type | tuple[type, ...]
     outcome: bool
@@ -229,23 +229,23 @@ class InstanceOf(_AtOrigin):
         return f"{self.access_path} is {'' if self.outcome else 'not '}an instance of {names or 'anything'}"
 
 
-# What ``TensorKind.describe`` tells, but for what the short form of a tensor shows.
+# The fields of ``TensorKind.describe``, without those that the short form of a tensor shows.
 _FACETS = ("class", "", "", "strides", "device", "requires_grad", "is_leaf")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorKind(_AtOrigin):
-    """A tensor with this class, dtype, shape, strides, device and autograd flags is found there."""
+    """The access path holds a tensor with this class, dtype, shape, strides, device and autograd flags."""
 
     example: torch.Tensor
     detail: tuple[Any, ...]
     describe: Any  # tensor -> detail
-    free: tuple[bool, ...] = ()  # for each dimension whether its size may change; empty: none
-    strides: tuple[int | tuple[int, ...], ...] = ()  # then: for each its stride, or the dimensions that multiply to it
+    free: tuple[bool, ...] = ()  # for each dimension whether its size may vary; empty: none
+    strides: tuple[int | tuple[int, ...], ...] = ()  # then: for each its stride, or the dimensions whose product it is
 
     @property
     def held(self) -> tuple[Any, ...]:
-        """What of the detail stays: not the sizes that may change, nor the strides that follow them."""
+        """The fixed part of the detail: without sizes that may vary, and without strides, which depend on them."""
         if not self.free:
             return self.detail
         sizes = tuple(None if free else size for free, size in zip(self.free, self.detail[2], strict=True))
@@ -265,7 +265,7 @@ class TensorKind(_AtOrigin):
         return all(free or size == other for free, size, other in fixed) and met[3] == wanted
 
     def observed(self, args: Args, kwargs: Kwargs) -> str:
-        """What is there now, and in what it differs beside what its short form shows."""
+        """Return what is there now, and how it differs beyond what its short form shows."""
         text = super(TensorKind, self).observed(args, kwargs)
         try:
             now = self.access_path.read(args, kwargs)
@@ -274,7 +274,7 @@ class TensorKind(_AtOrigin):
         if not isinstance(now, torch.Tensor):
             return text
         met = self.describe(now)
-        follow = bool(self.free) and met[2] != self.detail[2]  # strides follow sizes that may change
+        follow = bool(self.free) and met[2] != self.detail[2]  # strides depend on sizes that may vary
         pairs = zip(_FACETS, met, self.detail, strict=True)
         differing = [
             f"{name} {there} instead of {held}"
@@ -293,7 +293,7 @@ class TensorKind(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KeyPresence(_AtOrigin):
-    """A key (or what an expression gives) is, or is not, in the dictionary found there."""
+    """A key (or the value of an expression) is, or is not, in a dictionary."""
 
     key: Any
     present: bool
@@ -338,7 +338,8 @@ class ContainerKeys(_AtOrigin):
 
     def _check(self, args: Args, kwargs: Kwargs) -> bool:
         container = self.access_path.read(args, kwargs)
-        native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
+        # below methods of the class that are written in Python
+        native = native_class(type(container)) or type(container)
         now = tuple(native.__iter__(container))
         return len(now) == len(self.keys) and all(
             a is b or token_of(a) == token_of(b) for a, b in zip(now, self.keys, strict=True)
@@ -351,7 +352,7 @@ class ContainerKeys(_AtOrigin):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SameObject(Assumption):
-    """Two paths lead to one object, or to two."""
+    """Two access paths hold one object, or two."""
 
     first: AccessPath
     second: AccessPath
@@ -369,12 +370,12 @@ class SameObject(Assumption):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Distinct(Assumption):
-    """Tensors that are found anew at each call share no memory with each other or with a pinned input."""
+    """Tensors that are new at each call share no memory with each other or with a pinned input."""
 
     fresh: tuple[AccessPath, ...]
     pinned: tuple[torch.Tensor, ...]
-    mutually: bool  # whether one of the fresh ones is changed, so that they must not share with each other either
-    moving: tuple[torch.Tensor, ...] = ()  # pinned inputs, too, which lie elsewhere at each call
+    mutually: bool  # whether one of the new ones is changed, so that they must not share with each other either
+    moving: tuple[torch.Tensor, ...] = ()  # further pinned inputs, whose memory is another at each call
     of: str = "the graph changes"  # what the pinned ones are, in words
 
     def access_paths(self) -> Iterable[AccessPath]:
@@ -391,14 +392,14 @@ class Distinct(Assumption):
 
 
 def _read_of(access_path: AccessPath, args: Args, kwargs: Kwargs) -> list[torch.Tensor]:
-    """What is found there; of a copy the tensors that it is made of."""
+    """Return the tensor; for a copy, the tensors that it is made of."""
     if access_path.step is Step.OF and access_path.base is not None:
         return [part for part in access_path.base.read(args, kwargs) if isinstance(part, torch.Tensor)]
     return [access_path.read(args, kwargs)]
 
 
 class Memory:
-    """Where the memory of some tensors lies."""
+    """The address ranges of some tensors' storages."""
 
     __slots__ = ("ends", "starts")
 
@@ -408,13 +409,14 @@ class Memory:
         self.ends = [start + storages[start] for start in self.starts]
 
     def holds(self, address: int) -> bool:
-        """Whether the address lies in it. A tensor shares memory with one of these if its first element does."""
+        """Whether the address is in one of them. A tensor shares memory with one of the tensors if its first element
+        does."""
         place = bisect_right(self.starts, address) - 1
         return place >= 0 and address < self.ends[place]
 
 
 def apart(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    """Whether none of these tensors shares memory with one of those."""
+    """Whether none of ``some`` shares memory with one of ``others``."""
     memory = {t.untyped_storage().data_ptr() for t in others}
     return memory.isdisjoint(t.untyped_storage().data_ptr() for t in some)
 
@@ -426,7 +428,7 @@ def distinct(tensors: Sequence[torch.Tensor]) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Condition(Assumption):
-    """A condition on host numbers comes out as it did."""
+    """A condition on host numbers has the same outcome."""
 
     expr: Expr
     outcome: Any

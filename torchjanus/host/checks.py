@@ -1,4 +1,4 @@
-"""What generated guards call: the few checks that are not one expression."""
+"""Functions that generated guards call: the few checks that are not one expression."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torchjanus.host.node_hooks import has_node_hooks
 
 __all__ = ["BROKEN", "Hooks", "autocast_regions", "same_keys", "same_value"]
 
-# What generated guards raise where a path has broken off.
-# ArithmeticError: Python's arithmetic on numbers of the heap, which did not raise in the watched runs.
+# What generated guards may raise where an access path does not exist. ArithmeticError: Python's arithmetic on numbers
+# of the heap, which did not raise in the watched runs.
 BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, NameError, ReferenceError, ArithmeticError)
 
 
 class Hooks:
     """Dictionaries of hooks that must stay empty, and tensors that must not have any.
 
-    Whoever registers a hook on a module, an optimizer, a tensor or a node of autograd gets a RemovableHandle, and
-    handles are counted. So as long as the count stands still there are no new hooks, and one number is looked at
-    instead of all dictionaries.
+    Registering a hook on a module, an optimizer, a tensor or a node of autograd makes a RemovableHandle, and handles
+    are numbered. As long as the next number stays the same there are no new hooks, so one number is checked instead of
+    all dictionaries.
     """
 
     __slots__ = ("containers", "handle", "nodes_matter", "seen", "tensors")
@@ -31,12 +31,12 @@ class Hooks:
     def __init__(self, containers: tuple[Any, ...], tensors: tuple[torch.Tensor, ...], nodes_matter: bool) -> None:
         self.containers = containers
         self.tensors = tensors
-        self.nodes_matter = nodes_matter  # whether gradients are added to those of the tensors
+        self.nodes_matter = nodes_matter  # whether gradients are accumulated into those of the tensors
         self.handle = RemovableHandle
         self.seen = -1
 
     def registered(self) -> bool:
-        """Whether any of them has a hook now. Remembers the count if none has."""
+        """Whether any of them has a hook now. Keeps the count if none has."""
         count = self.handle.next_id
         if any(self.containers):
             return True
@@ -49,13 +49,13 @@ class Hooks:
 
 
 def autocast_regions() -> tuple[tuple[str, torch.dtype, bool], ...]:
-    """To what autocast casts now: device type, dtype, and whether casts are cached, where it is enabled."""
+    """Return the autocast state: device type, dtype, and whether casts are cached, where autocast is enabled."""
     devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))
     return tuple((d, torch.get_autocast_dtype(d), torch.is_autocast_cache_enabled()) for d in devices)
 
 
 def same_value(now: Any, then: Any) -> bool:
-    """Whether two constants are of one type and one value; floats bit by bit, NaN and the zeros included."""
+    """Whether two constants have the same type and value; floats bitwise, NaN and the sign of zero included."""
     if type(now) is not type(then):
         return False
     if isinstance(now, float | complex):
@@ -65,7 +65,7 @@ def same_value(now: Any, then: Any) -> bool:
 
 def same_keys(container: Any, keys: tuple[Any, ...]) -> bool:
     """Whether a dictionary has these keys, or a set these elements, in this order. Compares tensors by identity."""
-    native = native_class(type(container)) or type(container)  # what a class shows of itself is a view
+    native = native_class(type(container)) or type(container)  # below methods of the class that are written in Python
     if native.__len__(container) != len(keys):
         return False
     for now, then in zip(native.__iter__(container), keys, strict=True):

@@ -1,6 +1,6 @@
-"""The contrary of an assumption: what code generated over it must find to be wrong. For faults on purpose.
+"""Negates assumptions, for fault injection: generated code has to find the contrary of an assumption to be wrong.
 
-Knows nothing of graphs or of the code.
+This module knows neither graphs nor the generated code.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ _KEY = "a key that no program has"
 
 
 def failing(assumption: Assumption) -> Assumption:
-    """The same assumption, of which it is said that it does not hold."""
+    """Return the same assumption with a ``holds`` that is always false."""
     cls = type(assumption)
     made: type[Assumption] = type(cls.__name__, (cls,), {"__slots__": (), "holds": lambda self, args, kwargs: False})
     return made(**{f.name: getattr(assumption, f.name) for f in dataclasses.fields(assumption)})
 
 
 def contrary(assumption: Assumption) -> Assumption | None:
-    """An assumption of the same kind that is wrong where this one is right; None where there is none.
+    """Return an assumption of the same kind that is wrong where this one is right; None where there is none.
 
-    Most are wrong everywhere. The others may be right where ``Launch.check`` says that this one is not.
+    Most are always wrong. The others may be right where ``Launch.check`` finds that this one is not.
     """
     replace: Callable[..., Assumption] = dataclasses.replace
     match assumption:
@@ -62,10 +62,11 @@ def contrary(assumption: Assumption) -> Assumption | None:
         case Identity():
             return replace(assumption, value=_another(assumption.value))
         case ValueOf():
-            # A length is compared as it is; everything else by type and value.
+            # A length is compared directly; everything else by type and value.
             return replace(assumption, value=-1 if assumption.access_path.step is Step.LEN else _Nowhere())
         case TypeOf(access_path=AccessPath(step=Step.FIELD, key="grad") as access_path):
-            return ValueOf(assumption.place, access_path, None)  # of a gradient it is only asked whether there is one
+            # for a gradient, the code only checks whether there is one
+            return ValueOf(assumption.place, access_path, None)
         case TypeOf():
             return replace(assumption, cls=_Nowhere)
         case InstanceOf():
@@ -80,7 +81,7 @@ def contrary(assumption: Assumption) -> Assumption | None:
         case Condition():
             return replace(assumption, outcome=_Nowhere())
         case KeyPresence() | Emptiness() | SameObject() if waits_for(assumption):
-            return None  # the contrary may be right, and ``Launch.check`` cannot say before the extern call
+            return None  # the contrary may be right, and ``Launch.check`` cannot decide before the extern call
         case KeyPresence():
             return replace(assumption, present=not assumption.present)
         case Emptiness():
@@ -93,11 +94,11 @@ def contrary(assumption: Assumption) -> Assumption | None:
 
 
 class _Nowhere:
-    """A class of which the program has no object. One is equal to nothing."""
+    """A class of which the program has no object. An instance is equal to nothing."""
 
 
 def _another(value: Any) -> Any:
-    """Another object, as much like this one as can be without running any code of the program's."""
+    """Return another object, as similar to this one as possible without running code of the program."""
     cls = type(value)
     if isinstance(value, torch.Tensor):
         with torch._C.DisableTorchFunction():

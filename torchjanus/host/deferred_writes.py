@@ -1,8 +1,8 @@
-"""Held-back writes, and values made anew, as straight-line Python (JANUS 4.2.3's deferred state update).
+"""Deferred writes, and values rebuilt from recipes, as straight-line Python (JANUS 4.2.3's deferred state update).
 
-While a graph runs nothing is written. A Commit emits the code that comes after validation: it makes the values of all
-recipes first, then performs the writes and extern calls in program order. Knows nothing of graphs: where a tensor's
-value is found is told by the caller.
+While a graph runs nothing is written. A Commit generates the code that comes after validation: it makes the values of
+all recipes first, then performs the writes and extern calls in program order. This module does not know graphs: the
+caller supplies the names of tensors' values.
 """
 
 from __future__ import annotations
@@ -50,17 +50,18 @@ __all__ = [
 
 
 def set_item(container: Any, key: Any, value: Any) -> None:
-    """``container[key] = value`` below any ``__setitem__`` written in Python: the write was recorded below it, too."""
+    """Set ``container[key]`` below any ``__setitem__`` written in Python, since the write was recorded below
+    it, too."""
     native_class(type(container)).__setitem__(container, key, value)
 
 
 def delete_item(container: Any, key: Any) -> None:
-    """``del container[key]`` below any ``__delitem__`` written in Python."""
+    """Delete ``container[key]`` below any ``__delitem__`` written in Python."""
     native_class(type(container)).__delitem__(container, key)
 
 
 def write_all(writes: Iterable[tuple[Stored | Mutation, Any, Any]]) -> None:
-    """What recursive calls write, in order: each write, the object (or its attributes), the value."""
+    """Make the writes of recursive calls, in order: each with the object (or its attributes) and the value."""
     for event, target, value in writes:
         if isinstance(event, Mutation):
             getattr(event.owner, event.method)(target, value)
@@ -71,29 +72,29 @@ def write_all(writes: Iterable[tuple[Stored | Mutation, Any, Any]]) -> None:
 
 
 def make_function(code: types.CodeType, variables: dict[str, Any], name: str, defaults: Any, *cells: Any) -> Any:
-    """A function, as ``def`` makes it."""
+    """Return a function, as ``def`` makes it."""
     return types.FunctionType(code, variables, name, defaults, cells)
 
 
 def make_partial(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A ``functools.partial``."""
+    """Return a ``functools.partial``."""
     return functools.partial(func, *args, **kwargs)
 
 
 def make_exception(cls: Any, base: Any, *args: Any) -> Any:
-    """An exception that was not raised, below any ``__new__`` and ``__init__`` written in Python."""
+    """Return an exception that is not raised, made below any ``__new__`` and ``__init__`` written in Python."""
     made = base.__new__(cls, *args)
     base.__init__(made, *args)
     return made
 
 
 def make_value(cls: Any, base: Any, value: Any) -> Any:
-    """An instance of a subclass of ``int``, ``float``, ``str`` and the like."""
+    """Return an instance of a subclass of ``int``, ``float``, ``str`` and the like."""
     return base.__new__(cls, value)
 
 
 def numbers_in(recipe: Recipe) -> Iterator[Any]:
-    """The expressions of the numbers and texts in a recipe, and how often parts of it are repeated."""
+    """Yield the expressions of the numbers and strings in a recipe, and the counts of repeated parts."""
     for part in parts_of(recipe):
         if isinstance(part, Number):
             yield part.expr
@@ -104,7 +105,7 @@ def numbers_in(recipe: Recipe) -> Iterator[Any]:
 def access_paths_of(
     recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern | Each]
 ) -> Iterator[AccessPath]:
-    """Everything that the commit needs of the heap as it was before the call."""
+    """Yield all that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
         yield from (part.access_path for part in parts_of(recipe) if isinstance(part, FoundAt))
         for expr in numbers_in(recipe):
@@ -120,35 +121,35 @@ def access_paths_of(
 
 
 class Given(Protocol):
-    """Emits what the graph has given, into the same Source. Each returns the name of what it is asked for."""
+    """Writes results of the graph into the same Source. Each method returns the name of the result."""
 
     def tensor(self, number: int) -> str:
-        """A tensor, as it is when the call ends."""
+        """Return a tensor, as it is when the call ends."""
 
     def tensor_at(self, number: int, after: int) -> str:
-        """What a tensor held after so many operations."""
+        """Return what a tensor held after so many operations."""
 
     def fetch(self, fetch: Fetch) -> str:
-        """A number, a tensor that is shown, or a list of these for all iterations of a loop."""
+        """Return a number, a tensor that is shown, or a list of these for all iterations of a loop."""
 
     def rows(self, number: int, alone: bool) -> str:
-        """A list of tensors of their own: the rows of what is stacked. ``alone``: see RowOf."""
+        """Return a list of the rows of a stacked tensor, as tensors of their own. ``alone``: see RowOf."""
 
 
 class Commit:
-    """Emits the values of recipes and the writes that use them into a Source."""
+    """Writes the values of recipes, and the writes that use them, into a Source."""
 
     def __init__(self, source: Source, given: Given, recipes: Iterable[Recipe]) -> None:
         self.source = source
         self._given = given
         self._built: dict[int, str] = {}
-        # Values are not made in the order in which they were described: whoever comes first makes what is shared.
+        # Values are not made in the order in which they were described: whichever comes first makes shared parts.
         self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, Build)}
-        # What closure cells hold is made last: it may well be the function that has the cell.
+        # The contents of closure cells are made last: they may be the function that has the cell.
         self._cells: list[Build] = []
 
     def value(self, recipe: Recipe) -> str:
-        """The text of a recipe's value."""
+        """Return the text of a recipe's value."""
         text = self._value(recipe)
         while self._cells:
             cell = self._cells.pop()
@@ -180,17 +181,17 @@ class Commit:
                 return self._built.get(number) or self._build(self._shared[number])
 
     def repeated(self, count: Any, recipes: Iterable[Recipe], element: Callable[[list[str]], str]) -> str:
-        """The name of a list with an element for each iteration of a loop. ``element``: its text, of the texts of the
-        recipes' values."""
+        """Return the name of a list with an element for each iteration of a loop. ``element`` returns its text, given
+        the texts of the recipes' values."""
         source, recipes = self.source, list(recipes)
-        for recipe in recipes:  # what is the same for all iterations, or of all of them, is made before
+        for recipe in recipes:  # what is loop-invariant, or covers all iterations, is made before the loop
             for part in parts_of(recipe):
                 if isinstance(part, RowOf):
                     self._given.rows(part.ref.number, part.alone)
                 elif isinstance(part, Number):
                     self._know(part.expr)
         times, name, built = self.number(count), source.fresh("e"), dict(self._built)
-        each = source.fresh("i")  # an iterator, so that a commit can be completed in the midst of the iterations
+        each = source.fresh("i")  # an iterator, so that a commit can be completed from within an iteration
         source.line(f"{name} = []")
         source.line(f"{each} = iter(range({times}))")
         with source.block(f"for {ITERATION} in {each}:"):
@@ -205,7 +206,7 @@ class Commit:
                 self.source.give_fetch(leaf, self._given.fetch(leaf))
 
     def number(self, expr: Any) -> str:
-        """The text of an expression's value."""
+        """Return the text of an expression's value."""
         self._know(expr)
         return self.source.number(expr)
 
@@ -241,7 +242,7 @@ class Commit:
             )
             if bound and cls is not plain:
                 source.line(f"{source.constant(plain.__init__)}({name}, {bound})")
-            # The object exists before its parts are made, so that it may hold itself.
+            # The object exists before its parts are made, so that it may contain itself.
             parts = [self._value(part) for part in recipe.items]
             if parts:
                 fill = source.constant(set.update if plain is set else plain.extend)
@@ -276,8 +277,8 @@ class Commit:
     def effect(
         self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None, later: str = ""
     ) -> None:
-        """One write or extern call. ``values``: the texts of its recipes; ``name``: what an extern call's result is
-        called from then on; ``later``: so many more extern calls come before it than its number says."""
+        """Make one write or extern call. ``values``: the texts of its recipes; ``name``: the variable for an extern
+        call's result; ``later``: added to the number of an extern call, for those that iterations before it make."""
         source = self.source
         if event.chosen:
             with source.block(f"if {values[-1]}:"):
@@ -315,8 +316,8 @@ class Commit:
                 source.line(f"{'' if name is None else f'{name} = '}{anew} if journal is None else {again}")
 
     def extern_text(self, event: Extern, values: list[str], through: str = "") -> str:
-        """The call itself. ``values``: the texts of its arguments' recipes; ``through``: the beginning of a call that
-        is to make it."""
+        """Return the text of the call itself. ``values``: the texts of its arguments' recipes; ``through``: the
+        beginning of a call that makes it."""
         count = len(event.args)
         named = [f"{key}={text}" for key, text in zip(event.kwargs, values[count:], strict=True)]
         given = ", ".join([*values[:count], *named])

@@ -1,8 +1,8 @@
-"""Known dictionaries and what is asked of them: asked again only of one that has been written since.
+"""Checks assumptions on known dictionaries, and repeats the checks only for dictionaries that have been written since.
 
-Most of what a step assumes is in attributes of modules and optimizers and in namespaces. Asking for each is reading
-memory that the step before has pushed out of the caches; whether a dictionary has been written at all is one number in
-its head (PyTorch's own guards use it: ``dict_version``). Knows nothing of generated code.
+Most assumptions of a step are on attributes of modules and optimizers and on namespaces. Each check reads memory that
+the previous step has evicted from the caches; whether a dictionary has been written at all is one number in its header
+(PyTorch's own guards use it: ``dict_version``). This module does not know generated code.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from torchjanus.host.checks import same_keys, same_value
 
 __all__ = ["Dictionaries", "Questions"]
 
-version = torch._C._dynamo.guards.dict_version  # grows with each write to any dictionary
+version = torch._C._dynamo.guards.dict_version  # increases with each write to any dictionary
 
-_OFTEN = 3  # writes after which a dictionary is asked at each call
+_OFTEN = 3  # writes after which a dictionary is checked at each call
 _MISSING: Any = object()
-_ORDERED = (dict, collections.defaultdict)  # an OrderedDict may be put in another order without a write
+_ORDERED = (dict, collections.defaultdict)  # an OrderedDict may change its order without a write
 
 
 class Questions:
-    """What is asked of one dictionary, below any method of its class that is written in Python."""
+    """What is assumed of one dictionary, checked below any method of its class that is written in Python."""
 
     __slots__ = ("absent", "container", "equal", "filled", "identical", "items", "keys", "present", "writes")
 
@@ -35,7 +35,8 @@ class Questions:
         self.present: list[Any] = []
         self.identical: list[tuple[Any, Any]] = []  # key, and the object that is there
         self.equal: list[tuple[Any, Any]] = []  # key, and a number or a string as it was
-        self.items: list[tuple[Any, Any]] = []  # the like of keys whose ``__hash__`` is written in Python
+        # the same as ``identical``, for keys whose ``__hash__`` is written in Python
+        self.items: list[tuple[Any, Any]] = []
         self.keys: list[tuple[Any, ...]] = []  # all of them, in order
         self.filled: list[bool] = []
         self.writes = 0  # that have been seen
@@ -46,7 +47,7 @@ class Questions:
         return is_one_of(type(self.container), _ORDERED)
 
     def answered(self) -> bool:
-        """Whether all is as it was."""
+        """Whether all assumptions hold."""
         held = self.container
         return (
             all(filled is bool(dict.__len__(held)) for filled in self.filled)
@@ -59,7 +60,7 @@ class Questions:
         )
 
     def _has_items(self) -> bool:
-        """Whether the items are there. As a rule they are all that there is, in this order: no key is hashed."""
+        """Whether the items are there. Usually they are all that there is, in this order, and no key is hashed."""
         held, items = self.container, self.items
         found = tuple(dict.items(held))
         if len(found) == len(items) and all(
@@ -70,25 +71,26 @@ class Questions:
 
 
 class Dictionaries:
-    """The dictionaries that one check asks at once."""
+    """The dictionaries that one guard checks at once."""
 
     __slots__ = ("_often", "_quiet", "_rarely", "_seen")
 
     def __init__(self, asked: list[Questions]) -> None:
         self._rarely = asked
         self._quiet = tuple(questions.container for questions in asked)  # those of ``_rarely``
-        self._often: tuple[Questions, ...] = ()  # written again and again: a namespace in which a loop has its names
-        self._seen = -1  # the newest version of the quiet ones when all of them answered as they should
+        # written again and again, such as a namespace with the variables of a loop
+        self._often: tuple[Questions, ...] = ()
+        self._seen = -1  # the newest version of the quiet ones when all their assumptions held
 
     def unbroken(self) -> bool:
-        """Whether all of them answer as they did. From any thread."""
+        """Whether all assumptions hold. Callable from any thread."""
         newest = max(map(version, self._quiet), default=-1)
         if newest > self._seen and not self._ask(newest):
             return False
         return all(questions.answered() for questions in self._often) if self._often else True
 
     def _ask(self, newest: int) -> bool:
-        """Ask those that have been written since. What is written in the meantime is asked at the next call."""
+        """Check those that have been written since. What is written meanwhile is checked at the next call."""
         seen = self._seen
         written = [questions for questions in self._rarely if version(questions.container) > seen]
         if not all(questions.answered() for questions in written):

@@ -1,9 +1,9 @@
-"""Compiles generated code with objects at hand, by number.
+"""Compiles generated code that refers to objects by their index in a tuple.
 
-A name that stands for an object would be looked up at each use, in a dictionary that a training step has pushed out of
-the cache. Here every object lies in one tuple, which the functions have as a local variable. Unlike constants of the
-code, that tuple is seen by Python's garbage collector: a model may hold the functions made for it. Knows nothing of
-what the code does.
+A global name would be looked up at each use, in a dictionary that a training step has evicted from the cache. Here
+every object is in one tuple, which the functions have as a local variable. Unlike constants of the code, that tuple is
+seen by Python's garbage collector: a model may hold the functions made for it. This module does not know what the code
+does.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TUPLE = "constants"
 
 
 class _Embed(ast.NodeTransformer):
-    """Puts an element of the tuple where a name stands for an object."""
+    """Replaces names of objects by elements of the tuple."""
 
     def __init__(self, names: dict[str, Any]) -> None:
         self.numbers = {name: number for number, name in enumerate(names)}
@@ -39,7 +39,7 @@ class _Embed(ast.NodeTransformer):
 
 
 def compile_with_constants(text: str, filename: str, constants: dict[str, Any], scope: dict[str, Any]) -> None:
-    """Execute ``text`` in ``scope``, with ``constants`` in its functions by number instead of by name.
+    """Execute ``text`` in ``scope``; its functions get ``constants`` by index instead of by name.
 
     The text may not assign to the names of the constants, nor use the name ``constants``.
     """

@@ -1,10 +1,10 @@
-"""The extern calls that one call of a step has made so far: each is made once, whoever asks for it again.
+"""The extern calls that one call of a step has made so far: each is made once, even if it is requested again.
 
 A graph makes its extern calls through the journal. If an assumption fails after that, the next graph that is tried, and
-in the end the program itself, take what was given from the journal instead of calling again. Calls are known by their
-number in program order, and by what they are given: on another way through the program the call of a number may be
-another one. What a call has written to the memory of arrays is there again when the call is met, and not before: an
-attempt that begins finds that memory as it was. Knows nothing of graphs or of watching.
+finally the program itself, take the results from the journal instead of calling again. Calls are identified by their
+number in program order and by function and arguments, since on another path the call of a number may be another one.
+What a call has written to the memory of arrays is restored when an attempt reaches the call, and not before: an attempt
+begins with the memory as it was. This module knows neither graphs nor watching.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["ExternRaised", "Journal", "Method", "Record", "method"]
 
 
 class ExternRaised(Exception):
-    """An extern call raised while a graph made it: the program itself has to see the error."""
+    """An extern call raised while a graph made it: the program itself has to see the exception."""
 
 
 class Method:
@@ -40,7 +40,7 @@ _methods: dict[str, Method] = {}
 
 
 def method(name: str) -> Method:
-    """The Method of this name: there is one of each, so that it can be compared by identity."""
+    """Return the Method of this name. There is one for each name, so that it can be compared by identity."""
     made = _methods.get(name)
     if made is None:
         made = _methods.setdefault(name, Method(name))
@@ -48,14 +48,14 @@ def method(name: str) -> Method:
 
 
 class Memory(Protocol):
-    """What lay in memory at some moment."""
+    """The contents of memory at some moment."""
 
     def put_back(self) -> None: ...
 
 
 @dataclass(slots=True)
 class Record:
-    """One extern call that was made: what it gave or raised."""
+    """One extern call that was made, with its result or exception."""
 
     func: Any
     result: Any
@@ -64,34 +64,34 @@ class Record:
     before: Any  # the state that it changed, as it was
     generator: torch.Tensor | None  # torch's generator after it, where it may have drawn from that
     taken: bool = False
-    since: int = 0  # so many calls like it were made between ``before`` and it
-    harmless: bool = False  # whether nobody can tell that it was made, once it is taken back
+    since: int = 0  # so many similar calls were made between ``before`` and it
+    harmless: bool = False  # whether it has no effect that remains after it is undone
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
-    attempt: int = 0  # the last that came to it
-    memory: tuple[Memory, Memory] | None = None  # that which it may have written to, before it and after
-    rewound: bool = False  # whether that is as it was before
+    attempt: int = 0  # the last attempt that reached it
+    memory: tuple[Memory, Memory] | None = None  # memory that it may have written to, before it and after
+    rewound: bool = False  # whether that memory is as it was before
 
     def take_back(self) -> None:
-        """Put back what the call has changed."""
+        """Undo what the call has changed."""
         assert self.undo is not None
         self.undo.put_back(self.before)
         for _ in range(self.since):
             self.func(*self.given[0], **self.given[1])
 
     def rewind(self) -> None:
-        """Its memory is as it was before the call."""
+        """Restore its memory to the contents before the call."""
         if self.memory is not None and not self.rewound:
             self.memory[0].put_back()
             self.rewound = True
 
     def forward(self) -> None:
-        """Its memory is as the call has left it."""
+        """Restore its memory to the contents after the call."""
         if self.memory is not None and self.rewound:
             self.memory[1].put_back()
             self.rewound = False
 
     def again(self) -> Any:
-        """What the call gave; its error is raised again."""
+        """Return the call's result, or raise its exception again."""
         self.taken = True
         if self.generator is not None:
             torch.default_generator.set_state(self.generator)
@@ -101,7 +101,7 @@ class Record:
 
 
 def _alike(one: Any, other: Any, unknown: bool) -> bool:
-    """Whether two calls are given the same. ``unknown``: what is said of two objects that may be equal."""
+    """Whether the arguments of two calls are equal. ``unknown``: the answer for two objects that may be equal."""
     if one is other:
         return True
     if type(one) is not type(other):
@@ -121,8 +121,8 @@ def _alike(one: Any, other: Any, unknown: bool) -> bool:
 class Journal:
     """The extern calls of one call, by number.
 
-    Whatever goes through the program, a graph or the program itself, is an attempt. What an attempt has not come to
-    yet, and an earlier one has made, is left over: it is met again, or taken back.
+    Each run of a graph or of the program is an attempt. A call of an earlier attempt that the current one has not
+    reached is left over: it is reached later, or undone.
     """
 
     __slots__ = ("_attempt", "_left", "records")
@@ -130,28 +130,28 @@ class Journal:
     def __init__(self) -> None:
         self.records: dict[int, Record] = {}
         self._attempt = 0
-        self._left: list[Record] = []  # calls that cannot be taken back, in whose place the program makes others
+        self._left: list[Record] = []  # calls that cannot be undone, in place of which the program makes others
 
     def begin(self) -> None:
-        """Another attempt begins."""
+        """Begin another attempt."""
         self._attempt += 1
         for record in reversed(self.records.values()):
             record.rewind()
 
     def known(self, number: int, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Record | None:
-        """The call of this number, if it has been made: by this function, and of the same."""
+        """Return the record of this number, if it is of the same function with the same arguments; else None."""
         record = self.records.get(number)
         if record is None or record.func is not func:
             return None
         if record.attempt != self._attempt:
             undo = record.undo
             if undo is not None and any(one < number and self.records[one].undo == undo for one in self._left_over()):
-                return None  # somebody has drawn before it who does not in this attempt
-        # Objects may be made anew for the same call, tensors above all. Where nobody can tell of a call, it is rather
-        # made again than taken for another one.
+                return None  # a call before it, on which its draw depends, is not in this attempt
+        # Objects, tensors above all, may be new in each attempt. A call without effects is rather repeated than
+        # confused with another one.
         if not _alike(record.given, (args, kwargs), unknown=not record.harmless):
             if record.harmless and record.undo is None:
-                del self.records[number]  # as if it had never been made: that says nothing of what comes after it
+                del self.records[number]  # as if it had never been made: that does not affect later calls
             return None
         record.attempt = self._attempt
         record.forward()
@@ -160,15 +160,15 @@ class Journal:
     def make(
         self, number: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any, **kwargs: Any
     ) -> Any:
-        """Make extern call ``number``, or give what it gave. Raises ExternRaised if it raises an Exception."""
+        """Make extern call ``number``, or return its recorded result. Raises ExternRaised if it raises an Exception."""
         return self._given(number, effects, draws, func, args, kwargs, None)
 
     def overwrite(
         self, look: Callable[[Any], Memory], number: int, effects: Effects, draws: bool, func: Callable[..., Any], /,
         *args: Any, **kwargs: Any,
     ) -> Any:  # fmt: skip
-        """``make`` for a call that may write to memory which the program has read before it. ``look``: takes down what
-        lies in the memory that can be reached from some values."""
+        """Do as ``make``, for a call that may write to memory which the program has read before. ``look`` returns the
+        contents of the memory that can be reached from some values."""
         return self._given(number, effects, draws, func, args, kwargs, look)
 
     def _given(
@@ -213,14 +213,14 @@ class Journal:
         self, first: int, count: int, effects: Effects, draws: bool, func: Callable[..., Any], /, *args: Any,
         **kwargs: Any,
     ) -> list[Any]:  # fmt: skip
-        """Make so many extern calls, one after the other, or give what they gave. Raises ExternRaised."""
+        """Make ``count`` extern calls, one after the other, or return their recorded results. Raises ExternRaised."""
         made, before, since = [], None, 0
         undo = None if effects.undo is None else effects.undo.of(args)
         for number in range(first, first + count):
             if undo is None or draws or self.known(number, func, args, kwargs) is not None:
                 made.append(self.make(number, effects, draws, func, *args, **kwargs))
             else:
-                if not since:  # the state of a generator is large: it is taken once
+                if not since:  # the state of a generator is large, so it is saved once
                     self.leave(number, undo)
                     before = undo.saved()
                 record = Record(func, None, None, undo, before, None, since=since, given=(args, kwargs))
@@ -229,7 +229,7 @@ class Journal:
         return made
 
     def commit(self, number: int, effects: Effects, func: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Make extern call ``number`` at commit, or give what it gave to a graph that was tried before."""
+        """Make extern call ``number`` at commit, or return the result that an earlier attempt recorded."""
         record = self.known(number, func, args, kwargs)
         if record is not None:
             return record.again()
@@ -237,13 +237,15 @@ class Journal:
         return func(*args, **kwargs)
 
     def leave(self, number: int, undo: Undo | None = None, world: bool = False) -> None:
-        """This attempt is about to make call ``number``, and that is not the one that was made for it. If it goes
-        another way than the one before, it never comes to what was called from there on: that is taken back, as far as
-        it can be, before anybody draws from the same generator. ``undo``: how to take this call back; ``world``: it
-        may have to do with anything."""
+        """Prepare for a new call ``number`` that differs from the recorded one, or has none.
+
+        If this attempt takes another path than the one before, it never reaches the recorded calls from here on: they
+        are undone, as far as possible, before another call draws from the same generator. ``undo``: how to undo this
+        call; ``world``: it may depend on anything.
+        """
         left = self._left_over()
         undone = [one for one in left if self.records[one].undo is not None]
-        # These calls keep their order: what was made before this one, and was not met by now, never will be.
+        # These calls keep their order: one made before this call and not reached yet never will be.
         passed = [one for one in undone if world or self.records[one].undo == undo]
         if not passed and number not in left:
             return
@@ -256,30 +258,30 @@ class Journal:
             self._left += [] if gone.harmless else [gone]
 
     def _left_over(self) -> list[int]:
-        """The numbers of the calls that another attempt made, and this one has not come to."""
+        """Return the numbers of calls of earlier attempts that this one has not reached."""
         return [n for n, record in self.records.items() if record.attempt != self._attempt and not record.taken]
 
     def results(self) -> dict[int, Any]:
-        """What the calls gave, by number."""
+        """Return the results of the calls, by number."""
         return {number: record.result for number, record in self.records.items()}
 
     def made(self) -> list[Record]:
-        """The calls that this attempt has come to."""
+        """Return the calls that this attempt has reached."""
         return [record for record in self.records.values() if record.attempt == self._attempt]
 
     @property
     def harmless(self) -> bool:
-        """Whether the program may simply be run instead: once the calls are taken back nobody can tell of them."""
+        """Whether the program may simply be run instead: undoing the calls leaves no effect."""
         return not self._left and all(record.harmless and not record.taken for record in self.records.values())
 
     @property
     def is_met(self) -> bool:
-        """Whether this attempt has come to all that was called."""
+        """Whether this attempt has reached all recorded calls."""
         return not self._left and not self._left_over()
 
     def close(self, served: bool = False) -> list[Record]:
-        """The call has ended: take back the extern calls that it never came to. ``served``: a graph has served it, and
-        came to those of its attempt. Returns those that cannot be taken back, and forgets all."""
+        """End the call: undo the extern calls that it never reached, and clear the journal. ``served``: a graph has
+        made the call, and reached those of its attempt. Returns those that cannot be undone."""
         left, self._left = self._left, []
         for _, record in sorted(self.records.items(), reverse=True):
             if not record.taken and not (served and record.attempt == self._attempt):

@@ -1,6 +1,6 @@
-"""Hooks on the nodes of autograd that add to a leaf's gradient: how libraries of data parallelism hook in.
+"""Finds hooks on the autograd nodes that accumulate a leaf's gradient, which libraries for data parallelism use.
 
-No graph calls them, and no tensor shows them. Knows nothing of traces.
+No graph calls them, and no attribute of a tensor shows them. This module does not know traces.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ __all__ = ["has_node_hooks"]
 
 
 def has_node_hooks(leaf: torch.Tensor) -> bool:
-    """Whether Python functions have been registered as hooks of the node that adds to the gradient of ``leaf``.
+    """Whether the node that accumulates the gradient of ``leaf`` has hooks that are Python functions.
 
-    Torch shows the dictionary that a node keeps its hooks in only to those who register one, so one is registered and
-    removed. Nobody else's handle gets another number by that.
+    Torch exposes the dictionary of a node's hooks only when one is registered, so one is registered and removed. That
+    does not change the numbers of other handles.
     """
     if not RemovableHandle.next_id:
         return False  # none has ever been registered
@@ -36,7 +36,7 @@ def has_node_hooks(leaf: torch.Tensor) -> bool:
 
 
 def _accumulator(leaf: torch.Tensor) -> Any:
-    """The node, which is there as long as somebody holds it; None where the leaf gets no gradient."""
+    """Return the node, which exists as long as something holds it; None where the leaf gets no gradient."""
     if type(leaf) not in (torch.Tensor, torch.nn.Parameter) or not (leaf.requires_grad and leaf.is_leaf):
         return None
     with (

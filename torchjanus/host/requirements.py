@@ -1,6 +1,6 @@
-"""Emits the checks of assumptions into a source: where one does not hold, the function gives up.
+"""Generates the checks of assumptions: where one does not hold, the function returns MISS.
 
-Much is asked together with its like: a loop is less code to fetch than as many comparisons.
+Similar checks are made together: a loop is less code to fetch than as many comparisons.
 """
 
 from __future__ import annotations
@@ -42,20 +42,21 @@ _SINGLETONS = (bool, type(None), type(Ellipsis), torch.dtype, torch.layout, torc
 
 
 class Requirements:
-    """What is required of a call by one function."""
+    """The checks that one function makes."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
         self.hookless: list[torch.Tensor] = []  # leaves whose gradients no hook may see
         self.nodes_matter = True  # whether there may be gradients
         self._empty: list[Any] = []  # containers that must be empty
-        self._filled: list[Any] = []  # and such as must not be
-        self._hooks: list[Any] = []  # of the empty ones, modules' and optimizers' hooks
+        self._filled: list[Any] = []  # containers that must not be empty
+        self._hooks: list[Any] = []  # hooks of modules and optimizers, which must be empty
         self._dictionaries: dict[int, Questions] = {}  # known ones, by identity
-        self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}  # of known sequences: places, and objects
+        # keys and objects in known sequences, by the sequence's name
+        self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}
 
     def require(self, assumption: Assumption) -> None:
-        """Give up unless the assumption holds."""
+        """Generate the check of an assumption, or collect it for ``require_collected``."""
         source = self.source
         match assumption:
             case Arguments(count=count, names=names):
@@ -141,7 +142,7 @@ class Requirements:
         elif access_path.step is Step.LEN:
             source.fail_if(f"{source.access(access_path)} != {value}")
         elif self._reading_is_cheap(access_path):
-            # Nearly always the same object is still there; only another one is looked at.
+            # Nearly always the same object is still there; only another one is compared.
             held = source.object(value)
             access = source.access(access_path)
             source.fail_if(f"{access} is not {held} and not same_value({access}, {held})")
@@ -172,7 +173,8 @@ class Requirements:
             source.fail_if(f"not ({text} == {source.constant(outcome)})")
 
     def _asked_to_be_filled(self, expr: Any, outcome: Any) -> AccessPath | None:
-        """Where the known container is of which ``len(container) == 0`` has to be false (an optimizer's state)."""
+        """Return the access path of the known container if the condition is that its length is not 0 (an optimizer's
+        state)."""
         match expr:
             case Apply(
                 func=operator.eq, args=[Read(access_path=AccessPath(step=Step.LEN, base=AccessPath() as held)), 0]
@@ -182,12 +184,12 @@ class Requirements:
         return None
 
     def _plainly_held(self, access_path: AccessPath) -> bool:
-        """Whether a known object is there whose length and membership no Python code answers."""
+        """Whether the access path holds a known object whose length and membership test run no Python code."""
         held = self.source.pinned(access_path)
         return held is not None and not answers(type(held[0]), "__contains__", "__len__", "__bool__")
 
     def _reading_is_cheap(self, access_path: AccessPath) -> bool:
-        """Whether the path's last step may as well be read twice: one subscript of an object that is known."""
+        """Whether the last step may be read twice: it is one subscript of a known object."""
         return (
             not self.source.has(access_path)
             and access_path.step is Step.ITEM
@@ -204,7 +206,7 @@ class Requirements:
     # -- what is asked together -----------------------------------------------------------------------------------
 
     def require_collected(self) -> None:
-        """Check what has been put off to be asked together with its like."""
+        """Generate the collected checks."""
         if self._dictionaries:
             asked = Dictionaries(list(self._dictionaries.values()))
             self.source.fail_if(f"not {self.source.constant(asked)}.unbroken()")
@@ -226,15 +228,15 @@ class Requirements:
         self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
 
     def _asked(self, access_path: AccessPath) -> Questions | None:
-        """What is asked of the dictionary that is known to be there; None if none is."""
+        """Return the assumptions on the known dictionary at this access path; None if there is none."""
         held = self.source.pinned(access_path)
         if held is None or not isinstance(held[0], dict):
             return None
-        self.source.value(access_path)  # its own path is read and checked before
+        self.source.value(access_path)  # its own access path is read and checked before
         return self._dictionaries.setdefault(id(held[0]), Questions(held[0]))
 
     def _asked_for_item(self, access_path: AccessPath) -> Questions | None:
-        """What is asked of a known dictionary of which this is an item that has not been read."""
+        """Return the assumptions on a known dictionary of which this is an item that has not been read."""
         if access_path.step is not Step.ITEM or access_path.base is None or self.source.has(access_path):
             return None
         return (
@@ -256,10 +258,10 @@ class Requirements:
         )
 
     def _require_same_items(self) -> None:
-        """Check sequences."""
+        """Check the items of known sequences."""
         source = self.source
         for name, (keys, values) in self._same_items.items():
-            if keys == list(range(len(keys))):  # more may stand behind them
+            if keys == list(range(len(keys))):  # there may be more elements after them
                 first = source.constant(tuple(values))
                 source.fail_if(f"len({name}) < {len(keys)} or not all(map(same, {name}, {first}))")
             else:

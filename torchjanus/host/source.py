@@ -1,7 +1,7 @@
-"""Builds the straight-line Python that reads the heap and computes host values. Knows no graph and no executor.
+"""Builds straight-line Python that reads the heap and computes host values. It knows neither graphs nor executors.
 
-One Source makes the body of one function over ``args`` and ``kwargs``. A path is read at most once; once an object is
-known to be the very object of the watched runs, what lies behind it is read from that object directly.
+One Source makes the body of one function of ``args`` and ``kwargs``. An access path is read at most once; once an
+object is known to be that of the watched runs, what it contains is read from that object directly.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torchjanus.trace.values import INFIX, Apply, Fetch, InductionVariable, Read
 
 __all__ = ["ITERATION", "Source", "answers"]
 
-ITERATION = "turn"  # which iteration of a loop is made, in generated code
+ITERATION = "turn"  # the index of a loop's iteration, in generated code
 
-_EXACT = (dict, list, tuple)  # subscripting one of these calls no code of anyone's
+_EXACT = (dict, list, tuple)  # subscripting one of these runs no code of the program
 
 
 class Source:
-    """Lines of a function, the constants they name, and where each path's value is kept."""
+    """Lines of a function, its constants, and the name that holds each access path's value."""
 
     def __init__(self, indent: str = "    ") -> None:
         self.lines: list[str] = []
@@ -38,7 +38,7 @@ class Source:
         self._values: dict[AccessPath, str] = {}
         self._fetches: dict[Any, str] = {}
         self._expressions: dict[Any, str] = {}
-        self.sizes: dict[Any, Any] = {}  # of what the program makes: numbers, or expressions of those of inputs
+        self.sizes: dict[Any, Any] = {}  # of values of the program: numbers, or expressions of inputs' sizes
         self._failing: list[str] = []
         self._types: dict[AccessPath, type] = {}  # classes that have been checked
         self._count = 0
@@ -46,13 +46,13 @@ class Source:
     # -- text -----------------------------------------------------------------------------------------------------
 
     def line(self, text: str) -> None:
-        """Add a statement; the conditions collected so far are checked before it."""
+        """Add a statement, after a check of the conditions collected so far."""
         self.flush()
         self.lines.append(self.indent + text)
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Statements of an inner block. What they compute is not known after it."""
+        """Add the statements of an inner block. What they compute is not known after it."""
         self.line(header)
         known = dict(self._expressions), dict(self._fetches), dict(self._values)
         outer, self.indent = self.indent, f"{self.indent}    "
@@ -66,7 +66,7 @@ class Source:
         return f"{prefix}{self._count}"
 
     def constant(self, value: Any, prefix: str = "C") -> str:
-        """A name (or a literal) for this very object."""
+        """Return a name (or a literal) for this object."""
         if is_one_of(type(value), (bool, type(None), int, str)) or (type(value) is float and math.isfinite(value)):
             return repr(value)
         key = ("id", id(value))
@@ -77,7 +77,7 @@ class Source:
         return name
 
     def object(self, value: Any) -> str:
-        """A name for this very object, literal or not."""
+        """Return a name for this object, literal or not."""
         name = self._constants.get(("object", id(value)))
         if name is None:
             name = self._constants[("object", id(value))] = f"K{len(self._constants)}"
@@ -85,7 +85,7 @@ class Source:
         return name
 
     def fail_if(self, condition: str) -> None:
-        """The function gives up where ``condition`` is true."""
+        """Return MISS from the function where ``condition`` is true."""
         self._failing.append(condition)
 
     def flush(self) -> None:
@@ -98,7 +98,7 @@ class Source:
     # -- paths ----------------------------------------------------------------------------------------------------
 
     def access(self, access_path: AccessPath) -> str:
-        """An expression that reads the path's last step."""
+        """Return an expression that reads the access path's last step."""
         known = self._values.get(access_path)
         if known is not None:
             return known
@@ -156,25 +156,25 @@ class Source:
         raise AssertionError(access_path.step)
 
     def class_attribute(self, base: AccessPath, key: Any) -> str | None:
-        """An expression that reads the attribute of a class which its namespace, ``base``, has as an item; None if that
-        might give something else."""
+        """Return an expression that reads a class's attribute, where ``base`` is the class's namespace; None if that
+        might not return the item of the namespace."""
         cls = _class_of(base)
         return f"{self.constant(cls)}.{key}" if cls is not None and _found_as_it_is(cls, key) else None
 
     def class_at(self, access_path: AccessPath) -> type | None:
-        """The class of what is found there, where it is known."""
+        """Return the class of the access path's value, where it is known."""
         held = self.pinned(access_path)
         return type(held[0]) if held is not None else self._types.get(access_path)
 
     def length(self, access_path: AccessPath) -> str:
-        """An expression for how many elements there are."""
+        """Return an expression for the number of elements."""
         cls = self.class_at(access_path)
         if cls is not None and answers(cls, "__len__", "__bool__"):
             return f"{self.constant(native_class(cls).__len__)}({self.value(access_path)})"
         return f"len({self.value(access_path)})"
 
     def value(self, access_path: AccessPath) -> str:
-        """A name that holds the path's value, read at most once."""
+        """Return a name that holds the access path's value, which is read at most once."""
         known = self._values.get(access_path)
         if known is None:
             text = self.access(access_path)
@@ -187,13 +187,13 @@ class Source:
         return known
 
     def _own_dict(self, text: str, pinned: tuple[Any] | None) -> str:
-        """The namespace of an object, read past a ``__getattribute__`` of the program's."""
+        """Return the text of an object's namespace, read without a ``__getattribute__`` of the program."""
         if pinned is not None and asks_for_attributes(type(pinned[0])):
             return f"{self.constant(own_dict, 'F')}({text})"
         return f"{text}.__dict__"
 
     def pinned(self, access_path: AccessPath) -> tuple[Any] | None:
-        """The object that is known to be there, in a tuple, or None."""
+        """Return the object that is known to be there, in a tuple, or None."""
         if access_path.step is Step.CONST:
             return (access_path.key,)
         if access_path.step is Step.DICT and access_path.base is not None:
@@ -204,36 +204,36 @@ class Source:
         return (self.names[name],) if name in self.names else None
 
     def give(self, access_path: AccessPath, name: str) -> None:
-        """From here on, the value at ``access_path`` has this name."""
+        """Use ``name`` for the value at ``access_path`` from here on."""
         self._values[access_path] = name
 
     def give_class(self, access_path: AccessPath, cls: type) -> None:
-        """From here on, what is found at ``access_path`` is known to be of this very class."""
+        """Take the class of the value at ``access_path`` as known from here on."""
         self._types[access_path] = cls
 
     def has(self, access_path: AccessPath) -> bool:
-        """Whether the path has been read."""
+        """Whether the access path has been read."""
         return access_path in self._values
 
     # -- numbers --------------------------------------------------------------------------------------------------
 
     def give_fetch(self, fetch: Fetch, text: str) -> None:
-        """From here on, this fetch is the value of ``text``."""
+        """Use the value of ``text`` for this fetch from here on."""
         self._fetches[fetch.token] = text
 
     def knows(self, fetch: Fetch) -> bool:
         return fetch.token in self._fetches
 
     def give_number(self, access_path: AccessPath, value: Any) -> None:
-        """From here on, the number at ``access_path`` is known to be this constant."""
+        """Use this constant for the number at ``access_path`` from here on."""
         self._expressions[Read(access_path).token] = self.constant(value)
 
     def give_expression(self, expr: Apply, text: str) -> None:
-        """From here on, this expression is the value of ``text``."""
+        """Use the value of ``text`` for this expression from here on."""
         self._expressions[expr.token] = text
 
     def number(self, expr: Any) -> str:
-        """The text of an expression; each application is computed once."""
+        """Return the text of an expression; each application is computed once."""
         if isinstance(expr, Read):
             known = self._expressions.get(expr.token)
             return known if known is not None else self.value(expr.access_path)
@@ -250,7 +250,7 @@ class Source:
         known = self._expressions.get(expr.token)
         if known is None:
             parts = [self.number(a) for a in expr.args]
-            if all(map(str.isdecimal, parts)):  # the identities of known objects
+            if all(map(str.isdecimal, parts)):  # identities of known objects
                 known = self._expressions[expr.token] = self.constant(expr.func(*map(int, parts)))
                 return known
             sign = INFIX.get(expr.func)
@@ -265,17 +265,17 @@ class Source:
         return known
 
 
-# Objects to which nobody gives another ``__dict__``, or cannot: most of what a step looks into.
+# Objects whose ``__dict__`` cannot be replaced, or never is: most objects that a step reads.
 _KEEPING = (torch.nn.Module, torch.optim.Optimizer, types.ModuleType, types.FunctionType, type)
 
 
 def _has_own_dict(value: Any) -> bool:
-    """Whether the object's ``__dict__`` is one and the same at each call, from whichever thread."""
+    """Whether the object has the same ``__dict__`` at each call, from any thread."""
     return type(own_dict(value)) is dict and not isinstance(value, threading.local)
 
 
 def answers(cls: type, *names: str) -> bool:
-    """Whether one of these methods of a container class is written in Python: a guard goes below it."""
+    """Whether one of these methods of a container class is written in Python, so that a guard has to go below it."""
     return not is_one_of(cls, _EXACT) and any(not _is_native(on_type(cls, name), name) for name in names)
 
 
@@ -287,7 +287,7 @@ def _is_native(found: Any, name: str) -> bool:
 
 
 def _class_of(access_path: AccessPath) -> type | None:
-    """The class whose namespace the path is, or None."""
+    """Return the class whose namespace the access path is, or None."""
     if access_path.step is Step.DICT and access_path.base is not None and access_path.base.step is Step.CONST:
         key = access_path.base.key
         return key if isinstance(key, type) else None
@@ -295,13 +295,13 @@ def _class_of(access_path: AccessPath) -> type | None:
 
 
 def _found_as_it_is(cls: type, name: Any) -> bool:
-    """Whether ``cls.name`` gives the very object in the class's namespace."""
+    """Whether ``cls.name`` returns the object in the class's namespace."""
     if not isinstance(name, str) or not name.isidentifier() or name.startswith("__"):
         return False
     raw, meta = namespace_of(cls).get(name), type(cls)
     bind = on_type(type(raw), "__get__")
     if raw is None or not (bind is MISSING or isinstance(bind, types.WrapperDescriptorType)):
-        return False  # to ask for it may run code of the program's
+        return False  # reading it may run code of the program
     if on_type(meta, "__getattribute__") is not type.__getattribute__ or on_type(meta, name) is not MISSING:
         return False
     return getattr(cls, name) is raw

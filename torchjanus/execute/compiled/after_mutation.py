@@ -1,10 +1,10 @@
-"""Keeps readers of a changed buffer behind the change, in Inductor's scheduler.
+"""Makes Inductor's scheduler run readers of a mutated buffer after the mutation.
 
-Inductor draws ``bernoulli`` (and does some scatters) in place: a node that reads the buffer afterwards depends on the
-buffer's new name. Where the C++ back end fuses nodes whose ranges differ, it extracts the reads of one anew, and takes
-the old name again, unless the node has dependencies beside those that it extracts
-(``SchedulerNode.recompute_size_and_body``, PyTorch 2.13): the node may then be put before the change, and reads what
-was never written. A step with dropout between convolutions ran into that. So such nodes get one dependency more.
+Inductor runs ``bernoulli`` (and some scatters) in place: a node that reads the buffer afterwards depends on the
+buffer's new name. Where the C++ back end fuses nodes whose ranges differ, it extracts the reads of one again, with the
+old name, unless the node has dependencies beside those that it extracts (``SchedulerNode.recompute_size_and_body``,
+PyTorch 2.13): the node may then run before the mutation and read uninitialised memory. A step with dropout between
+convolutions showed that. So such nodes get an additional dependency.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class _KeepBehind:
         return nodes
 
     def uuid(self) -> str:
-        """What stands for the pass in the keys of Inductor's caches."""
+        """Return what represents the pass in the keys of Inductor's caches."""
         return "torchjanus keeps readers behind changes, 1"
 
 
 def options(patches: dict[str, Any]) -> dict[str, Any]:
-    """What standalone_compile is told: these settings of Inductor, and that it keeps the order; that is left out where
-    this PyTorch could not save what was made with a pass."""
+    """Return the options of standalone_compile: these settings of Inductor, and the pass, unless this PyTorch could not
+    save an artifact made with a pass."""
     base = getattr(custom_graph_pass, "CustomSchedulerPass", None)
     if base is not None:
         patches = {**patches, "_pre_fusion_custom_pass": type("KeepBehind", (_KeepBehind, base), {})()}

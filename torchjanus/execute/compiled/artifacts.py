@@ -1,7 +1,7 @@
-"""What is within a compiled artifact: the code itself, past the wrappers that torch puts around it.
+"""Finds the compiled code within an artifact, below the wrappers that torch puts around it.
 
-They ask at each call what can be known once: a part of a cell is called many times in a step, and does little. Knows
-nothing of what is compiled, nor of when it may be called so.
+The wrappers check at each call what could be known once, which matters since a part of a cell is called many times in a
+step and does little. This module knows neither what is compiled nor when such a call is allowed.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torchjanus.execute.compiled.loading import Loaded
 
 __all__ = ["bare_call"]
 
-_DEEPEST = 12  # wrappers around each other
+_DEEPEST = 12  # depth of nested wrappers
 
 
 def bare_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
-    """What the artifact calls in the end, with a list of what it is given. None where that cannot be told.
+    """Return the function that the artifact calls in the end, which takes a list of arguments; None where it cannot be
+    found.
 
-    That is the same only for code that returns nothing: what is returned may be views, which the wrappers make.
+    The two are equivalent only for code that returns nothing: results may be views, which the wrappers make.
     """
     if not isinstance(artifact, CompiledArtifact | Loaded):
         return None
@@ -39,7 +40,7 @@ def bare_call(artifact: Any) -> Callable[[list[Any]], Any] | None:
 
 
 def _within(outer: Any) -> Iterator[Any]:
-    """The functions that a function, or a callable object, may call."""
+    """Yield the functions that a function, or a callable object, may call."""
     for name in ("_compiled_fn", "compiled_fn"):
         inner = getattr(outer, "__dict__", {}).get(name)
         if callable(inner):

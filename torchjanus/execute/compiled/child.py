@@ -1,7 +1,7 @@
-"""A child process that works for this one beside its training: niced, bounded in memory, and gone with its parent.
+"""A child process that works beside the training: niced, bounded in memory, and ended with its parent.
 
-It gets a folder of its own, writes nowhere else, and ends with the parent, whatever ends that: then it removes the
-folder itself. Knows nothing of what the child does.
+It gets a folder of its own, writes nowhere else, and removes the folder if it outlives its parent. This module does not
+know what the child does.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ except ImportError:  # not on Windows: there a child's memory has no bound
 
 __all__ = ["Child", "begin", "bound"]
 
-MEMORY = 8 << 30  # bytes, besides the example inputs; no more than half of what the machine has
+MEMORY = 8 << 30  # bytes, besides the example inputs; at most half of the machine's memory
 NICENESS = 10
-_WATCH = 0.25  # seconds between two looks at whether the parent lives
+_WATCH = 0.25  # seconds between two checks whether the parent is alive
 
 
 class Child:
-    """``python -m MODULE FOLDER PARENT``. See ``begin`` for its own side.
+    """The process of ``python -m MODULE FOLDER PARENT``. See ``begin`` for its own side.
 
-    ``fill`` writes into the folder what it begins with, and returns what is to be changed in its environment."""
+    ``fill`` writes the child's inputs into the folder, and returns changes to its environment.
+    """
 
     def __init__(self, module: str, fill: Callable[[Path], Mapping[str, str]]) -> None:
         folder = tempfile.mkdtemp(prefix="torchjanus-")
         self._end: weakref.finalize[..., Any] = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         self.folder = Path(folder)
         environment = fill(self.folder)
-        # The child must find the very torchjanus and torch that run here. What a C++ compiler leaves behind when it is
-        # killed goes with the folder.
+        # The child must find the same torchjanus and torch that run here. Files that a killed C++ compiler leaves
+        # behind are removed with the folder.
         paths = os.pathsep.join(part for part in sys.path if part)
         self._log = self.folder / "log"
         with self._log.open("wb") as log:
-            # A group of its own: an interrupt of the training is not for it, and all of it can be killed at once. Not a
-            # session of its own: Linux shares cores evenly between sessions (autogroup), and niceness counts only
-            # within one. On two cores a training with two threads then fell to 1 of 77 steps a second.
+            # A process group of its own: an interrupt of the training does not reach it, and all of it can be killed at
+            # once. Not a session of its own: Linux shares cores evenly between sessions (autogroup), and niceness
+            # counts only within one. On two cores a training with two threads then fell to 1 of 77 steps a second.
             self._process = subprocess.Popen(
                 [sys.executable, "-m", module, folder, str(os.getpid())], stdin=subprocess.DEVNULL,
                 stdout=log, stderr=log, env={**os.environ, "PYTHONPATH": paths, "TMPDIR": folder, **environment},
                 process_group=0,
             )  # fmt: skip
         self._end.detach()
-        # At the latest when nobody knows of it any more, or at the end of the program.
+        # At the latest when the object is collected, or at the end of the program.
         self._end = weakref.finalize(self, _end, self._process, folder, os.getpid())
 
     def ready(self) -> bool:
@@ -77,11 +78,11 @@ class Child:
         return said or f"exit status {code}"
 
     def kill(self) -> None:
-        """Give it up: whoever waits for it is told so."""
+        """Kill it: ``wait`` then returns the reason."""
         _kill(self._process)
 
     def cancel(self) -> None:
-        """End it, and leave nothing behind."""
+        """Kill it, and remove its folder."""
         self._end()
 
 
@@ -95,21 +96,20 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 def _end(process: subprocess.Popen[bytes], folder: str, parent: int) -> None:
     if os.getpid() != parent:
-        return  # a fork of the parent has no say
+        return  # a fork of the parent does not own it
     _kill(process)
     process.wait()
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def begin(folder: Path, parent: int) -> None:
-    """In the child: end when the parent does, and let the training go first."""
+    """In the child: end when the parent does, and run at low priority."""
     threading.Thread(target=_watch, args=(parent, folder), daemon=True).start()
     os.nice(NICENESS)
 
 
 def bound(besides: int) -> None:
-    """In the child: bound the memory of this process and of those that it starts, each. ``besides``: bytes that the
-    inputs take."""
+    """In the child: bound the memory of this process and of each that it starts. ``besides``: bytes of the inputs."""
     if resource is None or not hasattr(resource, "RLIMIT_DATA"):
         return
     limit = min(MEMORY, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2) + besides
@@ -119,11 +119,11 @@ def bound(besides: int) -> None:
 
 
 def _watch(parent: int, folder: Path) -> None:
-    """End with the parent, however that ends."""
+    """End with the parent, for whatever reason it ends."""
     while os.getppid() == parent:
         time.sleep(_WATCH)
     if hasattr(os, "killpg") and os.getpgid(0) == os.getpid():
-        # From outside of the group, and only when it is dead: what still runs would write into the folder again.
+        # By a process outside of the group, after this one is dead: what still runs could write into the folder again.
         command = ["sh", "-c", 'kill -s KILL -- "-$0"; rm -rf -- "$1"', str(os.getpid()), str(folder)]
         with contextlib.suppress(OSError):  # there is no sh
             subprocess.Popen(command, process_group=0).wait()

@@ -1,6 +1,6 @@
-"""Graphs compiled by Inductor in this thread: what it is given of a lowered graph, and what it makes of that.
+"""Compiles graphs with Inductor in this thread.
 
-Knows nothing of who runs what has been compiled, nor of other processes.
+This module knows neither who runs what has been compiled, nor other processes.
 """
 
 from __future__ import annotations
@@ -43,25 +43,26 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What the compiler has made of a step: right where the ``conditions`` hold of the sizes of its inputs."""
+    """The compiled step, which is right where the ``conditions`` on the sizes of its inputs hold."""
 
     call: Callable[..., Any]
     conditions: tuple[Condition, ...] = ()
 
 
 def prepared_of(lowered: Lowered, *, rewrite_alpha: bool = True) -> Prepared:
-    """The graph made ready for Inductor. Raises Refused where Inductor cannot take it."""
+    """Return the graph prepared for Inductor. Raises Refused where Inductor cannot take it."""
     _refuse_lost(lowered)
     return prepare(_without_rnn_kernels(lowered), rewrite_alpha=rewrite_alpha)
 
 
 def risks_in(lowered: Lowered) -> Risks:
-    """What may raise in the graph, its loops and its choices."""
+    """Return what may raise in the graph, its loops and its switches."""
     return risks_of(lowered, loops_of(lowered.program), switches_of(lowered.program))
 
 
 def _refuse_lost(lowered: Lowered) -> None:
-    """Inductor drops operations that are there only to raise, and its integer division by zero ends the program."""
+    """Refuse graphs that rely on errors: Inductor drops operations that only raise, and its integer division by zero
+    ends the program."""
     lost = risks_in(lowered).lost
     if lost:
         what = f"{lost} raises on some values, and Inductor would not"
@@ -69,14 +70,15 @@ def _refuse_lost(lowered: Lowered) -> None:
 
 
 def _without_rnn_kernels(lowered: Lowered) -> Lowered:
-    """The same program on plain ATen where it uses oneDNN's recurrent layer, which Inductor cannot call in training."""
+    """Return the same program on plain ATen if it uses oneDNN's recurrent layer, which Inductor cannot call in
+    training."""
     if not any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.graph.nodes):
         return lowered
     if lowered.lent is not None:
         what = "a part of the step uses oneDNN's recurrent layer"
         raise refused("inductor-recurrent-layer", what, "Inductor cannot compile that layer.", "Replay is used.")
     enabled = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings it is not asked to touch
+    torch._C._set_mkldnn_enabled(False)  # torch.backends.mkldnn.flags() warns about settings that are not changed here
     try:
         other = lower(lowered.program, lowered.pinned)
     finally:
@@ -88,12 +90,12 @@ def _without_rnn_kernels(lowered: Lowered) -> Lowered:
 
 
 def taken_by(prepared: Prepared) -> list[torch.Tensor]:
-    """What the prepared graph takes, as it was traced."""
+    """Return the arguments of the prepared graph, as traced."""
     return [node.meta["val"] for node in prepared.graph.graph.nodes if node.op == "placeholder"]
 
 
 def examples_of(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
-    """One tensor for each argument of the artifact; fake ones where sizes change."""
+    """Return one tensor for each argument of the artifact; fake ones where sizes vary."""
     if any(not dimension.made for dimension in lowered.program.dimensions):
         return taken_by(prepared)
     given = [entry.example for entry in lowered.program.inputs]
@@ -106,15 +108,15 @@ def examples_of(lowered: Lowered, prepared: Prepared) -> list[torch.Tensor]:
 
 
 def patches(cpp_wrapper: bool) -> dict[str, Any]:
-    """Settings of Inductor."""
+    """Return settings of Inductor."""
     return {"fallback_random": True, "cpp_wrapper": cpp_wrapper}
 
 
 def patches_for(lowered: Lowered) -> dict[str, Any]:
-    """Settings of Inductor for this graph.
+    """Return settings of Inductor for this graph.
 
-    The code around the kernels may be C++, but not where an operator of ours returns a list of one tensor, which ended
-    the program, nor for other devices, whose kernels are launched from Python.
+    The code around the kernels may be C++, except where an operator of torchjanus returns a list of one tensor, which
+    ended the program, and on other devices, whose kernels are launched from Python.
     """
     graph = lowered.graph.graph
     values = [node.meta.get("val") for node in graph.nodes if getattr(node.target, "namespace", "") == "torchjanus"]
@@ -123,7 +125,7 @@ def patches_for(lowered: Lowered) -> dict[str, Any]:
 
 
 def bare(prepared: Prepared) -> torch.fx.GraphModule:
-    """The graph without what is known of its values: their symbols are others where it is compiled."""
+    """Return the graph without metadata of its values: their symbols differ where it is compiled."""
     graph = copy.deepcopy(prepared.graph)
     for node in graph.graph.nodes:
         node.meta.clear()
@@ -131,7 +133,7 @@ def bare(prepared: Prepared) -> torch.fx.GraphModule:
 
 
 def compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) -> Compiled:
-    """The whole graph. Raises Refused, as all of these do."""
+    """Compile the whole graph. Raises Refused, as the next functions do."""
     examples = examples_of(lowered, prepared)
     if not Sizes.of(examples, found_sizes(prepared.graph)).symbols:
         return Compiled(_compile(prepared, examples, patches))
@@ -139,12 +141,12 @@ def compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) 
 
 
 def compile_block(writing: Writing, patches: dict[str, Any]) -> CompiledArtifact:
-    """A block of a loop's iterations."""
+    """Compile a block of a loop's iterations."""
     return _compile(writing.prepared, [*writing.examples, *writing.prepared.constants], patches)
 
 
 def compile_for_sizes(prepared: Prepared, fakes: Sequence[torch.Tensor], patches: dict[str, Any]) -> Compiled:
-    """A graph some of whose sizes change."""
+    """Compile a graph some of whose sizes vary."""
     sizes = Sizes.of(fakes, found_sizes(prepared.graph))
     with Opened([Geometry.of(fake) for fake in fakes], sizes) as opened:
         artifact = _compiled(bare(prepared), opened.examples, patches, opened.shapes)

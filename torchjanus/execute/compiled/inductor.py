@@ -1,6 +1,6 @@
 """The Inductor executor: the whole step compiled to native code by torch._inductor.standalone_compile.
 
-An Inductor artifact is not to be believed before it has passed a Trial (see trust). Knows nothing of fx.
+An artifact must pass a Trial before it is trusted (see trust). This module does not know fx.
 """
 
 from __future__ import annotations
@@ -38,10 +38,11 @@ class Inductor:
 
     name = "inductor"
     kept = False  # whether an earlier run has compiled it
-    verdict: Verdict | None = None  # where it can be kept that it agrees with replay
+    verdict: Verdict | None = None  # stores whether it agrees with replay
 
     def __init__(self, lowered: Lowered, *, rewrite_alpha: bool = True) -> None:
-        """Compile, in this thread: seconds to minutes. Raises Refused where Inductor cannot take the graph."""
+        """Compile in this thread, which takes seconds to minutes. Raises Refused where Inductor cannot take the
+        graph."""
         prepared = prepared_of(lowered, rewrite_alpha=rewrite_alpha)
         patches, loops, wanted = patches_for(lowered), [], loops_to_compile(lowered)
         with Ambience(lowered):
@@ -64,8 +65,8 @@ class Inductor:
         kept: bool,
         verdict: Verdict | None,
     ) -> Inductor:
-        """An executor around what another process has compiled of ``prepared``, of loops and of recursions. ``kept``:
-        long ago."""
+        """Return an executor of what another process has compiled: ``prepared``, loops and recursions. ``kept``: in an
+        earlier run."""
         made = cls.__new__(cls)
         made.kept, made.verdict = kept, verdict
         made._fill(lowered, prepared, step, loops, recursions)
@@ -82,7 +83,7 @@ class Inductor:
         self.lowered = lowered
         self._call = step.call
         risks = risks_in(lowered)
-        # Where sizes do not keep to what rules out that an operation raises, replay raises what eager does.
+        # Where sizes do not ensure that no operation raises, replay runs, and raises what eager does.
         sizes = risks.sizes if lowered.mutated else ()
         self._fits = fitting([*map(Geometry.of, _fakes(lowered))], [*step.conditions, *sizes])
         self._otherwise = None if self._fits is None else Replay(lowered)
@@ -96,17 +97,17 @@ class Inductor:
         self._rollback = Rollback(lowered)
 
     def fits(self, inputs: Sequence[torch.Tensor]) -> bool:
-        """Whether the artifact is right for inputs of these sizes: the compiler may have decided by those it was shown.
-        Others are run by replay."""
+        """Whether the artifact is right for inputs of these sizes, since the compiler may have specialised on those of
+        the examples. For others, replay is used."""
         return self._fits is None or self._fits(inputs)
 
     def run(self, inputs: Sequence[torch.Tensor], slots: Numbers) -> list[torch.Tensor] | Violated:
-        """See Executable.run. Versions of the mutated inputs rise even where a violation leaves their contents."""
+        """See Executable.run. The versions of mutated inputs increase even where a violation leaves their contents."""
         lowered = self.lowered
         if self._otherwise is not None and not self.fits(inputs):
             return self._otherwise.run(inputs, slots)
         if not all(bound.holds(inputs) for bound in self._bounds):
-            # An element is no index, or is one only where an assertion holds: replay tells.
+            # An element may be no valid index, or only where an assertion holds: replay decides.
             return Replay.of(lowered).run(inputs, slots)
         # An operation may raise after the artifact has updated inputs.
         saved = self._rollback.save([inputs[index] for index in self._undone])
@@ -123,7 +124,7 @@ class Inductor:
                     for position, source in self._copies:
                         values.insert(position, values[source].clone())
             violated = None if lowered.flags is None else failed(values[lowered.flags])
-        except Exception as error:  # inputs are updated by now
+        except Exception as error:  # inputs have been updated
             raise Updating(error) from None
         if violated is not None:
             self._rollback.generators.restore(saved.generators)
@@ -132,7 +133,7 @@ class Inductor:
 
 
 def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
-    """A function from slot values to the packed tensors."""
+    """Return a function from slot values to the packed tensors."""
     parts = []
     if prepared.floats:
         parts.append(f"frombuffer(array('d', ({', '.join(prepared.floats)},)), dtype=float64)")
@@ -144,6 +145,6 @@ def _packer(prepared: Prepared) -> Callable[[Numbers], list[torch.Tensor]]:
 
 
 def _fakes(lowered: Lowered) -> list[torch.Tensor]:
-    """What the graph takes, in symbols where sizes change."""
+    """Return the graph's inputs, with symbols where sizes vary."""
     placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
     return [node.meta["val"] for node in placeholders[: len(lowered.program.inputs)]]

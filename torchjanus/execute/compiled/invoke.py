@@ -1,7 +1,6 @@
-"""Runs all calls of a forest by compiled code: each part of a cell one artifact, for any number of calls.
+"""Runs the calls of a level schedule by compiled code: one artifact for each part of a cell, for any number of calls.
 
-An artifact reads rows where they lie and writes into the rows of its batch. Knows nothing of how artifacts are made or
-loaded.
+An artifact reads and writes the rows of its batch in place. This module does not know how artifacts are made or loaded.
 """
 
 from __future__ import annotations
@@ -35,8 +34,8 @@ __all__ = [
     "parts_to_compile",
 ]
 
-MOST_PARTS = 7  # that are compiled of one recursion
-_MUCH = 4  # operations that are worth fusing where they are called once a run
+MOST_PARTS = 7  # that are compiled for one recursion
+_MUCH = 4  # operations that are worth fusing in a part called once a run
 
 Call = Callable[..., Any]
 Fits = Callable[[Sequence[torch.Tensor]], bool]
@@ -44,7 +43,7 @@ Fits = Callable[[Sequence[torch.Tensor]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A compiled part. ``fits`` says whether it was made for arguments of such sizes; None: for all."""
+    """A compiled part. ``fits``: whether it was made for arguments of such sizes; None: for all."""
 
     call: Call
     fits: Fits | None = None
@@ -67,13 +66,13 @@ class PartToCompile:
 
 
 def calls_to_compile(lowered: Lowered) -> list[Partition]:
-    """The recursions that the graph runs."""
+    """Return the recursions that the graph runs."""
     keys = {node.args[0] for node in lowered.graph.graph.nodes if is_invoke(node.target)}
     return [partition for partition in invocations_of(lowered.program) if partition.key in keys]
 
 
 def parts_to_compile(partition: Partition, most: int = MOST_PARTS) -> list[PartToCompile]:
-    """What pays, ``most`` at most: it takes seconds for each."""
+    """Return the parts that are worth compiling, at most ``most``, since each takes seconds."""
     found = []
     for number, name in _worth_it(partition)[:most]:
         writing = writing_of(partition.cells[number], partition.recursion, name)
@@ -83,13 +82,13 @@ def parts_to_compile(partition: Partition, most: int = MOST_PARTS) -> list[PartT
 
 
 def compile_calls(partition: Partition, compile_one: Compile, most: int = MOST_PARTS) -> CompiledCalls:
-    """Compile what pays. Raises Refused, as ``compile_one`` may."""
+    """Compile the parts that are worth it. Raises Refused, as ``compile_one`` may."""
     parts = parts_to_compile(partition, most)
     return assembled(partition, parts, [compile_one(part.writing) for part in parts])
 
 
 def assembled(partition: Partition, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
-    """Who runs the recursion by what was compiled of its parts. Raises Refused where that disagrees with replay."""
+    """Return the runner of a recursion by its compiled parts. Raises Refused where they disagree with replay."""
     made: list[dict[str, Writing]] = [{} for _ in partition.cells]
     calls: list[dict[str, Part]] = [{} for _ in partition.cells]
     for part, one in zip(wanted, compiled, strict=True):
@@ -104,13 +103,14 @@ def assembled(partition: Partition, wanted: Sequence[PartToCompile], compiled: S
 def _compiled_cell(
     partition: Partition, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
 ) -> CellCalls:
-    """The cell by what was compiled of it, past torch's wrappers if that does the same. Raises Refused."""
+    """Return the cell with its compiled parts, called below torch's wrappers if the results are the same. Raises
+    Refused."""
     wrong = ""
     for past in (True, False):
         cell = _CompiledCell(plain.number, plain.parts, made, calls, past)
         try:
             wrong = disagreement(partition, plain, cell)
-        except Exception as error:  # what the trial runs are compiled parts
+        except Exception as error:  # the trial runs compiled parts
             wrong = f"{type(error).__name__}: {str(error).partition(chr(10))[0][:200]}"
         if not wrong:
             return cell
@@ -119,9 +119,10 @@ def _compiled_cell(
 
 
 def _worth_it(partition: Partition) -> list[tuple[int, str]]:
-    """The parts that pay, those first that save most launches of kernels: large products take the same time anyhow."""
+    """Return the parts that are worth compiling, those that save most kernel launches first: large products take the
+    same time either way."""
     known = known_calls(partition.key)
-    # As long as nothing has run: nodes with many children are rare.
+    # An estimate before the first run: nodes with many children are rare.
     takes = (len(cell.takes) for cell in partition.recursion.cells)
     batches: Sequence[float] = [8.0 / max(1, count - 3) if count else 1.0 for count in takes]
     if isinstance(known, ForestCalls) and known.runs:
@@ -137,7 +138,7 @@ def _worth_it(partition: Partition) -> list[tuple[int, str]]:
 
 
 def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Calls]:
-    """Who runs the recursions of a compiled graph; whoever keeps them can run it."""
+    """Return the runners of a compiled graph's recursions. The graph can be run as long as they are kept."""
     for calls in made:
         register(compiled_key(calls.partition.key), calls)
     found = (known_calls(compiled_key(partition.key)) for partition in calls_to_compile(lowered))
@@ -145,11 +146,11 @@ def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Call
 
 
 class CompiledCalls(ForestCalls):
-    """See graph.invoke_op.Calls."""
+    """See graph.recursion.cells.invoke_op.Calls."""
 
 
 class _CompiledCell(CellCalls):
-    """Runs one cell by what has been compiled of it."""
+    """Runs one cell by its compiled parts."""
 
     def __init__(
         self,
@@ -159,12 +160,12 @@ class _CompiledCell(CellCalls):
         calls: Mapping[str, Part],
         past: bool = True,
     ) -> None:
-        """``past``: call artifacts past torch's wrappers, where they return nothing."""
+        """``past``: call artifacts that return nothing below torch's wrappers."""
         super().__init__(number, parts)
         found = {name: _Artifact(made[name], call, past and name != "sums") for name, call in calls.items()}
         self._ahead, self._back, self._over = (found.get(name) for name in PARTS)
         self.writes = self._ahead is not None
-        # Places at which gradients may go to one row several times in a batch.
+        # Places whose gradients may go to one row several times in a batch.
         given = () if self._back is None else self._back.arguments
         self._shares = [one.index for one in given if one.kind == "share"]
 
@@ -209,11 +210,12 @@ class _CompiledCell(CellCalls):
         return made
 
     def _rows_of_arguments(self, run: Run, own: CellRun, artifact: _Artifact) -> list[tuple[Any, ...]]:
-        """For each batch what the artifact is given. All at once: there are many batches, of little work each."""
+        """Return the artifact's arguments for each batch. All at once, since there are many batches with little work
+        each."""
         return list(zip(*(self._arguments(run, own, one) for one in artifact.arguments), strict=True))
 
     def _arguments(self, run: Run, own: CellRun, one: Argument) -> Sequence[torch.Tensor]:
-        """The argument for each batch."""
+        """Return one argument for each batch."""
         index, batches = one.index, own.batches
         match one.kind:
             case "shared":
@@ -234,8 +236,8 @@ class _CompiledCell(CellCalls):
 
 
 class _Artifact:
-    """A compiled part, and what it is given. ``past``: it returns nothing, and is to be called past torch's wrappers
-    where these can be told from it."""
+    """A compiled part with its arguments. ``past``: it returns nothing, and is called below torch's wrappers if
+    possible."""
 
     def __init__(self, writing: Writing, part: Part, past: bool) -> None:
         self.arguments, self.copies = writing.arguments, writing.prepared.copies
@@ -248,12 +250,12 @@ class _Artifact:
         return self._call([*given, *self._constants])
 
     def ran(self, given: Sequence[torch.Tensor]) -> bool:
-        """Run it, unless it was made for arguments of other sizes: these are for replay."""
+        """Run it, unless it does not fit the arguments' sizes. Returns whether it ran."""
         if self._fits is not None and not self._fits(given):
             return False
         self._call([*given, *self._constants])
         return True
 
     def fits(self, given: Sequence[torch.Tensor]) -> bool:
-        """Whether it was made for arguments of these sizes: others are for replay."""
+        """Whether it was made for arguments of these sizes; others are run by replay."""
         return self._fits is None or self._fits(given)

@@ -1,7 +1,7 @@
-"""Whether what has been compiled of a cell computes what replay does, for batches of several sizes.
+"""Checks that the compiled parts of a cell compute what replay does, for batches of several sizes.
 
-Inductor was seen to be wrong for some sizes only, and to hold a size that it was told changes: the calls of a step on
-trial may not be enough to find that out. Knows nothing of how parts were compiled.
+Inductor was seen to be wrong for some sizes only, and to hold a dynamic size constant: the calls of a step on trial may
+not be enough to find that. This module does not know how parts were compiled.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOSE = 2e-2
 
 
 def disagreement(partition: Partition, plain: CellCalls, compiled: CellCalls) -> str:
-    """What differs on made-up rows, if anything does. Raises what the compiled code raises."""
+    """Return what differs on random rows, or "". Raises what the compiled code raises."""
     trial = _Trial(partition, plain)
     expected, found = trial.run(plain), trial.run(compiled)
     for name, value in expected.items():
@@ -42,7 +42,7 @@ def _close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 class _Trial:
-    """Some calls of one cell, whose rows are taken from nowhere and given to nobody."""
+    """Some calls of one cell on random rows."""
 
     def __init__(self, partition: Partition, cell: CellCalls) -> None:
         self._partition = partition
@@ -51,7 +51,7 @@ class _Trial:
         total = sum(_COUNTS)
         sizes = [0] * len(recursion.buffers)
         taken: list[torch.Tensor] = []
-        begun: dict[int, int] = {}  # where rows lie that may be taken several times
+        begun: dict[int, int] = {}  # first row, by buffer, of rows that may be used several times
         for place, index in enumerate(parts.takes):
             first = begun.setdefault(index, sizes[index])
             if recursion.buffers[index].once:
@@ -86,7 +86,7 @@ class _Trial:
                 self._gradients[index][rows] = 0
 
     def _values(self, size: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
-        """Of integers, what is an index of everything."""
+        """Return random numbers; zeros for integers, which are valid indices of everything."""
         if not dtype.is_floating_point:
             return torch.zeros(size, dtype=dtype)
         return torch.randn(size, generator=self._random, dtype=torch.float64).to(dtype)
@@ -96,7 +96,7 @@ class _Trial:
         return made.copy_(self._values(tuple(one.size()), one.dtype))
 
     def run(self, cell: CellCalls) -> dict[str, torch.Tensor]:
-        """All that it computes."""
+        """Return all that the cell computes."""
         forest, partition = self._forest, self._partition
         batches = self._batches
         rows: list[Tensors] = [taken.split_with_sizes(list(_COUNTS)) for taken in forest.taken[cell.number]]

@@ -1,9 +1,9 @@
-"""Loads what Inductor has compiled, without Inductor's compiler.
+"""Loads artifacts of Inductor without importing Inductor's compiler.
 
-As torch does it, an artifact's first load imports the whole compiler: 20 MiB that no call uses again, and seconds in
-which other threads hardly run. Of all that, loading asks for two names: the class of a dict, and a hook of torch's own
-tests. So the same steps are made here without them. Where the compiler is there already, or where this torch does not
-know one of the steps, torch does it. Knows nothing of where artifacts come from.
+In torch, the first load of an artifact imports the whole compiler: 20 MiB that no call uses again, and seconds in which
+other threads hardly run. Loading needs only two names of it: the class of a dict, and a hook of torch's own tests. So
+the same steps are made here without them. If the compiler is imported already, or this torch does not support one of
+the steps, torch loads the artifact. This module does not know where artifacts come from.
 """
 
 from __future__ import annotations
@@ -37,30 +37,30 @@ _LOADER = (
     "torch._inductor.cudagraph_utils",
     "torch.utils._appending_byte_serializer",
     "torch._inductor.async_compile",
-    "torch._inductor.debug",  # which each call of an artifact asks whether calls are recorded
+    "torch._inductor.debug",  # each call of an artifact asks it whether calls are recorded
 )
 _HEADER = b"CacheCompiledArtifact"
 
 
 def ready_to_load() -> None:
-    """Import what loading an artifact would: that stops all threads for a while, so it is done where a call takes long
+    """Import what loading an artifact imports. That stops all threads for a while, so it is done in a call that is slow
     anyway."""
     for name in _LOADER:
         importlib.import_module(name)
 
 
 def load(path: Path) -> Called:
-    """The function that was saved as ``path``, in Inductor's binary format."""
+    """Return the function that was saved at ``path``, in Inductor's binary format."""
     if _COMPILER not in sys.modules:
         try:
             return _loaded(path.read_bytes())
-        except Exception as error:  # another torch: its own way is slower, but right
+        except Exception as error:  # another version of torch: its own loading is slower, but right
             log.debug("an artifact is loaded with all of Inductor: %s: %s", type(error).__name__, error)
     return CompiledArtifact.load(path=str(path), format="binary")
 
 
 class Loaded:
-    """What torch's CacheCompiledArtifact would be."""
+    """Replaces torch's CacheCompiledArtifact."""
 
     def __init__(self, compiled_fn: Callable[[list[Any]], Any]) -> None:
         self._compiled_fn = compiled_fn
@@ -70,7 +70,7 @@ class Loaded:
 
 
 def _loaded(saved: bytes) -> Loaded:
-    """What torch's CacheCompiledArtifact does. Raises where that is not how this torch has saved it."""
+    """Load as torch's CacheCompiledArtifact does. Raises where this torch has saved it in another way."""
     cache, graphs, serial, *_ = map(importlib.import_module, _LOADER)
     reader = serial.BytesReader(saved)
     if reader.read_bytes() != _HEADER or reader.read_bytes() != codecache.torch_key():
@@ -91,8 +91,8 @@ def _loaded(saved: bytes) -> Loaded:
 
 
 def _without_compiler(forward: Any) -> Any:
-    """The same, made ready without a hook of Inductor's own tests, which lies in the compiler. Where there is more to
-    do than on a processor alone, torch does it."""
+    """Return the compiled forward made ready without a hook of Inductor's own tests, which is in the compiler. Where
+    more has to be done than for a CPU, torch does it."""
 
     class Ready(type(forward)):  # type: ignore[misc]
         def load(self, example_inputs: Any) -> Any:
@@ -112,5 +112,5 @@ def _without_compiler(forward: Any) -> Any:
 
 
 def _has_kernels(bundle: Any) -> bool:
-    """Whether there are kernels of Triton's beside the code."""
+    """Whether there are Triton kernels beside the code."""
     return bundle is not None and bool(bundle.kernel_artifacts or bundle.static_autotuners)

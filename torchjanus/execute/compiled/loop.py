@@ -1,8 +1,7 @@
-"""Runs the iterations of loops by compiled code: blocks of iterations, each direction one artifact, which writes into
-buffers.
+"""Runs the iterations of loops by compiled code: blocks of iterations, with one artifact for each direction.
 
-What the iterations give lies stacked in memory that is made before the first of them; a block writes its rows. Nothing
-is stacked, and nothing allocated, in between. Knows nothing of how artifacts are made or loaded.
+The outputs of the iterations are stacked in buffers that are allocated before the first; a block writes its rows.
+Nothing is stacked or allocated between blocks. This module does not know how artifacts are made or loaded.
 """
 
 from __future__ import annotations
@@ -34,9 +33,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """A block made ready for Inductor: it takes its tensors, a buffer for each value that it gives, and constants.
+    """A block prepared for Inductor: its arguments are tensors, a buffer for each output, and constants.
 
-    Those in ``added`` are added to what is in the buffer.
+    It adds the outputs in ``added`` to the contents of their buffers.
     """
 
     prepared: Prepared
@@ -44,13 +43,13 @@ class Writing:
     examples: tuple[torch.Tensor, ...]
 
     def bare(self) -> Writing:
-        """What whoever runs the block has to know, when it has been compiled."""
+        """Return what is needed to run the block once it has been compiled."""
         prepared = self.prepared.bare()
         return Writing(prepared, replace(self.block, graph=prepared.graph), ())
 
 
 def writings(partition: Partition, counts: Iterable[int | None]) -> list[Writing]:
-    """What there is to compile, for loops of these trip counts: forward and backward of blocks, then of single
+    """Return what has to be compiled for loops of these trip counts: forward and backward of blocks, and of single
     iterations if some are left over."""
     counts = list(counts)
     width = width_for(partition, counts)
@@ -66,7 +65,7 @@ def writings(partition: Partition, counts: Iterable[int | None]) -> list[Writing
 
 
 def loops_to_compile(lowered: Lowered) -> list[tuple[Partition, set[int | None]]]:
-    """The loops that the graph runs, and how often."""
+    """Return the loops that the graph runs, with their trip counts (None where the count varies)."""
     partition_made = [direction for partition in loops_of(lowered.program) for direction in _both(partition)]
     counts: dict[int, set[int | None]] = {}
     graphs = [lowered.graph, *(direction.graph for direction in partition_made)]
@@ -80,7 +79,7 @@ def loops_to_compile(lowered: Lowered) -> list[tuple[Partition, set[int | None]]
 
 
 def _on_processor(partition: Partition) -> bool:
-    """Whether all is there: on other devices ATen runs the iterations."""
+    """Whether all tensors are on the CPU: on other devices ATen runs the iterations."""
     nodes = (node for direction in _both(partition) for node in direction.graph.graph.nodes if node.op == "placeholder")
     return all(node.meta["val"].device.type == "cpu" for node in nodes if "val" in node.meta)
 
@@ -90,7 +89,7 @@ def _both(partition: Partition) -> list[Any]:
 
 
 def compiled_loops(lowered: Lowered, made: Sequence[CompiledLoop]) -> list[LoopRunner]:
-    """Who runs the loops of a compiled graph; whoever keeps them can run it."""
+    """Return the runners of a compiled graph's loops. The graph can be run as long as they are kept."""
     for iterations in made:
         register(compiled_key(iterations.partition.key), iterations)
     return [runners_of(compiled_key(partition.key)) for partition, _ in loops_to_compile(lowered)]
@@ -128,7 +127,7 @@ def _writing(block: Block, added: frozenset[int]) -> Writing:
     output.args = ((),)
     examples += [torch.empty(v.meta["val"].size(), dtype=v.meta["val"].dtype) for v in found]
     for node in graph.nodes:
-        node.meta.clear()  # Inductor finds it again from the examples, for buffers too
+        node.meta.clear()  # Inductor derives it again from the examples, for buffers too
     graph.lint()
     prepared.graph.recompile()
     return Writing(replace(prepared, copies=()), block, tuple(examples))
@@ -138,10 +137,10 @@ Call = Callable[..., Any]
 
 
 class CompiledLoop:
-    """See graph.loop_op.Iterations."""
+    """See graph.operators.loop_op.Iterations."""
 
     def __init__(self, partition: Partition, made: Sequence[Writing], calls: Sequence[Call]) -> None:
-        """``calls``: what has been compiled of ``made``."""
+        """``calls``: the compiled functions of ``made``."""
         self.partition = partition
         parts = [(writing.block, call, writing.prepared.constants) for writing, call in zip(made, calls, strict=True)]
         step = 1 if partition.backward is None else 2
@@ -150,7 +149,7 @@ class CompiledLoop:
         self._none = ReplayLoop(partition)
 
     def _phases(self, count: int) -> list[tuple[int, int]]:
-        """Where the iterations of blocks, and then the single ones, begin and end."""
+        """Return where the iterations of blocks, and then the single ones, begin and end."""
         width = self._forward[0][0].width
         end = count // width * width
         return [(0, end), (end, count)]
@@ -255,7 +254,7 @@ class CompiledLoop:
                     columns[source] = _blocks(reading.stack(source), begin, end, width)[::-1]
                 elif source.kind == "invariant":
                     columns[source] = (reading.stack(source),) * blocks
-                else:  # what the first iteration of each block was given of a carried value
+                else:  # a carried value as the first iteration of each block gets it
                     columns[source] = reading.rows(source)[begin:end:width][::-1]
             for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
                 call(*given, *constants)
@@ -273,6 +272,6 @@ def _blocks(stack: torch.Tensor, begin: int, end: int, width: int) -> Sequence[t
 
 
 def _place(partition: Partition, index: int) -> int:
-    """Which of what is stacked shows the carried value."""
+    """Return the position, among the stacks, of the one that contains the carried value."""
     source = partition.shown[index]
     return source.index + (partition.results - partition.carried if source.kind == "saved" else 0)

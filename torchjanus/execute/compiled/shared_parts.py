@@ -1,7 +1,7 @@
-"""Compiled parts of recursions' cells, kept while they are in use.
+"""Keeps compiled parts of recursions' cells while they are in use.
 
-A recursion that has learnt one more way has its other cells as they were: they are not compiled again. Knows nothing of
-the recursions that run them.
+A recursion with a new variant keeps its other cells, whose parts are not compiled again. This module does not know the
+recursions that run them.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _MOST_KEPT = 64
 
 
 def part_key(writing: Writing) -> Any:
-    """Equal keys, equal parts."""
+    """Return a key that is equal for equal parts."""
     return writing.text(), torch.get_num_threads(), torch.get_default_dtype()
 
 
 def kept_part(writing: Writing) -> Part | None:
-    """The part, if this process has it."""
+    """Return the part, if this process has it."""
     return _PARTS.get(part_key(writing))
 
 
 def compile_part(writing: Writing) -> Part:
-    """The part, for any number of calls. Raises Refused."""
+    """Return the part, for any number of calls. Raises Refused."""
     found = kept_part(writing)
     if found is None:
         with torch.no_grad():
@@ -45,25 +45,25 @@ def compile_part(writing: Writing) -> Part:
 
 
 def request_part(writing: Writing) -> Request:
-    """What another process has to know to compile the part."""
+    """Return the request with which another process compiles the part."""
     prepared = replace(writing.prepared, graph=bare(writing.prepared))
     return Request.of(prepared, taken_by(writing.prepared), _patches(writing), torch.get_default_dtype())
 
 
 def load_part(writing: Writing, product: Product) -> Part:
-    """The part that another process has compiled."""
+    """Return the part that another process has compiled."""
     return _keep(writing, Part(product.load(), fitting(writing.taken, product.conditions)))
 
 
 def _keep(writing: Writing, part: Part) -> Part:
     key = part_key(writing)
     _PARTS.pop(key, None)
-    _PARTS[key] = part  # the last used are the last
+    _PARTS[key] = part  # the most recently used ones are the last
     for old in list(_PARTS)[:-_MOST_KEPT]:
         _PARTS.pop(old, None)
     return part
 
 
 def _patches(writing: Writing) -> dict[str, Any]:
-    # What a forest says of its own rows need not be checked.
+    # Row indices that the level schedule computes need no check.
     return {**patches(cpp_wrapper=True), "assert_indirect_indexing": writing.checked}

@@ -1,9 +1,9 @@
-"""Compiled artifacts on disk, so that a second run of a program need not compile them again.
+"""Stores compiled artifacts on disk, so that a second run of a program need not compile them again.
 
-An artifact is found by all that went into it: the graph's text, what its inputs are like, the compiler's settings,
-PyTorch, Python and the processor. The folder is the user's own and nobody else can write to it: what is found there is
-code that is going to be run. The files are diskcache's, which writes atomically, bounds their size by dropping those
-used longest ago, and can be used by several processes at once. Knows nothing of who compiles.
+The key of an artifact covers all that it depends on: the graph's text, its inputs' geometry, the compiler's settings,
+PyTorch, Python and the processor. The folder belongs to the user and nobody else can write to it, since its contents
+are code that is going to be run. The files are diskcache's, which writes atomically, evicts the least recently used,
+and supports several processes at once. This module does not know who compiles.
 """
 
 from __future__ import annotations
@@ -54,17 +54,17 @@ log = logging.getLogger("torchjanus")
 
 VARIABLE = "TORCHJANUS_CACHE"  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
-_LAYOUT = 2  # of what is written
+_LAYOUT = 2  # version of the stored format
 _SAID = ("passed", "leads", "trails")
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """An artifact as bytes, and the conditions on sizes under which it is right (see graph.shipping).
+    """An artifact as bytes, and the conditions on sizes under which it is right (see graph.lowering.prepared_bytes).
 
     ``files``: the libraries that belong to it, which Inductor would else compile again, by their places in its folder;
-    ``probes``: those by which it finds out what the processor can do; ``proven``: it can do all that it says it can, so
-    that nobody need ask again.
+    ``probes``: the libraries by which Inductor tests the processor's instructions; ``proven``: all instruction sets
+    that the processor reports work, so that no further test is needed.
     """
 
     artifact: bytes
@@ -74,18 +74,18 @@ class Product:
     proven: bool = False
 
     def load(self) -> Callable[..., Any]:
-        """The function that it is."""
+        """Return the artifact as a function."""
         put_back({**self.probes, **self.files}, inductor_folder())
         with tempfile.TemporaryDirectory(prefix="torchjanus-") as folder:
             path = Path(folder) / "artifact"
             path.write_bytes(self.artifact)
-            # Each of six probes is a process to be started.
+            # Each of six probes starts a process.
             with config.patch({"cpp.vec_isa_ok": True} if self.proven else {}):
                 return load(path)
 
 
 def inductor_folder() -> Path:
-    """Where Inductor, in this process, looks for what has been compiled."""
+    """Return where Inductor, in this process, looks for compiled code."""
     return Path(os.environ.get("TORCHINDUCTOR_CACHE_DIR") or default_cache_dir())
 
 
@@ -99,15 +99,16 @@ def put_back(files: Mapping[str, bytes], folder: Path) -> None:
         with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as file:
             file.write(contents)
         Path(file.name).chmod(0o700)
-        Path(file.name).replace(path)  # at once: somebody may be about to load it
+        Path(file.name).replace(path)  # atomically: another process may be loading it
 
 
 class NotPrivate(Exception):
-    """Somebody else could have written to the folder."""
+    """Raised where others could have written to the folder."""
 
 
 class Store:
-    """Products by their keys, in a folder. Nothing here raises because of what is on the disk: it is as if empty."""
+    """Products by their keys, in a folder. No method raises because of what is on the disk: damaged entries count as
+    missing."""
 
     def __init__(self, folder: Path, most_bytes: int = MOST_BYTES) -> None:
         """Raises NotPrivate; and OSError or sqlite3.Error where the folder cannot be made or used."""
@@ -117,23 +118,23 @@ class Store:
             str(folder),
             size_limit=most_bytes,
             eviction_policy="least-recently-used",
-            cull_limit=3,  # that go when one comes
+            cull_limit=3,  # entries that are evicted for each new one
             disk=_Bytes,
             disk_min_file_size=0,
         )
 
     def get(self, key: str) -> Product | None:
-        """The product that has been kept; None where that is nothing, or damaged."""
+        """Return the stored product; None where there is none, or it is damaged."""
         found = self.read(key)
         return None if found is None else Product(*pickle.loads(found))
 
     def put(self, key: str, product: Product) -> None:
-        """Keep a product; those used longest ago make room for it."""
+        """Store a product; the least recently used are evicted."""
         parts = (product.artifact, product.conditions, product.files, product.probes, product.proven)
         self.write(key, pickle.dumps(parts))
 
     def read(self, key: str) -> bytes | None:
-        """What has been kept; None where that is nothing, or damaged (then it is removed)."""
+        """Return the stored bytes; None where there are none, or they are damaged (then they are removed)."""
         try:
             found = self._cache.get(key)
         except (OSError, sqlite3.Error, ValueError) as error:
@@ -149,7 +150,7 @@ class Store:
         return None
 
     def write(self, key: str, payload: bytes) -> None:
-        """Keep it; what was used longest ago makes room for it."""
+        """Store bytes; the least recently used are evicted."""
         try:
             self._cache.set(key, hashlib.sha256(payload).digest() + payload)
         except (OSError, sqlite3.Error) as error:
@@ -163,30 +164,30 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        """How much room it takes."""
+        """The size of the store in bytes."""
         return int(self._cache.volume())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What calls have shown of products, as is kept beside them under a key of its own."""
+    """What calls have shown of products, stored beside them under a key of its own."""
 
     store: Store
     key: str
 
     def said(self) -> str:
-        """``passed``: their trial, in this run or in an earlier one. ``leads``: that, and clearly faster than replay.
-        ``trails``: clearly slower, whether right or not. Empty where nothing is known."""
+        """Return ``passed`` (the trial, in this run or an earlier one), ``leads`` (passed, and clearly faster than
+        replay), ``trails`` (clearly slower, right or not) or "" where nothing is known."""
         found = self.store.read(self.key) or b""
         return next((word for word in _SAID if word.encode() == found), "")
 
     def keep(self, word: str) -> None:
-        """One of those words is true of them."""
+        """Store one of these words."""
         self.store.write(self.key, word.encode())
 
 
 class _Bytes(diskcache.Disk):  # type: ignore[misc]
-    """Keeps bytes only. What else diskcache finds it would unpickle, before anything has been checked."""
+    """Stores bytes only. Other values diskcache would unpickle before anything has been checked."""
 
     def fetch(self, mode: int, filename: str | None, value: Any, read: bool) -> Any:
         if mode not in (diskcache.core.MODE_RAW, diskcache.core.MODE_BINARY):
@@ -198,7 +199,7 @@ class _Bytes(diskcache.Disk):  # type: ignore[misc]
 
 
 def make_private(folder: Path) -> None:
-    """Make the folder, if there is none. Raises NotPrivate where others may write to it, or to what leads there."""
+    """Make the folder, if there is none. Raises NotPrivate where others may write to it, or to a folder above it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if not hasattr(os, "geteuid"):
         return  # on Windows a user's own folders are private
@@ -207,7 +208,7 @@ def make_private(folder: Path) -> None:
     for place in (real, *real.parents):
         found = place.stat()
         shared = found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and not _is_own_group(found.st_gid))
-        # In a sticky folder (like /tmp) others may add names, but not take away ours.
+        # In a sticky folder (like /tmp) others may add names, but not remove ours.
         if found.st_uid not in mine or (shared and not (place != real and found.st_mode & stat.S_ISVTX)):
             raise NotPrivate(f"others may write to {place}")
     if real.stat().st_uid != os.geteuid():
@@ -215,7 +216,7 @@ def make_private(folder: Path) -> None:
 
 
 def _is_own_group(number: int) -> bool:
-    """Whether it is root's group, or that which a user has for himself on many systems."""
+    """Whether it is root's group, or the user's private group."""
     try:
         return number == 0 or grp.getgrgid(number).gr_name == pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
@@ -223,7 +224,7 @@ def _is_own_group(number: int) -> bool:
 
 
 def folder_in_use() -> Path | None:
-    """Where artifacts are kept: TORCHJANUS_CACHE, else the platform's folder for caches. None: they are not."""
+    """Return where artifacts are kept: TORCHJANUS_CACHE, else the platform's cache folder. None: they are not kept."""
     given = os.environ.get(VARIABLE)
     if given is not None:
         return Path(given).expanduser() if given else None
@@ -234,7 +235,7 @@ _OPEN: dict[tuple[int, Path], Store | None] = {}
 
 
 def store_in_use() -> Store | None:
-    """The store of this process; None where there is none, or it cannot be used (which is logged, once)."""
+    """Return the store of this process; None where there is none, or it cannot be used (which is logged, once)."""
     folder = folder_in_use()
     if folder is None:
         return None
@@ -255,13 +256,13 @@ def _opened(folder: Path) -> Store | None:
 
 
 def look_around() -> None:
-    """Find out, beside what goes on, what keys are made of: torch's own source is read for it, which takes 0.4 s."""
+    """Compute, in another thread, the environment's part of keys: it reads torch's own source, which takes 0.4 s."""
     threading.Thread(target=_surroundings, name="torchjanus surroundings", daemon=True).start()
 
 
 @cache
 def _surroundings() -> str:
-    """All that artifacts depend on and programs do not say."""
+    """Return all that artifacts depend on besides the program."""
     settings = sorted(
         f"{name}={value}"
         for name, value in os.environ.items()
@@ -275,7 +276,7 @@ def _surroundings() -> str:
 
 
 def _processor() -> str:
-    """Artifacts are for one processor's instructions."""
+    """Return a description of the processor, since artifacts contain its instructions."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -285,7 +286,7 @@ def _processor() -> str:
 
 
 def fingerprint(parts: Iterable[object]) -> str:
-    """A key for what is described by the texts of these, here and now."""
+    """Return a key of the texts of these parts and of the environment."""
     digest = hashlib.sha256(_surroundings().encode())
     for part in parts:
         text = str(part).encode()

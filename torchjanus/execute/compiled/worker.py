@@ -1,8 +1,8 @@
-"""Compiles for Inductor in a process of its own, so that no training step waits and no random state is touched.
+"""Compiles with Inductor in a process of its own, so that no training step waits and no random state is changed.
 
-(In a thread, compiling slows eager training down sevenfold, and Inductor puts back the global random state that it
-found, under the feet of the training.) The parent's side is Compilation; ``python -m`` this module is the child's.
-Knows nothing of who waits for it.
+(In a thread, compiling makes eager training seven times slower, and Inductor restores the global random state that it
+found, in the middle of the training.) The parent's side is Compilation; ``python -m`` this module is the child's. This
+module does not know who waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Compilation", "Request"]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All that a child needs to compile: the graph, what its inputs are like, and the settings to use."""
+    """All that a child needs to compile: the graph, the geometry of its inputs, and the settings."""
 
     graph: Prepared | bytes  # packed, on the way to the child
     examples: Sequence[Geometry]
@@ -39,27 +39,27 @@ class Request:
     threads: int
     default_dtype: torch.dtype
     sizes: Sizes = field(default_factory=Sizes)
-    text: str = ""  # of the graph: by it the product is found again in another run; without it, it is not kept
+    text: str = ""  # of the graph: part of the product's key in the store; without it, the product is not stored
 
     @classmethod
     def of(
         cls, prepared: Prepared, examples: Sequence[torch.Tensor], patches: dict[str, Any], dtype: torch.dtype
     ) -> Request:
-        """What there is to compile of a graph; ``examples``: what it takes, fake tensors where sizes change."""
+        """Return the request for a graph; ``examples``: its inputs, fake tensors where sizes vary."""
         geometries = tuple(Geometry.of(tensor) for tensor in examples)
         sizes, text = Sizes.of(examples, found_sizes(prepared.graph)), text_of(prepared)
         return cls(prepared, geometries, patches, torch.get_num_threads(), dtype, sizes, text)
 
     def packed(self) -> Request:
-        """For another process. What is known of the graph's values is gone, then."""
+        """Return the request for another process, without metadata of the graph's values."""
         return self if isinstance(self.graph, bytes) else replace(self, graph=pack(self.graph))
 
     def key(self) -> str:
-        """Equal keys, equal products."""
+        """Return a key that is equal for equal products."""
         return fingerprint((self.text, self.examples, self.sizes, self.patches, self.threads, self.default_dtype))
 
 
-# By which Inductor has found out what the processor can do: it need not do so in each child.
+# Libraries by which Inductor has tested the processor: children need not repeat the tests.
 _PROBES: dict[str, bytes] = {}
 
 
@@ -74,19 +74,20 @@ class Compilation:
             (folder / "requests").write_bytes(packed)
             put_back(_PROBES, folder / "inductor")
             return {
-                # What lies in a folder of its own is all that belongs to the artifacts.
+                # In a folder of its own, all files belong to the artifacts.
                 "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-                "TORCHINDUCTOR_COMPILE_THREADS": "1",  # one core is what training can spare
+                "TORCHINDUCTOR_COMPILE_THREADS": "1",  # training can spare one core
             }
 
         self._child = Child("torchjanus.execute.compiled.worker", fill)
 
     def ready(self) -> bool:
-        """Whether ``result`` would not have to wait."""
+        """Whether ``result`` would return at once."""
         return self._child.ready()
 
     def result(self, timeout: float | None = None) -> list[Product]:
-        """What has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout`` seconds."""
+        """Return what has been compiled. Raises Refused if the compiler failed, TimeoutExpired after ``timeout``
+        seconds."""
         failure = self._child.wait(timeout)
         try:
             if failure:
@@ -103,16 +104,16 @@ class Compilation:
         return Product((folder / f"artifact-{number}").read_bytes(), conditions, files, probes, proven)
 
     def kill(self) -> None:
-        """Give it up: whoever waits for the result is told so."""
+        """Kill the child; ``result`` raises then."""
         self._child.kill()
 
     def cancel(self) -> None:
-        """Give it up, and leave nothing behind."""
+        """Kill the child, and remove its files."""
         self._child.cancel()
 
 
 def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition, ...]]:
-    """Compile, in this thread. Returns also what must hold of the sizes."""
+    """Compile in this thread. Returns the artifact and the conditions on sizes."""
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
     with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
@@ -125,7 +126,7 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
 
 
 def _loaded(libraries: set[Path]) -> set[Path]:
-    """Those that this process runs; all, where that cannot be told."""
+    """Return the libraries that this process has loaded; all, where that is not known."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return libraries
@@ -134,7 +135,7 @@ def _loaded(libraries: set[Path]) -> set[Path]:
 
 
 def _proven() -> bool:
-    """Whether all the sets of instructions that the processor is said to have were found to work."""
+    """Whether all instruction sets that the processor reports were found to work."""
     found = cpu_vec_isa.valid_vec_isa_list()
     with config.patch({"cpp.vec_isa_ok": True}):
         said = cpu_vec_isa.valid_vec_isa_list.__wrapped__()
@@ -146,7 +147,7 @@ def _contents(folder: Path, paths: set[Path]) -> dict[str, bytes]:
 
 
 def main(folder: Path, parent: int) -> None:
-    """The child: compile what is asked for in the folder, and save it there."""
+    """The child: compile what is requested in the folder, and save it there."""
     begin(folder, parent)
     requests: tuple[Request, ...] = pickle.loads((folder / "requests").read_bytes())
     bound(max((sum(example.bytes for example in request.examples) for request in requests), default=0))

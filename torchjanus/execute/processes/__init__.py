@@ -1,1 +1,1 @@
-"""Work beside the training: lowering and compiling elsewhere, and in which order."""
+"""Work beside the training: lowering and compiling in other processes, and the queue of it."""

@@ -1,8 +1,9 @@
-"""Compilations beside the training: one at a time, the others in a queue, and none outlives whoever wants it.
+"""Runs compilations beside the training, one at a time from a queue, and cancels them when they are not wanted any
+more.
 
-A thread waits for the compiler's process and loads what that has made (most of which is waiting, too), so a call has
-only to look whether it is over. Lowering, which is short, has a queue of its own: it does not wait for a compiler that
-takes minutes. Knows nothing of what is compiled.
+A thread waits for the compiler's process and loads the result, so a call only checks whether that is done. Lowering,
+which is short, has a queue of its own: it does not wait for a compiler that takes minutes. This module does not know
+what is compiled.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from weakref import WeakSet
 
 __all__ = ["MOST_SECONDS", "Pending", "Ticket", "busy", "submit"]
 
-MOST_SECONDS = 900.0  # that one compilation may take; a loop of 500 iterations, unrolled, was seen to take 260
+MOST_SECONDS = 900.0  # for one compilation; a loop of 500 iterations, unrolled, was seen to take 260
 _JOINED = 10.0  # seconds that the end of the program waits for an artifact that is being loaded
 
 
@@ -27,20 +28,21 @@ class Pending(Protocol):
     """A compilation in another process."""
 
     def result(self, timeout: float | None = None) -> Any:
-        """Wait for it and load it. Raises TimeoutExpired, or why there is none."""
+        """Wait for it and load it. Raises TimeoutExpired, or the reason for which there is no result."""
         ...
 
     def kill(self) -> None:
-        """Give it up; ``result`` raises then. From any thread."""
+        """Stop it; ``result`` raises then. May be called from any thread."""
         ...
 
     def cancel(self) -> None:
-        """Give it up, and leave nothing behind."""
+        """Stop it, and remove its files."""
         ...
 
 
 class Ticket:
-    """One compilation: in the queue, under way, or over. Then there is a ``candidate``, or a ``failure``."""
+    """One compilation: in the queue, in progress, or over. When it is over there is a ``candidate``, or a
+    ``failure``."""
 
     def __init__(self, start: Callable[[], Pending], doing: str) -> None:
         self._start = start
@@ -62,18 +64,18 @@ class Ticket:
         return f"waits for its turn (for {time.monotonic() - self._asked:.1f} s)"
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Return when it is over, or after ``timeout`` seconds. Whether it is."""
+        """Return when it is over, or after ``timeout`` seconds: whether it is over."""
         return self._done.wait(timeout)
 
     def cancel(self) -> None:
-        """Nobody wants it any more. Returns at once."""
+        """Cancel it, and return at once."""
         with self._lock:
             self.given_up = True
             if self._pending is not None:
                 self._pending.kill()
 
     def run(self) -> None:
-        """Compile, and wait for it, in this thread. Raises nothing."""
+        """Compile, and wait for the result, in this thread. Raises nothing."""
         self._begun = time.monotonic()
         try:
             with self._lock:
@@ -84,7 +86,7 @@ class Ticket:
             self.candidate = self._pending.result(MOST_SECONDS)
         except subprocess.TimeoutExpired:
             self.failure = TimeoutError(f"it took longer than {MOST_SECONDS:.0f} s")
-        except BaseException as error:  # the training goes on without it
+        except BaseException as error:  # the training continues without it
             self.failure = error
         finally:
             self.seconds = time.monotonic() - self._begun
@@ -97,7 +99,7 @@ class Ticket:
             self._done.set()
 
     def lost(self) -> None:
-        """This process is a fork of the one in which it goes on."""
+        """Give up in a fork: the compilation continues in the parent."""
         self._lock, self._done = threading.Lock(), threading.Event()
         self._pending = None
         if not self.over:
@@ -145,7 +147,7 @@ class _Queue:
             self._current.run()
 
     def close(self) -> None:
-        """Give everything up. A thread must not be in native code when the interpreter goes: wait for it."""
+        """Cancel all, and wait for the thread: it must not be in native code when the interpreter ends."""
         with self._lock:
             tickets = [*self._waiting, *(() if self._current is None else (self._current,))]
             thread = self._thread
@@ -155,7 +157,7 @@ class _Queue:
             thread.join(_JOINED)
 
     def forget(self) -> None:
-        """After a fork: neither the thread nor the compiler's process is this process's."""
+        """Reset after a fork, which has neither the thread nor the compiler's process."""
         self._begin()
         for ticket in self._live:
             ticket.lost()
@@ -169,13 +171,13 @@ for _one in (_queue, _short):
 
 
 def submit(start: Callable[[], Pending], *, short: bool = False) -> Ticket:
-    """Have something made when its turn comes; ``start`` is called in another thread. ``short``: it is lowered, which
-    takes seconds, and has its own queue."""
+    """Queue a compilation, whose ``start`` is called in another thread. ``short``: it is a lowering, which takes
+    seconds and has its own queue."""
     ticket = Ticket(start, "is being made" if short else "is compiling")
     (_short if short else _queue).submit(ticket)
     return ticket
 
 
 def busy() -> bool:
-    """Whether something is being made now: it takes a core, and what is measured meanwhile tells little."""
+    """Whether something is being compiled now: it occupies a core, which disturbs measurements."""
     return _queue.serving or _short.serving

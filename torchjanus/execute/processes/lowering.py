@@ -1,7 +1,7 @@
 """Lowers programs in a process of its own, so that no call waits for it: a graph of 500 operations takes seconds.
 
-The child makes sure that it lowers the very program under the very settings, by the program's signature. The parent's
-side is Lowering; ``python -m`` this module is the child's. Knows nothing of who waits for it.
+The child checks by the program's signature that it lowers the same program under the same settings. The parent's side
+is Lowering; ``python -m`` this module is the child's. This module does not know who waits for it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
 
 class NotLowered(Exception):
-    """The child could not do it; here it may be possible."""
+    """Raised where the child failed; lowering in this process may still succeed."""
 
 
 class Lowering:
@@ -39,7 +39,7 @@ class Lowering:
 
     @staticmethod
     def request(program: Program, text: str) -> bytes | None:
-        """All that a child needs. ``text`` is the program's signature. None where the program cannot be sent."""
+        """Return all that a child needs; None where the program cannot be sent. ``text``: the program's signature."""
         packed = pack_program(program)
         if packed is None:
             return None
@@ -53,8 +53,8 @@ class Lowering:
         self._child = Child("torchjanus.execute.processes.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
-        """The lowered graph, see unpack_made. Raises Refused (Unrolled) where no graph is right, Fixed where none is
-        for changing sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
+        """Return the lowered graph, packed for unpack_made. Raises Refused (Unrolled) where no graph is right, Fixed
+        where none is for varying sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
         failure = self._child.wait(timeout)
         try:
             if failure:
@@ -72,20 +72,20 @@ class Lowering:
         return made
 
     def kill(self) -> None:
-        """Give it up; ``result`` raises then."""
+        """Kill the child; ``result`` raises then."""
         self._child.kill()
 
     def cancel(self) -> None:
-        """Give it up, and leave nothing behind."""
+        """Kill the child, and remove its files."""
         self._child.cancel()
 
 
 def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = False) -> bytes | None:
-    """The graph that ``program`` was lowered to, and if so asked what Inductor is to be told of it. ``keys``: the first
-    of those that were reserved for its loops. None where it holds more than can be packed."""
+    """Return the graph that ``program`` was lowered to, packed, and with ``ordered`` the order for Inductor; None where
+    it cannot be packed. ``keys``: the first of the keys reserved for its loops."""
     order = None
     if ordered:
-        with contextlib.suppress(Refused):  # whoever asks for it will be told
+        with contextlib.suppress(Refused):  # the refusal is raised again where the order is needed
             order = pack_order(order_of(tail_of(lowered).lowered if lowered.program.cuts else lowered))
     graph, named = pack_lowered(lowered, program), keys_of(lowered)
     if graph is None or not are_own(named, keys):
@@ -94,7 +94,8 @@ def pack_made(lowered: Lowered, program: Program, keys: int, *, ordered: bool = 
 
 
 def unpack_made(packed: bytes, program: Program, *, reserved: bool) -> Lowered | None:
-    """See unpack_lowered. ``reserved``: the keys of its loops are. Otherwise None where others have them already."""
+    """Return the graph (see unpack_lowered). ``reserved``: the keys of its loops are reserved here; if not, None is
+    returned where they are taken."""
     first, named, graph, order = pickle.loads(packed)
     if not reserved and named and not claim_keys(first):
         return None
@@ -105,7 +106,7 @@ def unpack_made(packed: bytes, program: Program, *, reserved: bool) -> Lowered |
 
 
 def _settings() -> dict[str, Any]:
-    """What a new process has otherwise. That nothing else matters, the signature shows."""
+    """Return the settings that differ in a new process. The signature shows whether any other matters."""
     return {
         "threads": torch.get_num_threads(),
         "dtype": torch.get_default_dtype(),

@@ -1,6 +1,6 @@
-"""Inductor executors made by another process: what it is told, and what is made here of what it has compiled.
+"""Makes Inductor executors by another process: the order that it gets, and the executor made of its products.
 
-What an earlier run has kept is not compiled again. Knows nothing of who waits for them.
+What an earlier run has stored is not compiled again. This module does not know who waits for an executor.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ __all__ = ["Order", "Pending", "expect", "hand_on", "order_of", "pack_order"]
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An Inductor executor that is to be made in another process: of the step, of ``loops``' blocks of iterations, of
-    parts of ``recursions``' cells (but for those that this process has already)."""
+    """An Inductor executor to be made by another process: of the step, of blocks of ``loops``, and of parts of
+    ``recursions``' cells (without those that this process has already)."""
 
     lowered: Lowered
     prepared: Prepared
@@ -41,14 +41,14 @@ class Order:
     recursions: tuple[tuple[CallPartition, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
 
     def start(self) -> Pending:
-        """Look for what an earlier run has kept, and start the process for the rest."""
+        """Look for products in the store, and start a process that compiles the others."""
         store = store_in_use()
         found = [None if store is None else store.get(request.key()) for request in self.requests]
         missing = [request for request, product in zip(self.requests, found, strict=True) if product is None]
         return Pending(self, found, Compilation(missing) if missing else None)
 
     def verdict(self) -> Verdict | None:
-        """Where it can be kept that what has been compiled agrees with replay."""
+        """Return where it is stored whether the products agree with replay; None without a store."""
         store = store_in_use()
         parts = [part_key(part.writing) for _, some in self.recursions for part, _ in some]
         keys = [request.key() for request in self.requests]
@@ -56,7 +56,7 @@ class Order:
 
 
 def order_of(lowered: Lowered) -> Order:
-    """All that another process has to know to compile it. Raises Refused where Inductor cannot take the graph."""
+    """Return all that another process needs to compile the graph. Raises Refused where Inductor cannot take it."""
     if (packed := _ORDERED.pop(lowered.graph, None)) is not None:
         return _unpack_order(packed, lowered)
     prepared, patches, dtype = prepared_of(lowered), patches_for(lowered), lowered.default_dtype
@@ -74,24 +74,23 @@ def order_of(lowered: Lowered) -> Order:
     return Order(lowered, prepared, tuple(requests), tuple(loops), tuple(recursions))
 
 
-# What another process has prepared of graphs: that is taken instead of preparing them here.
+# Orders that another process has prepared, by graph.
 _ORDERED: WeakKeyDictionary[torch.fx.GraphModule, bytes] = WeakKeyDictionary()
 
 
 def expect(lowered: Lowered, order: bytes) -> None:
-    """``order_of`` need not prepare this graph: another process has, see pack_order."""
+    """Use this order, which another process has prepared (see pack_order), in ``order_of``."""
     _ORDERED[lowered.graph] = order
 
 
 def hand_on(whole: Lowered, part: Lowered) -> None:
-    """What is expected of the whole graph is expected of its last part."""
+    """Move the whole graph's prepared order to its last part, which is what is compiled."""
     if (order := _ORDERED.pop(whole.graph, None)) is not None:
         _ORDERED[part.graph] = order
 
 
 def pack_order(order: Order) -> bytes | None:
-    """An order, for another process that has the same graph. None where it holds tensors, or what is compiled
-    already."""
+    """Return an order for another process that has the same graph; None where it holds tensors, or compiled parts."""
     parts = [pair for _, some in order.recursions for pair in some]
     writings = [writing for _, made in order.loops for writing in made]
     prepared = [order.prepared, *(one.prepared for one in writings), *(part.writing.prepared for part, _ in parts)]
@@ -111,13 +110,13 @@ def _place(partition: object, places: Sequence[object]) -> int:
 
 
 def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
-    """The order, of this graph."""
+    """Return the order, for this graph."""
     prepared, asked, loops, recursions = pickle.loads(packed)
     threads, places = torch.get_num_threads(), [*loops_of(lowered.program)]
     calls = [*invocations_of(lowered.program)]
     requests = [replace(request, threads=threads) for request in asked]
     found = [(calls[place], tuple((part, kept_part(part.writing)) for part in some)) for place, some in recursions]
-    # Those of recursions are the last.
+    # Requests of recursions are the last.
     there = [kept is not None for _, some in found for _, kept in some]
     first = len(requests) - len(there)
     left = [request for request, kept in zip(requests[first:], there, strict=True) if not kept]
@@ -127,18 +126,18 @@ def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """An Inductor executor in the making. ``found``: what there is already."""
+    """An Inductor executor that is being made. ``found``: the products that were in the store."""
 
     order: Order
     found: list[Product | None]
     compilation: Compilation | None
 
     def ready(self) -> bool:
-        """Whether ``result`` would not have to wait for the compiler (it still has to load the artifact)."""
+        """Whether ``result`` would not wait for the compiler (it still has to load the artifacts)."""
         return self.compilation is None or self.compilation.ready()
 
     def result(self, timeout: float | None = None) -> Inductor:
-        """The executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
+        """Return the executor. Raises Refused if the compiler failed, TimeoutExpired if it is not ready in time."""
         order, kept = self.order, self.compilation is None
         made = [] if self.compilation is None else self.compilation.result(timeout)
         store = store_in_use()
@@ -163,11 +162,11 @@ class Pending:
         )
 
     def kill(self) -> None:
-        """Give the compilation up: whoever waits for the result is told so."""
+        """Stop the compilation; ``result`` raises then."""
         if self.compilation is not None:
             self.compilation.kill()
 
     def cancel(self) -> None:
-        """Give the compilation up, and leave nothing behind."""
+        """Stop the compilation, and remove its files."""
         if self.compilation is not None:
             self.compilation.cancel()
