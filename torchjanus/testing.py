@@ -1,8 +1,8 @@
-"""Faults on purpose: a guard that does not hold, an assertion that fails, an operation that raises.
+"""Fault injection: a guard that does not hold, an assertion that fails, an operation that raises.
 
-For tests of the one promise that holds whenever anything fails: the outcome is eager's. Knows the entries of a
-speculated function, and the parts that several have in common where a tensor decides between them; knows nothing of the
-program they were made from. Nothing in the package uses it.
+For tests of the promise that the outcome is eager's whenever anything fails. It knows the entries of a speculated
+function, and the parts that several entries share before a tensor's decision, but not the program they were made from.
+Nothing in the package uses it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchjanus.runtime.launch.launch import MISS, RAISED, Beginning, Launch, Vi
 
 __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]
 
-# Code is generated from the objects that are assumed to be there: behind another one there is nothing.
+# Code is generated from the objects that are assumed to be there: another object may lack what is read from it.
 _NO_CODE = (LookupError, AttributeError, TypeError, AssertionError)
 
 
@@ -39,15 +39,15 @@ _OPERATION = re.compile(r"(\w+ = )?c\d+\(")  # in generated code
 
 
 class Injected(RuntimeError):
-    """What an operation raises that is made to raise."""
+    """Raised by an operation that is made to fail."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``. In a part that
-    comes before a decision the one assertion is that there is a way to take.
+    """Something that can go wrong in an entry: its guard, assertion or operation number ``number``. In a part before a
+    decision the one assertion is that there is an arm for the outcome.
 
-    ``sort`` is the same for faults after which the same happens: guards of one kind, or all operations.
+    ``sort`` is equal for faults with equal consequences: guards of one kind, or all operations.
     """
 
     kind: Literal["guard", "assertion", "operation"]
@@ -61,7 +61,7 @@ class Fault:
 
 @dataclass(slots=True)
 class Injection:
-    """``struck`` counts how often the fault came into effect."""
+    """A fault that is injected. ``struck`` counts how often it took effect."""
 
     fault: Fault
     struck: int = 0
@@ -71,7 +71,7 @@ Part = Entry | Fork
 
 
 def parts(step: Any) -> Iterator[Part]:
-    """The entries of a speculated function, and what several of them begin with."""
+    """Yield the entries of a speculated function, and the parts that several of them share."""
     for route in step._learning.routes:
         if isinstance(route, Branching):
             yield from route.forks()
@@ -79,7 +79,7 @@ def parts(step: Any) -> Iterator[Part]:
 
 
 def faults(entry: Part) -> list[Fault]:
-    """All faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
+    """Return all faults that can be forced in an entry. What is trusted without a check (Kept) cannot fail."""
     found = [
         Fault("guard", number, str(assumption), _sort(entry, assumption))
         for number, assumption in enumerate(entry.own)
@@ -106,10 +106,10 @@ def _sort(entry: Part, assumption: Assumption) -> str:
 
 @contextmanager
 def injected(entry: Part, fault: Fault) -> Iterator[Injection]:
-    """Within, the fault strikes whenever the entry is used. It is replay that runs the graph.
+    """Force the fault whenever the entry is used in this context. Replay runs the graph.
 
-    A guard is forced by building the entry's code over the contrary of what it assumes, so the code must really check
-    it; the entry then takes that assumption for the one that failed, and relaxes it if it can.
+    A guard is forced by generating the entry's code for the contrary of its assumption, so the code must really check
+    it; the entry then treats that assumption as the one that failed, and relaxes it if it can.
 
         >>> import torch, torchjanus
         >>> from torchjanus.testing import faults, injected
@@ -143,7 +143,7 @@ def injected(entry: Part, fault: Fault) -> Iterator[Injection]:
 
 @contextmanager
 def _injected_before(fork: Fork, injection: Injection) -> Iterator[None]:
-    """The same in a part that several entries begin with."""
+    """Do the same in a part that several entries share."""
     beginning, fault = fork.beginning, injection.fault
     run = beginning.names["run"]
     below = {id(entry): (entry, entry.assumptions) for entry in fork.entries()}
@@ -162,7 +162,7 @@ def _injected_before(fork: Fork, injection: Injection) -> Iterator[None]:
 
 
 def _failing_beginning(fork: Fork, sound: Beginning, injection: Injection) -> Beginning:
-    """The code of the part with the fault; it may be the same one, with another executor."""
+    """Return the code of the part with the fault; it may be the same code with another executor."""
     run = sound.names["run"]
     match injection.fault.kind:
         case "guard":
@@ -189,7 +189,7 @@ def _failing_beginning(fork: Fork, sound: Beginning, injection: Injection) -> Be
 
 
 def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """What runs the part, and finds that none of the known variants is to be taken."""
+    """Return a function that runs the part, and finds that there is no arm for the outcome."""
     executor = _AtOnce(lowered)
     compute = executor.generated()
     assert not executor.overwrites  # what comes before a decision commits nothing
@@ -233,11 +233,11 @@ def _rehearsed_before(fork: Fork, injections: list[Injection]) -> Iterator[None]
 
 @contextmanager
 def rehearsed(entry: Part, which: Sequence[Fault]) -> Iterator[list[Injection]]:
-    """Within, each use of the entry first runs once with each of the faults, and then as it should.
+    """Run the entry once with each of the faults, and then as it should, at each use in this context.
 
-    That is as if the call were made many times, each failing but the last: none of them may leave a trace, and extern
-    calls are made in the first of them only. (To have the failure seen by the speculated function, and the call made by
-    eager, use ``injected``.)
+    That corresponds to making the call many times, each failing but the last: none of them may leave a trace, and
+    extern calls are made in the first of them only. (To let the speculated function see the failure, and eager make the
+    call, use ``injected``.)
     """
     injections = [Injection(fault) for fault in which]
     if isinstance(entry, Fork):
@@ -276,7 +276,7 @@ def rehearsed(entry: Part, which: Sequence[Fault]) -> Iterator[list[Injection]]:
 
 
 def _failing_launch(entry: Entry, launch: Launch, injection: Injection) -> Launch:
-    """The launch with the fault; it may be the same one, with another executor."""
+    """Return the launch with the fault; it may be the same launch with another executor."""
     fault = injection.fault
     run = launch.names["run"]
     match fault.kind:
@@ -300,11 +300,11 @@ def _is_expected(result: Any, fault: Fault) -> bool:
 
 
 class _AtOnce(Replay):
-    """Replay, whose generated code can be exchanged."""
+    """Replay, with generated code that can be exchanged."""
 
     @property
     def overwrites(self) -> bool:
-        """Whether inputs are overwritten in the run: what is generated takes a function that gives leave to."""
+        """Whether inputs are overwritten in the run: then the generated code takes a function ``begin``."""
         return self._step is not None
 
     def generated(self) -> Callable[..., Any]:
@@ -313,7 +313,7 @@ class _AtOnce(Replay):
         return made
 
     def exchange(self, compute: Callable[..., Any]) -> Callable[..., Any]:
-        """What an entry's launch uses from now on."""
+        """Exchange the code, and return what an entry's launch uses from now on."""
         if self._step is None:
             self._pure = compute
         else:
@@ -322,7 +322,7 @@ class _AtOnce(Replay):
 
 
 class _InParts(Staged):
-    """The same for a graph with extern calls in between."""
+    """The same for a graph with cuts."""
 
     def generated(self) -> Callable[..., Any]:
         return self.compute
@@ -337,7 +337,7 @@ def _executor(lowered: Lowered) -> _AtOnce | _InParts:
 
 
 def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """What runs the graph, and finds that one assertion does not hold."""
+    """Return a function that runs the graph, and finds that one assertion does not hold."""
     number = injection.fault.number
     executor = _executor(lowered)
     compute, position = executor.generated(), lowered.flags
@@ -380,7 +380,7 @@ def _violating(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
 
 
 def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
-    """What runs the graph up to one operation, and raises in its place."""
+    """Return a function that runs the graph up to one operation, and raises in its place."""
 
     def strike() -> None:
         injection.struck += 1
@@ -395,7 +395,7 @@ def _raising(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
 
 
 def _operations(executor: _AtOnce | _InParts) -> list[str]:
-    """The lines of the generated code that call operators, in place or not."""
+    """Return the lines of the generated code that call operators, in place or not."""
     lines = (line.strip() for line in executor.source.split("\n"))
     return [line for line in lines if line.endswith(")") and _OPERATION.match(line)]
 
@@ -404,7 +404,8 @@ def _operations(executor: _AtOnce | _InParts) -> list[str]:
 
 
 def _with_guard_failing(entry: Entry, sound: Launch, number: int, injection: Injection) -> Launch:
-    """The entry's code over the contrary of one assumption; where there is no such code, one that always misses."""
+    """Return the entry's code for the contrary of one assumption; where there is no such code, one that always
+    misses."""
     built: Launch | None = None
     changed = _changed(entry.own, number)
     if changed is not None:
@@ -424,7 +425,7 @@ def _with_guard_failing(entry: Entry, sound: Launch, number: int, injection: Inj
 
 
 def _changed(assumptions: Sequence[Assumption], number: int) -> list[Assumption] | None:
-    """The assumptions with the contrary of one; None where there is none."""
+    """Return the assumptions with the contrary of one; None where there is none."""
     opposite = contrary(assumptions[number])
     if opposite is None:
         return None
@@ -432,9 +433,9 @@ def _changed(assumptions: Sequence[Assumption], number: int) -> list[Assumption]
 
 
 def _is_missed_at_once(entry: Entry, launch: Launch, fault: Fault, args: Any, kwargs: Any) -> bool:
-    """Whether it is a guard's fault, and the code that a call begins with, over the contrary of it, ends the call.
+    """Whether the fault is a guard, and the guards at the beginning of a call, with its contrary, end the call.
 
-    Much is the same in every such code; to compile all of each would take most of a rehearsal's time.
+    All such code is similar; compiling all of it for each fault would take most of a rehearsal's time.
     """
     changed = _changed(entry.own, fault.number) if fault.kind == "guard" else None
     if changed is None:

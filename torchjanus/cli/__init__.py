@@ -1,4 +1,4 @@
-"""The ``torchjanus`` command. Owns options and exit codes; uses the package as a user would."""
+"""The ``torchjanus`` command: its options and exit codes. It uses the package as a user would."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit code. Argument errors exit with 2, as argparse does."""
+    """Run the command and return the exit code. Argument errors exit with 2, as argparse does."""
     options = parser().parse_args(arguments)
     if options.command == "version":
         print(f"torchjanus {torchjanus.__version__}, PyTorch {installed_torch()}, Python {platform.python_version()}")
@@ -71,7 +71,7 @@ def run_command(
             runtime.default_executor(executor)
         except Unsupported as error:
             return refuse(str(error))
-    # A step that is local to the script's main() would be gone when the report is made.
+    # A step that is local to the script's main() would be destroyed before the report is made.
     runtime.keep_speculated()
     begin = time.perf_counter()
     exit_code = run(code, script, arguments)
@@ -90,7 +90,7 @@ def run_command(
 
 
 def explain_code(code: str | None, everything: bool) -> int:
-    """Print the entry of a reason code; without a code the list, or all entries."""
+    """Print the entry of a reason code; without a code the list, or all entries. Returns the exit code."""
     if code is None:
         print(page() if everything else listing())
     elif (known := reasons().get(code.strip("[]"))) is not None:

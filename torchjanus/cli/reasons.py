@@ -20,11 +20,11 @@ Do not edit this page: it is printed by `torchjanus explain --all` from `torchja
 
 
 def page() -> str:
-    """All entries, by section."""
+    """Return all entries, by section."""
     sections = itertools.groupby(reasons().values(), lambda reason: reason.section)
     return "\n".join([_INTRODUCTION, *("\n".join([f"## {name}\n", *map(str, found)]) for name, found in sections)])
 
 
 def listing() -> str:
-    """Each code with its sentence, a line each."""
+    """Return each code with its sentence, one per line."""
     return "\n".join(f"{reason.code:28} {reason.title}" for reason in reasons().values())

@@ -1,4 +1,4 @@
-"""Run a script as ``python SCRIPT ARGS...`` would. Knows nothing of speculation."""
+"""Runs a script as ``python SCRIPT ARGS...`` would. It does not know speculation."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from torchjanus.core.errors import JanusError
 __all__ = ["NotRunnable", "load", "run"]
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
-INTERRUPTED = 128 + 2  # what a shell reports of a program that SIGINT ended
+INTERRUPTED = 128 + 2  # what a shell reports for a program that SIGINT ended
 
 
 class NotRunnable(Exception):
-    """The script is not there, or is no Python script. The message is one line and names the script."""
+    """The script does not exist, or is no Python script. The message is one line and names the script."""
 
 
 def load(script: str) -> types.CodeType | SyntaxError:
-    """The script's code. A Python file with a syntax error gives that error: running reports it as python does."""
+    """Return the script's code. For a Python file with a syntax error return that error: running reports it as python
+    does."""
     path = Path(script)
     if path.is_dir():
         raise NotRunnable(f"{script} is a directory: name the script in it that is to be run")
@@ -42,10 +43,10 @@ def load(script: str) -> types.CodeType | SyntaxError:
 
 
 def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str]) -> int:
-    """Run ``code`` as the main module; the exit code that python would end with.
+    """Run ``code`` as the main module, and return the exit code that python would end with.
 
-    Like python it leaves ``sys.argv``, ``sys.path`` and ``__main__`` as the script had them: exit handlers and threads
-    that outlive the script may look at them.
+    As in python, ``sys.argv``, ``sys.path`` and ``__main__`` stay as the script left them: exit handlers and threads
+    that outlive the script may use them.
     """
     main = types.ModuleType("__main__")
     main.__file__ = os.path.abspath(script)  # stays valid when the script changes the directory; argv[0] is as given
@@ -53,7 +54,7 @@ def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str
     main.__dict__.update(__annotations__={}, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     sys.argv = [script, *arguments]
-    # What is there belongs to the command (the folder of its launcher, or the current one under -m).
+    # The first element belongs to the command (the folder of its launcher, or the current one under -m).
     sys.path[0:1] = [str(Path(script).resolve().parent)]
     try:
         if isinstance(code, SyntaxError):
@@ -73,7 +74,8 @@ def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str
 
 
 def exit_code(request: SystemExit) -> int:
-    """What python makes of ``sys.exit(x)``: nothing is 0, a number itself, all else is printed and 1."""
+    """Return python's exit code for ``sys.exit(x)``: 0 for None, a number itself; all else is printed, and the code is
+    1."""
     if request.code is None:
         return 0
     if isinstance(request.code, int):
@@ -83,10 +85,10 @@ def exit_code(request: SystemExit) -> int:
 
 
 def users_part(error: BaseException) -> types.TracebackType | None:
-    """The error's traceback without torchjanus's own frames.
+    """Return the error's traceback without torchjanus' own frames.
 
-    If the innermost frame is ours and the error is not one that we raise on purpose, then it is our bug: all but the
-    frames of this module is kept, so that it can be reported.
+    If the innermost frame is torchjanus' and the error is not one that it raises on purpose, that is a bug of
+    torchjanus: only the frames of this module are removed, so that it can be reported.
     """
     frames: list[types.TracebackType] = []
     position = error.__traceback__

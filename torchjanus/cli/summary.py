@@ -1,4 +1,4 @@
-"""What is said of a script's speculated functions after it has run: for people, and as JSON for programs."""
+"""The summary of a script's speculated functions after its run: as text for people, as JSON for programs."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["FunctionSummary", "Speculated", "Summary", "print_report", "summariz
 
 
 class Speculated(Protocol):
-    """What the summary asks of a speculated function."""
+    """What the summary needs of a speculated function."""
 
     def statistics(self) -> Any:
-        """A dataclass of integers."""
+        """Return a dataclass of integers."""
         ...
 
 
@@ -51,7 +51,7 @@ def summarize(step: S, explain: Callable[[S], object]) -> FunctionSummary:
 
 
 def print_report(summary: Summary) -> None:
-    """Print each function's explanation to standard error, unwrapped: people copy paths from it."""
+    """Print each function's explanation to standard error, unwrapped, so that paths can be copied."""
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
         lines += [

@@ -1,4 +1,4 @@
-"""What a user can read: what was assumed, why, what failed, and what to do about it."""
+"""Reports for users: what was assumed, why, what failed, and what to do about it."""
 
 from torchjanus.report.explanation import Explanation, explain
 

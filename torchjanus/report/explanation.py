@@ -1,4 +1,4 @@
-"""A speculated function's story as data and as text. Knows the runtime; nothing knows it but the command line."""
+"""The explanation of a speculated function, as data and as text. It uses the runtime; only the command line uses it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SHOWN = 40
 
 @dataclass(frozen=True, slots=True)
 class EntryStory:
-    """One graph: its size, who runs it, what it assumes, what it takes anew at each call."""
+    """One graph: its size, its executor, its assumptions, its inputs."""
 
     number: int
     nodes: int
@@ -49,13 +49,13 @@ class EntryStory:
     asserts: tuple[str, ...]
     pinned: tuple[str, ...]
     recursions: tuple[str, ...]
-    selected: tuple[str, ...]  # where the graph itself finds out how many elements there are
+    selected: tuple[str, ...]  # where the graph itself determines the number of elements
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """``str()`` of it is the report. ``print(torchjanus.explain(step))`` shows it."""
+    """All that is known of a speculated function; ``str()`` returns the report."""
 
     name: str
     place: Place
@@ -69,7 +69,7 @@ class Explanation:
 
     @property
     def codes(self) -> tuple[str, ...]:
-        """The codes of all reasons that the report gives, each once: see docs/reasons.md."""
+        """The codes of all reasons in the report, each once: see docs/reasons.md."""
         known = (*(refusal.reason for refusal in self.refusals), *(event.reason for event in self.events))
         return tuple(dict.fromkeys(filter(None, known)))
 
@@ -78,7 +78,7 @@ class Explanation:
 
 
 def explain(step: Any) -> Explanation:
-    """Everything that is known of a speculated function: entries, assumptions with their lines, externs, refusals.
+    """Return what is known of a speculated function: entries, assumptions with their lines, extern calls, refusals.
 
     Raises Unsupported if ``step`` is not the result of ``torchjanus.speculate``.
     """
@@ -128,7 +128,7 @@ def _story(number: int, entry: Entry, decisions: list[Assertion]) -> EntryStory:
 
 
 def _externs(entry: Entry) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """The extern calls by when they are made."""
+    """Yield the extern calls by when they are made."""
     schedule = entry.plan.schedule
     made = [event for effect in entry.plan.effects for event in effect.externs()]
     late = [event for event in made if event.number not in schedule.early]
@@ -150,7 +150,7 @@ def _where(place: Place) -> str:
 
 
 def _is_of_code(assumption: Assumption) -> TypeGuard[Identity]:
-    """Whether this is about a function of the user's itself: there is one of these for each that is called."""
+    """Whether it is about a function of the user's itself: each called function has such assumptions."""
     return isinstance(assumption, Identity) and assumption.access_path.key in (
         "__code__",
         "__defaults__",

@@ -1,4 +1,4 @@
-"""Python to Python: rewrites source so that every construct that matters calls a hook. Knows no torch."""
+"""Python to Python: rewrites source so that every construct that matters calls a hook. It does not use torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Makes rewritten code objects and twin functions: the same function over the same variables, with hooks inside.
+"""Makes rewritten code objects and twin functions: the same function with the same variables and with hooks inside.
 
-Rewriting is done once for each code object, when first asked for, and forgotten with it. The hook object is put into
-the constants of the code, where no user can see or shadow it.
+Rewriting is done once for each code object, on first use, and dropped with it. The hook object is put into the
+constants of the code, where no user can see or shadow it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "sites_of", "twin"]
 
 
 class Anchor:
-    """The base of whatever is bound into rewritten code; rewritten code is recognised by it."""
+    """The base class of hook objects that are bound into code, by which rewritten code is recognised."""
 
     __slots__ = ()
 
@@ -55,16 +55,16 @@ CONSTRUCTS = {
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The rewritten code with a placeholder where the hook object goes, and its sites."""
+    """Rewritten code with a placeholder for the hook object, and its sites."""
 
     code: CodeType
     sites: tuple[Site, ...]
 
 
 _lock = threading.RLock()
-# By id, with the code object watched: code objects compare by content, and equal ones can come from different files.
+# By id, with a weak reference: code objects compare by content, and equal ones can come from different files.
 _templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}
-# Of rewritten code, by id: the code without hooks, one object for all that are made of one source.
+# By id of rewritten code: the code without hooks, one object for all code made of one source.
 _unhooked: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
 _known: dict[tuple[str, CodeType], CodeType] = {}
 _twins: weakref.WeakKeyDictionary[FunctionType, tuple[Bind, CodeType, FunctionType]] = weakref.WeakKeyDictionary()
@@ -76,8 +76,8 @@ def is_rewritten(code: CodeType) -> bool:
 
 
 def code_of(fn: Any) -> CodeType:
-    """The function's code; where hooks are bound into it, what it is without: a function that is defined inside of
-    another one has new hooks whenever that is rewritten."""
+    """Return the function's code, without hooks if any are bound into it: an inner function gets new hooks whenever the
+    function that defines it is rewritten."""
     code: CodeType = fn.__code__
     if not is_rewritten(code):
         return code
@@ -98,15 +98,15 @@ def _without_hooks(code: CodeType) -> CodeType:
 
 
 def sites_of(fn: FunctionType) -> tuple[Site, ...]:
-    """The sites that the rewritten form of ``fn`` has. Raises SourceUnavailable."""
+    """Return the sites of the rewritten form of ``fn``. Raises SourceUnavailable."""
     return template(fn).sites
 
 
 def twin(fn: FunctionType, bind: Bind) -> FunctionType:
-    """The rewritten form of ``fn``: same globals, cells, defaults, attributes and names, positions the user's own.
+    """Return the rewritten form of ``fn``: same globals, cells, defaults, attributes, names and source positions.
 
-    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned
-    as it is. Raises SourceUnavailable.
+    ``bind(fn, sites)`` makes the hook object that its code will call. A function that has hooks already is returned as
+    it is. Raises SourceUnavailable.
     """
     known = _twins.get(fn)
     if known is not None:
@@ -138,7 +138,7 @@ def template(fn: FunctionType) -> Template:
 
 
 def _template(fn: FunctionType) -> Template | str:
-    """The rewritten code, or why there is none."""
+    """Return the rewritten code, or the reason why there is none."""
     code = fn.__code__
     try:
         with uncollected(kept=True):
@@ -147,7 +147,8 @@ def _template(fn: FunctionType) -> Template | str:
         CENSUS.note(code, "no source")
         return str(error)
     except (SyntaxError, RecursionError) as error:
-        # A fault of ours, or no room on the stack: the function was first met deep in a recursion. It runs as it is.
+        # A fault of torchjanus, or no room on the stack: the function was first met deep in a recursion. It runs as it
+        # is.
         CENSUS.note(code, "cannot be rewritten" if isinstance(error, SyntaxError) else "met too deep in a recursion")
         where = f"{code.co_filename}:{code.co_firstlineno}"
         return (
@@ -185,7 +186,8 @@ def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
 
 
 def _bound(code: CodeType, anchor: Anchor) -> CodeType:
-    """The code with the hook object in its constants; last, so that code without any hook is recognised, too."""
+    """Return the code with the hook object in its constants; it is also the last, so that code without a hook is
+    recognised."""
     constants: list[Any] = []
     for value in code.co_consts:
         if isinstance(value, CodeType):
@@ -198,7 +200,7 @@ def _bound(code: CodeType, anchor: Anchor) -> CodeType:
 
 
 def _current(fn: FunctionType, made: FunctionType) -> bool:
-    """Whether the twin still has what can be replaced on a function."""
+    """Whether the twin still has the function's replaceable attributes."""
     return (
         made.__defaults__ is fn.__defaults__
         and made.__kwdefaults__ is fn.__kwdefaults__
@@ -207,7 +209,7 @@ def _current(fn: FunctionType, made: FunctionType) -> bool:
 
 
 def _lives_with_its_module(fn: FunctionType) -> bool:
-    """Whether the twin may be kept: it refers to the function, so a closure's would never be given back."""
+    """Whether the twin may be cached: it refers to the function, so the twin of a closure would never be freed."""
     if "<locals>" in fn.__code__.co_qualname:
         return False
     module = sys.modules.get(fn.__globals__.get("__name__", ""))

@@ -1,4 +1,4 @@
-"""Counts what the rewriter met: which functions were rewritten, which were left native, and why."""
+"""Counts the functions that the rewriter met: which were rewritten, which were left native, and why."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["CENSUS", "Census", "Entry"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class Entry:
-    """One function that was met. ``native`` is the reason why it was left as it is, or empty."""
+    """One function that was met. ``native``: why it was left as it is, or ""."""
 
     file: str
     line: int
@@ -26,7 +26,7 @@ class Entry:
 
 @dataclass(slots=True)
 class Census:
-    """The functions met since the census was opened, each counted once."""
+    """The functions met so far, each counted once."""
 
     _entries: dict[tuple[str, int, str], Entry] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -55,7 +55,7 @@ class Census:
         return tuple(entry for entry in self.met if not entry.rewritten)
 
     def table(self) -> str:
-        """A markdown table: how many functions were met and rewritten, and why the others were not."""
+        """Return a markdown table: how many functions were met and rewritten, and why the others were not."""
         reasons = Counter(entry.native for entry in self.native)
         rows = [
             "| functions | count |",

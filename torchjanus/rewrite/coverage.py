@@ -1,4 +1,4 @@
-"""Every syntax node of Python 3.11 to 3.13: which hook it asks, or why it is left native. Data, and its table in
+"""Every syntax node of Python 3.11 to 3.13: which hook it asks, or why it is left native; and the table of it in
 markdown.
 
 The sections are those of the JANUS paper's appendix A, which lists CPython 3.5's instructions by how JANUS treats them.
@@ -16,8 +16,8 @@ BEGIN, END = "<!-- constructs -->", "<!-- /constructs -->"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Some syntax nodes that are treated alike. ``hooks``: the methods of Semantics they ask; else ``native`` says
-    why not."""
+    """Syntax nodes with the same treatment. ``hooks``: the methods of Semantics that they ask; ``native``: why there
+    are none, or what is not hooked."""
 
     nodes: tuple[str, ...]
     construct: str
@@ -226,8 +226,7 @@ ROWS: tuple[Row, ...] = (
     Row(("Load", "Store", "Del"), "what is done to a target", "none", native="a mark on other nodes"),
 )
 
-# Node classes that no tree of a function of these versions holds: the abstract ones, whole files, and what went out
-# of use.
+# Node classes that no tree of a function of these versions contains: abstract ones, whole files, and removed ones.
 UNUSED: frozenset[str] = frozenset(
     "AST mod stmt expr expr_context boolop operator unaryop cmpop excepthandler pattern type_param type_ignore slice "
     "Module Interactive Expression FunctionType TypeIgnore "
@@ -236,7 +235,7 @@ UNUSED: frozenset[str] = frozenset(
 
 
 def table() -> str:
-    """The markdown table."""
+    """Return the markdown table."""
     return "\n".join(_lines())
 
 
@@ -250,7 +249,7 @@ def _lines() -> Iterator[str]:
 
 
 def with_table(text: str) -> str:
-    """The text with what stands between the markers replaced by the table."""
+    """Return the text with the table between the markers."""
     before, _, rest = text.partition(BEGIN)
     _, _, after = rest.partition(END)
     return f"{before}{BEGIN}\n{table()}\n{END}{after}"

@@ -1,10 +1,10 @@
-"""Cuts a function in two between statements of its body: the first part returns what the second one takes.
+"""Cuts a function in two between statements of its body: the first part returns the arguments of the second.
 
-The first part returns a tuple of its variables, those before the others that the second one takes: the others live on
-as they would have. ``rest(*first(...)[:n])`` does what the function does, but for what can only be seen from within a
-frame (``locals()``), and where a variable would have to be in both: those functions are not cut. Where the function
-returns in the first part, that returns a list with its result instead of a tuple. The parts have the function's name,
-lines and closure.
+The first part returns a tuple of its variables: first those that the second part takes, then the others, so that they
+live as long as before. ``rest(*first(...)[:n])`` does what the function does, except for what can only be seen from
+within a frame (``locals()``), and where a variable would have to be in both parts: such functions are not cut. Where
+the function returns in the first part, that part returns a list with the result instead of a tuple. The parts have the
+function's name, lines and closure.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ __all__ = ["Span", "cut", "spans_of"]
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 
-# They look at the frame that they are called from, or need the function to be what it was.
+# They inspect the frame that they are called from, or need the original function.
 _OF_FRAMES = frozenset("locals vars dir eval exec super __class__ inspect _getframe".split())
-# What swallows no error, by name.
+# Names of context managers that suppress no exception.
 _LETTING_OUT = frozenset(
     """no_grad enable_grad inference_mode set_grad_enabled autocast device fork_rng record_function open errstate
     catch_warnings redirect_stdout redirect_stderr""".split()
@@ -37,7 +37,8 @@ _INNER = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 
 
 def spans_of(fn: FunctionType) -> list[Span]:
-    """Where each statement of the function's body begins and ends, as (line, column); none where there is no source."""
+    """Return where each statement of the function's body begins and ends, as (line, column); none where there is no
+    source."""
     try:
         node = find(fn).node
     except SourceUnavailable:
@@ -48,9 +49,13 @@ def spans_of(fn: FunctionType) -> list[Span]:
 def cut(
     fn: FunctionType, count: int, leading: int = 0, *, only_used: bool = False
 ) -> tuple[FunctionType, FunctionType] | None:
-    """The first ``count`` statements of the function, and the rest; None where it cannot be cut there. ``leading``: so
-    many parameters are the same at each call, and the first that the rest takes: ``first`` does not return them.
-    ``only_used``: what the rest does not mention it does not return either, and that does not live until the end."""
+    """Return the first ``count`` statements of the function, and the rest, as two functions; None where it cannot be
+    cut there.
+
+    ``leading``: the number of parameters that are the same at each call; they are the first parameters of ``rest``, and
+    ``first`` does not return them. ``only_used``: ``first`` returns only variables that the rest mentions; the others
+    do not live until the end.
+    """
     code = fn.__code__
     try:
         found = find(fn)
@@ -77,7 +82,7 @@ def cut(
     rest = _function(node, ast.arguments([], taken, None, [], [], None, []), [*_declarations(node), *node.body[count:]])
     try:
         codes = [compile_alone(part, code, found) for part in (first, rest)]
-    except SyntaxError:  # a declaration behind a use, in one of the parts
+    except SyntaxError:  # a declaration after a use, in one of the parts
         return None
     for part, made in zip((first, rest), codes, strict=True):
         adopt(made, Found(part, found.private, found.imported))
@@ -110,7 +115,7 @@ def _like(fn: FunctionType, code: CodeType) -> FunctionType:
 
 
 def _live_out(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] | None:
-    """The variables that the rest of the body takes: all that are certain to be there. None where it cannot be cut."""
+    """Return the variables that are set for certain before the rest of the body. None where it cannot be cut."""
     first, rest = node.body[:count], node.body[count:]
     inside = [part for statement in node.body for part in ast.walk(statement)]
     mentioned = _mentioned(node.body)
@@ -130,14 +135,14 @@ def _live_out(node: ast.FunctionDef, count: int, code: CodeType) -> list[str] | 
     parameters = code.co_varnames[: _parameters(code)]
     certain, used = _certain(first), _mentioned(rest)
     if any(isinstance(part, ast.Delete) and _bound([part]) & _bound(first) for part in _within(rest)):
-        return None  # it is to go, and whoever calls the rest has it
+        return None  # the object should be destroyed, but the caller of the rest still holds it
     if (_bound(first) - certain - set(parameters) - elsewhere) & used:
         return None
     return [*parameters, *sorted(certain - set(parameters) - elsewhere)]
 
 
 def _declarations(node: ast.FunctionDef) -> list[ast.Global | ast.Nonlocal]:
-    """Which of the function's own names are variables of others."""
+    """Return the declarations of names that are variables of other scopes."""
     return [part for part in _within(node.body) if isinstance(part, ast.Global | ast.Nonlocal)]
 
 
@@ -147,12 +152,12 @@ def _parameters(code: CodeType) -> int:
 
 
 def _mentioned(statements: Sequence[ast.stmt]) -> set[str]:
-    """All names, those of functions inside among them."""
+    """Return all names, including those of inner functions."""
     return {part.id for statement in statements for part in ast.walk(statement) if isinstance(part, ast.Name)}
 
 
 def _within(statements: Iterable[ast.AST]) -> Iterator[ast.AST]:
-    """What lies in the function's own scope, comprehensions among it."""
+    """Yield all nodes in the function's own scope, comprehensions included."""
     for node in statements:
         yield node
         if not isinstance(node, _INNER):
@@ -164,7 +169,7 @@ def _names(node: ast.Import | ast.ImportFrom) -> set[str]:
 
 
 def _bound(statements: Sequence[ast.AST]) -> set[str]:
-    """The variables that may be set here. Those of comprehensions are their own."""
+    """Return the variables that may be set here. Those of comprehensions are their own."""
     names: set[str] = set()
     own: set[int] = set()
     for node in _within(statements):
@@ -185,14 +190,15 @@ def _bound(statements: Sequence[ast.AST]) -> set[str]:
 
 
 def _captured(statements: Sequence[ast.stmt]) -> set[str]:
-    """The names that functions may still ask for which are made here. A generator that is an argument is used up."""
+    """Return the names that functions made here may still read later. A generator that is an argument is exhausted at
+    once."""
     used_up = {id(part) for node in _within(statements) if isinstance(node, ast.Call) for part in node.args}
     kept = (n for n in _within(statements) if isinstance(n, _INNER) or _lives_on(n, used_up))
     return {name for node in kept for name in _asked(node)}
 
 
 def _asked(node: ast.AST) -> set[str]:
-    """The names that the function asks for, but for its own: those of functions inside of it count as asked for."""
+    """Return the names that the function reads, without its own variables; those of inner functions count as read."""
     named = {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
     if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
         return named
@@ -206,7 +212,7 @@ def _lives_on(node: ast.AST, used_up: set[int]) -> bool:
 
 
 def _certain(statements: Sequence[ast.stmt]) -> set[str]:
-    """The variables that are set when these statements are done."""
+    """Return the variables that are set for certain after these statements."""
     names: set[str] = set()
     for node in statements:
         match node:
@@ -241,7 +247,7 @@ def _ends(statements: Sequence[ast.stmt]) -> bool:
 
 
 def _lets_errors_out(context: ast.expr) -> bool:
-    """Whether what is between is done when the program goes on behind a ``with``."""
+    """Whether the body of a ``with`` has completed whenever the program continues after it."""
     name = context.func if isinstance(context, ast.Call) else context
     return (name.attr if isinstance(name, ast.Attribute) else getattr(name, "id", "")) in _LETTING_OUT
 

@@ -1,8 +1,8 @@
-"""The ``__init__`` that ``dataclasses`` makes: its source, made again from the fields.
+"""Reconstructs the source of an ``__init__`` made by ``dataclasses`` from the fields.
 
-``dataclasses`` writes the function as text and forgets the text. It calls ``__post_init__`` and default factories,
-which are the user's code, so it is worth finding. What is made here is used only if it compiles to the very code of
-the function; should a future Python write its text differently, the function has no source, as before.
+``dataclasses`` writes the function as text and drops the text. The function calls ``__post_init__`` and default
+factories, which are the user's code. The reconstruction is used only if it compiles to the same code; if a future
+Python writes its text differently, the function has no source, as before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _namespace: Any = type.__dict__["__dict__"].__get__
 
 
 def generated_init(fn: FunctionType) -> ast.FunctionDef | None:
-    """The definition that ``fn`` may have been compiled from, if it can be a generated ``__init__``."""
+    """Return the definition that ``fn`` may have been compiled from, if it can be a generated ``__init__``."""
     code = fn.__code__
     if code.co_name != "__init__" or code.co_filename != "<string>" or code.co_firstlineno < 2:
         return None
@@ -42,7 +42,7 @@ def generated_init(fn: FunctionType) -> ast.FunctionDef | None:
 
 
 def owner(fn: FunctionType) -> type | None:
-    """The dataclass that the function belongs to, found by its name in its module, or among all classes there are."""
+    """Return the dataclass that the function belongs to, found by its name in its module, or among all classes."""
     if "<locals>" in fn.__qualname__:
         return local_owner(fn)
     found: Any = fn.__globals__
@@ -54,10 +54,10 @@ def owner(fn: FunctionType) -> type | None:
 
 
 def local_owner(fn: FunctionType) -> type | None:
-    """The same of a class that a function has made: nothing but the class itself holds it by name."""
+    """Return the dataclass that a function has made: only the class itself has its name."""
     name = fn.__qualname__.rpartition(".")[0]
     pending: list[type] = [object]
-    seen = set[int]()  # by their ids: a metaclass of the program's may have no hash
+    seen = set[int]()  # by id, since a metaclass of the program may have no hash
     while pending:
         classes: list[type] = type.__subclasses__(pending.pop())
         for cls in classes:
@@ -65,7 +65,7 @@ def local_owner(fn: FunctionType) -> type | None:
                 continue
             seen.add(id(cls))
             pending.append(cls)
-            # Metaclasses may answer for their classes, or object to being asked: nobody asks them.
+            # Attribute access could run the code of a metaclass.
             if _qualname(cls) == name and getattr(_namespace(cls).get("__init__"), "__code__", None) is fn.__code__:
                 return cls if dataclasses.is_dataclass(cls) else None
     return None
@@ -78,8 +78,8 @@ def parameters(code: CodeType) -> str:
 
 
 def statements(cls: type, code: CodeType) -> Iterator[str]:
-    """The body: an assignment for each field, then ``__post_init__``. Names that differ by version are the code's
-    own."""
+    """Yield the body: an assignment for each field, then ``__post_init__``. Names that differ by version are taken from
+    the code."""
     self = code.co_varnames[0]
     cells = code.co_freevars
     frozen = "__dataclass_builtins_object__" in cells

@@ -1,7 +1,7 @@
-"""Finds the syntax tree of a function from its code object, and makes sure that it is the tree of that very code.
+"""Finds the syntax tree of a function from its code object, and checks that the code was compiled from that tree.
 
-The code object is what runs, whatever decorators or ``__wrapped__`` say. The source is read through ``linecache``, so
-code that was ``exec``-ed or typed is found where its source was registered there.
+The code object is what runs, whatever decorators or ``__wrapped__`` refer to. The source is read through ``linecache``,
+so code from ``exec`` or an interactive session is found if its source was registered there.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import linecache
 import threading
 import warnings
 import weakref
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType
@@ -31,21 +31,21 @@ FUTURE = 0
 for _feature in __future__.all_feature_names:
     FUTURE |= getattr(__future__, _feature).compiler_flag
 
-# Set by what is around a function (nested) or by what was done to it (types.coroutine), not by its definition.
+# Set by the enclosing code (nested) or later (types.coroutine), not by the definition.
 NOT_DEFINED = inspect.CO_NESTED | inspect.CO_ITERABLE_COROUTINE
-FACTORY = "@factory"  # the function around the code that is compiled alone: it holds the closure's variables
-STANDIN = "@code"  # the function's name in there: under its own, it would hide the global variable that users mean
+FACTORY = "@factory"  # the function around the code that is compiled alone: it has the closure's variables
+STANDIN = "@code"  # the function's name in there: its own would hide the global variable of the same name
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The definition of a code object: its node, and the class inside of which its private names are mangled."""
+    """The definition of a code object: its node, and the class for which its private names are mangled."""
 
     node: Function
     private: str | None
     imported: frozenset[str] = (
         frozenset()
-    )  # what the file imports at its top: CPython compiles calls through it differently
+    )  # what the file imports at module level: CPython compiles calls through it differently
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class _File:
 
 
 _files: dict[str, _File] = {}
-# Of code that was made of a definition that stands nowhere, by id.
+# By id: code that was made of a definition that is in no file.
 _adopted: dict[int, tuple[weakref.ref[CodeType], Found]] = {}
 _lock = threading.RLock()
 
 
 def find(fn: FunctionType) -> Found:
-    """The definition that the function's code was compiled from, or SourceUnavailable with the reason."""
+    """Return the definition that the function's code was compiled from. Raises SourceUnavailable with the reason."""
     code, module_globals = fn.__code__, fn.__globals__
     adopted = _adopted.get(id(code))
     if adopted is not None and adopted[0]() is code:
@@ -78,7 +78,7 @@ def find(fn: FunctionType) -> Found:
         for candidate in candidates:
             try:
                 compiled = compile_alone(candidate.node, code, candidate)
-            except SyntaxError:  # names that this definition needs are not this code's: it is another one's
+            except SyntaxError:  # this definition needs names that the code does not have: it is another one
                 continue
             if _same(code, compiled):
                 if compiled.co_linetable == code.co_linetable:
@@ -94,14 +94,13 @@ def find(fn: FunctionType) -> Found:
 
 
 def adopt(code: CodeType, found: Found) -> None:
-    """This is the definition that the code was compiled from: the file has it in another form."""
+    """Register the definition that the code was compiled from, which differs from the file's."""
     number = id(code)
     _adopted[number] = weakref.ref(code, lambda _: _adopted.pop(number, None)), found
 
 
 def forget() -> None:
-    """Let go of the files that have been read: trees of whole modules, of which no more functions may be wanted. Those
-    that are will be read again, and found only if they are what their code was compiled from."""
+    """Drop the trees of all files. Files that are needed again are read again, and used only if they match the code."""
     with _lock:
         _files.clear()
 
@@ -113,7 +112,7 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
     try:
         linecache.checkcache(name)
         lines = linecache.getlines(name, module_globals)
-    except Exception as error:  # a loader's own, or the program has replaced what linecache is written with
+    except Exception as error:  # a loader's own exception, or the program has replaced functions that linecache uses
         raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file cannot be read: {error!r}.") from error
     if not lines:
         _files.pop(name, None)
@@ -137,7 +136,7 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
-    """The names that import statements bind in the module's own scope."""
+    """Yield the names that import statements bind in the module's own scope."""
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.Import | ast.ImportFrom):
             yield from (alias.asname or alias.name.partition(".")[0] for alias in child.names if alias.name != "*")
@@ -148,7 +147,7 @@ def _imports(node: ast.AST) -> Iterator[str]:
 
 
 def _index(tree: ast.Module, imported: frozenset[str], into: dict[tuple[int, str], list[Found]]) -> None:
-    """Enter all definitions of a module, in the order of its text. Trees are large: leaves are not visited."""
+    """Enter all definitions of a module, in the order of its text. Leaves are not visited, since trees are large."""
     waiting: list[tuple[ast.AST, str | None]] = [(tree, None)]
     while waiting:
         node, private = waiting.pop()
@@ -170,7 +169,7 @@ def _index(tree: ast.Module, imported: frozenset[str], into: dict[tuple[int, str
 
 
 _DEFINITIONS = frozenset({ast.ClassDef, ast.Lambda, ast.FunctionDef, ast.AsyncFunctionDef})
-# What may stand in the field of a node and holds no definition.
+# Values of node fields that contain no definition.
 _LEAVES = frozenset(
     {str, int, bool, type(None), ast.Name, ast.Constant, ast.alias, ast.Import, ast.ImportFrom, ast.Pass, ast.Break}
     | {ast.Continue, ast.Global, ast.Nonlocal, ast.MatchSingleton, ast.TypeIgnore}
@@ -183,11 +182,11 @@ _LEAVES = frozenset(
 
 
 def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
-    """Compiles one definition, the original or its rewritten form, to code that can stand in for ``code``: same
-    cells, same name, same private names.
+    """Compile one definition, the original or its rewritten form, to code that can replace ``code``: same cells, same
+    name, same private names.
 
-    The definition is compiled inside of a factory that binds the cells and, for private names and ``__class__``,
-    inside of a class of the right name. Neither is ever run.
+    The definition is compiled inside a factory that binds the cells and, for private names and ``__class__``, inside a
+    class of the right name. Neither is ever run.
     """
     where = location_of(node)
     private = found_as.private
@@ -199,9 +198,7 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
         inner = place(ast.ClassDef(private, [], [], [inner], []), where)
         _no_type_parameters(inner)
         if private not in cells:
-            body.insert(
-                0, place(ast.Global([private]), where)
-            )  # where its code says the class's name, it means a global
+            body.insert(0, place(ast.Global([private]), where))  # in the code, the class's name refers to a global
     body.append(inner)
     factory = place(ast.FunctionDef(FACTORY, _parameters(cells, where), body, [], None, None), where)
     _no_type_parameters(factory)
@@ -219,7 +216,8 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
 
 
 def _bare(node: Function) -> Function:
-    """The definition without what is evaluated around it, but with its first line, which is its first decorator's."""
+    """Return the definition without defaults, annotations and decorators, but with its first line, the first
+    decorator's."""
     where = location_of(node)
     old = node.args
 
@@ -260,8 +258,7 @@ def _only_code(code: CodeType) -> CodeType:
 
 
 def _requalified(code: CodeType, prefix: str, qualname: str) -> CodeType:
-    """The code with the qualified names that it would have in its real place, class bodies' ``__qualname__``
-    included."""
+    """Return the code with the qualified names of its real place, class bodies' ``__qualname__`` included."""
 
     def real(name: str) -> str:
         return qualname + name[len(prefix) :] if name == prefix or name.startswith(prefix + ".") else name
@@ -306,13 +303,13 @@ def _same(code: CodeType, compiled: CodeType) -> bool:
             if not _same(one, other):
                 return False
         elif type(one) is not type(other) or repr(one) != repr(other):
-            if not (isinstance(one, frozenset) and one == other):  # no order to rely on
+            if not (isinstance(one, frozenset) and one == other):  # a set has no reliable order
                 return False
     return True
 
 
 def _asserts_rewritten(code: CodeType) -> bool:
-    """Whether pytest put its own code in the place of this function's assert statements. The rest is untouched."""
+    """Whether pytest has replaced this function's assert statements. The rest is unchanged."""
     return "@pytest_ar" in code.co_names or any(
         isinstance(value, CodeType) and _asserts_rewritten(value) for value in code.co_consts
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 
 from torchjanus.rewrite.constructs.operators import BINARY
 from torchjanus.rewrite.constructs.targets import Unpacking, slot, target
@@ -26,13 +26,13 @@ def assign(walk: Walk, node: ast.Assign) -> ast.stmt:
     unpackings = tuple(unpacking for _, unpacking in pairs)
     if all(unpacking is None for unpacking in unpackings):
         return place(ast.Assign([new for new, _ in pairs], value), where)
-    # x = (a, b) = v: a native tuple of v, once for each target, stores from left to right as Python does.
+    # x = (a, b) = v: a native tuple with v once for each target stores from left to right, as Python does.
     fan = walk.hook("fan", where, constant(unpackings, where), value)
     return place(ast.Assign([place(ast.Tuple([new for new, _ in pairs], ast.Store()), where)], fan), where)
 
 
 def displays(value: ast.expr, unpacking: Unpacking) -> bool:
-    """``a, b = x, y``: nothing is iterated over, so there is nothing to hook."""
+    """Whether it is ``a, b = x, y``: nothing is iterated over, so there is nothing to hook."""
     _, before, star, _, nested = unpacking
     return (
         isinstance(value, ast.Tuple | ast.List)
@@ -44,7 +44,7 @@ def displays(value: ast.expr, unpacking: Unpacking) -> bool:
 
 
 def annotated(walk: Walk, node: ast.AnnAssign) -> ast.stmt:
-    """The annotation stays native: it may never be evaluated, or be kept as text."""
+    """Rewrite an annotated assignment. The annotation stays native: it may never be evaluated, or be kept as text."""
     if node.value is None:
         return node
     value = walk.visit(node.value)
@@ -59,7 +59,7 @@ def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
     visit = walk.number if isinstance(node.op, ast.Add | ast.Sub | ast.Mult) else walk.visit
     held = slot(walk, node.target, ast.Store(), "update", symbol) if not isinstance(node.target, ast.Name) else None
     if held is not None:
-        # What is loaded from the slot answers += by the hook; Python stores the result back to the slot.
+        # The value loaded from the slot implements += by the hook; Python stores the result back to the slot.
         assert isinstance(held, ast.Attribute)
         return place(ast.AugAssign(held, ast.Add(), visit(node.value)), where)
     assert isinstance(node.target, ast.Name)
@@ -86,7 +86,7 @@ def deleted(walk: Walk, node: ast.expr, statement: ast.Delete) -> list[ast.stmt]
         return [one for element in node.elts for one in deleted(walk, element, statement)]
     if not isinstance(node, ast.Name):
         return [place(ast.Delete([slot(walk, node, ast.Del(), "target") or node]), where)]
-    # Natively first: an unbound variable raises Python's own error, and nothing was deleted.
+    # Natively first: for an unbound variable Python raises its own error, before the hook is asked.
     native = place(ast.Delete([node]), where)
     mangled = walk.mangled(node.id)
     reach = walk.reach(mangled)

@@ -33,7 +33,7 @@ def async_with(walk: Walk, node: ast.AsyncWith) -> ast.stmt:
 
 
 def caught(walk: Walk, node: ast.AST) -> ast.stmt:
-    """Tells the hook object that user code is about to see an exception, so that its own frames can go from it."""
+    """Tell the hook object that the program is about to see an exception, so that it removes torchjanus' own frames."""
     where = location_of(node)
     return place(ast.Expr(walk.ask("caught", node)), where)
 

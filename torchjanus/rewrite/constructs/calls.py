@@ -1,13 +1,13 @@
 """Calls, their starred arguments, starred and double-starred elements of displays.
 
-The hook is asked what to call; the call itself is made natively, in the user's own frame. So a callee that looks at its
-caller's frame (``locals``, ``super``, ``warnings.warn``) sees the user, and argument errors are Python's own.
+The hook returns what to call; the call itself is made natively, in the user's own frame. So a callee that inspects its
+caller's frame (``locals``, ``super``, ``warnings.warn``) sees the user's, and argument errors are Python's own.
 """
 
 from __future__ import annotations
 
 import ast
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 
 from torchjanus.rewrite.constructs.loads import attribute, attribute_location
 from torchjanus.rewrite.syntax.scopes import Reach
@@ -18,7 +18,8 @@ __all__ = ["CONSTRUCTS", "hashed"]
 
 
 def call_location(walk: Walk, node: ast.Call) -> Location:
-    """Where CPython blames the call: a method call that spans lines, on the line of the method's name."""
+    """Return where CPython reports errors of the call: for a method call that spans lines, the line of the method's
+    name."""
     where = location_of(node)
     func = node.func
     if not isinstance(func, ast.Attribute) or func.lineno == func.end_lineno:
@@ -27,14 +28,15 @@ def call_location(walk: Walk, node: ast.Call) -> Location:
         return where
     if len(node.args) + len(node.keywords) + bool(node.keywords) >= 15:  # too many for CPython's method call
         return where
-    if isinstance(func.value, ast.Name) and func.value.id in walk.imported:  # taken for a module's function
+    # compiled as the call of a module's function
+    if isinstance(func.value, ast.Name) and func.value.id in walk.imported:
         return where
     line, column, _, _ = attribute_location(func)
     return line, column, where[2], where[3]
 
 
 def statement(walk: Walk, node: ast.Expr) -> ast.stmt:
-    """An expression as a statement. Nobody uses the result of a call that stands alone, and its site says so."""
+    """Rewrite an expression statement. The site of a call tells that its result is not used."""
     value = call(walk, node.value, "procedure") if isinstance(node.value, ast.Call) else walk.visit(node.value)
     return place(ast.Expr(value), location_of(node))
 
@@ -48,7 +50,7 @@ def call(walk: Walk, node: ast.Call, kind: str = "call") -> ast.expr:
             arguments = walk.visit_all(node.args)
     keywords = [keyword(walk, each) for each in node.keywords]
     if is_super(walk, node.func):
-        callee: ast.expr = node.func  # the compiler gives a function its __class__ cell where it sees this very name
+        callee: ast.expr = node.func  # the compiler adds a __class__ cell to a function that contains this name
     else:
         bare = not node.args and not node.keywords
         func = attribute(walk, node.func, "method") if isinstance(node.func, ast.Attribute) else walk.visit(node.func)
@@ -68,12 +70,13 @@ def keyword(walk: Walk, node: ast.keyword) -> ast.keyword:
 
 
 def starred(walk: Walk, node: ast.Starred) -> ast.expr:
-    """``*iterable`` in a call or a display; starred targets are seen to with the other targets."""
+    """Rewrite ``*iterable`` in a call or a display; starred targets are rewritten with the other targets."""
     return place(ast.Starred(walk.ask("star", node.value, walk.visit(node.value)), node.ctx), location_of(node))
 
 
 def hashed(walk: Walk, node: ast.expr, visited: ast.expr) -> ast.expr:
-    """What is hashed where a dictionary or a set is made. The hashes of constants and texts ask nobody."""
+    """Return the hooked form of what is hashed in a dictionary or set display. Hashing constants and strings needs no
+    hook."""
     return visited if isinstance(node, ast.Constant | ast.JoinedStr) else walk.ask("hashed", node, visited)
 
 
@@ -84,7 +87,7 @@ def set_(walk: Walk, node: ast.Set) -> ast.expr:
 def _element(walk: Walk, node: ast.expr) -> ast.expr:
     if not isinstance(node, ast.Starred):
         return hashed(walk, node, walk.visit(node))
-    several = walk.ask("star", node.value, walk.visit(node.value), kind="elements")  # which are hashed
+    several = walk.ask("star", node.value, walk.visit(node.value), kind="elements")  # the elements are hashed
     return place(ast.Starred(several, node.ctx), location_of(node))
 
 

@@ -1,7 +1,7 @@
-"""``if`` statements that do nothing but count: ``if predicted == label: correct += 1``.
+"""Finds ``if`` statements that only count: ``if predicted == label: correct += 1``.
 
-Whether such a statement counts is known to the hooks as a number, where a branch would be a decision. Sites of its test
-and of its addition are of the kind "counted". Whoever says there that the test holds is asked what is added.
+The hooks then get the outcome of the test as a number, where a branch would be a decision. Sites of the test and of the
+addition are of the kind "counted". If a hook answers there that the test holds, the addition asks what is added.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ __all__ = ["counts"]
 
 
 def counts(walk: Walk, node: ast.If) -> bool:
-    """Whether all that the statement does is to add a number to a local variable, which has a value by then. Sites are
-    told so."""
+    """Whether the statement only adds a number to a local variable that has a value. If so, its sites are marked."""
     match node:
         case ast.If(
             test=ast.Compare() | ast.Call() | ast.Name(),
@@ -37,7 +36,7 @@ def counts(walk: Walk, node: ast.If) -> bool:
 
 
 def _has_value(function: ast.AST, at: ast.stmt, name: str) -> bool:
-    """Whether the variable has a value wherever the function comes to this statement."""
+    """Whether the variable has a value whenever the function reaches this statement."""
     for node in ast.walk(function):
         match node:
             case ast.Name(id=known, ctx=ast.Del()) if known == name:
@@ -53,8 +52,8 @@ def _has_value(function: ast.AST, at: ast.stmt, name: str) -> bool:
 
 
 def _set_before(block: list[ast.stmt], at: ast.stmt, name: str) -> bool | None:
-    """Whether statements before this one in the block, or in those around it that are in the block, always set the
-    variable; None where the statement is not in the block."""
+    """Whether earlier statements of the block, or of nested blocks around the statement, always set the variable; None
+    where the statement is not in the block."""
     known = False
     for statement in block:
         if statement is at:

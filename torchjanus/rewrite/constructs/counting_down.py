@@ -1,7 +1,7 @@
-"""``while`` statements that count down: ``while n > 0: ...; n -= 1``.
+"""Finds ``while`` statements that count down: ``while n > 0: ...; n -= 1``.
 
-The variable is shown to the hooks before it is asked whether it is still above a number, so that iterations can be told
-by plain numbers, as those of ``for n in range(n, 0, -1)`` are.
+The hooks get the variable before it is compared, so that they can describe iterations by plain numbers, as those of
+``for n in range(n, 0, -1)``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ _BELOW: dict[type[ast.cmpop], str] = {ast.Lt: ">", ast.LtE: ">=", ast.NotEq: "!=
 
 
 def counts_down(walk: Walk, node: ast.While) -> bool:
-    """Whether a local variable goes down by one in each iteration, and nothing else decides whether there is another.
-    What stands for the variable in the test is told the walk."""
+    """Whether a local variable decreases by one in each iteration, and alone decides whether there is another. If so,
+    the variable in the test is replaced."""
     bound: int | None
     match node.test:
         case ast.Name() as variable:

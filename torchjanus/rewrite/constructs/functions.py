@@ -1,7 +1,7 @@
-"""Definitions inside of the function: ``def``, ``lambda``, ``class``; and ``return``.
+"""Definitions inside the function: ``def``, ``lambda``, ``class``; and ``return``.
 
-What is defined inside is rewritten in place, with the same hook object. Annotations, type parameters and type aliases
-stay native: they may be kept as text or evaluated lazily.
+Inner definitions are rewritten in place, with the same hook object. Annotations, type parameters and type aliases stay
+native: they may be kept as text or evaluated lazily.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def lambda_(walk: Walk, node: ast.Lambda) -> ast.expr:
 
 def class_(walk: Walk, node: ast.ClassDef) -> ast.stmt:
     called = decorators(walk, node.decorator_list)
-    # Looked at before anybody else gets it: native code may have called code of the program's while it was made.
+    # The hook sees the class first: native code may have called code of the program while the class was made.
     made = walk.hook("made_class", location_of(node))
     called.append(walk.ask("callee", node, made, kind="class"))
     bases = walk.visit_all(node.bases)
@@ -68,7 +68,7 @@ def class_(walk: Walk, node: ast.ClassDef) -> ast.stmt:
 
 
 def keyword(walk: Walk, node: ast.keyword) -> ast.keyword:
-    """Of a class statement. A function may stand in the place of a metaclass."""
+    """Rewrite a keyword of a class statement. The metaclass may be a function."""
     value = walk.visit(node.value)
     if node.arg is not None:
         name = "metaclass" if node.arg == "metaclass" else "class_keyword"
@@ -89,7 +89,7 @@ def return_(walk: Walk, node: ast.Return) -> ast.stmt:
 
 
 def function_body(walk: Walk, node: Function, qualname: str) -> Function:
-    """The outermost function with its inside rewritten. Its defaults and decorators are not looked at again."""
+    """Return the outermost function with a rewritten body. Its defaults and decorators are left alone."""
     with walk.inside(node, qualname):
         if isinstance(node, ast.Lambda):
             body = walk.ask("returned", node.body, walk.visit(node.body), kind="return")

@@ -1,7 +1,7 @@
-"""What an ``if`` statement decides about, from its test to where both variants meet again.
+"""Finds what an ``if`` statement decides about: the region from its test to the point where its arms meet.
 
-Only a statement that is always left at its end has such a place: one that may be left by ``return``, ``break`` or
-``continue``, or suspended, has not. An exception leaves the region, too; nothing is known of where it goes.
+Only a statement that is always left at its end has such a point: one that may be left by ``return``, ``break`` or
+``continue``, or suspended, has none. An exception leaves the region, too; where it goes is not known.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torchjanus.rewrite.syntax.walk import Walk, place
 
 __all__ = ["region"]
 
-MOST = 6  # one inside of the other: CPython bears 20 nested blocks, and the program has its own
+MOST = 6  # nested regions: CPython allows 20 nested blocks, and the program needs some of them
 
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _SUSPENDING = (ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith)
@@ -22,7 +22,7 @@ _JUMPS = (ast.Break, ast.Continue)
 
 
 def region(walk: Walk, node: ast.If, rewrite: Callable[[], ast.stmt]) -> ast.stmt:
-    """The statement that ``rewrite`` makes, in a region of its own if its variants meet again."""
+    """Return the statement made by ``rewrite``, within a region if its arms meet again."""
     if walk.regions == MOST or _leaves([node], looping=False):
         return rewrite()
     where = location_of(node)
@@ -35,7 +35,7 @@ def region(walk: Walk, node: ast.If, rewrite: Callable[[], ast.stmt]) -> ast.stm
 
 
 def _leaves(nodes: Iterable[ast.AST], looping: bool) -> bool:
-    """Whether the code may be left otherwise than at its end. ``looping``: within a loop of its own."""
+    """Whether the code may be left otherwise than at its end. ``looping``: it is within a loop of its own."""
     return any(_leaves_at(node, looping) for node in nodes)
 
 

@@ -1,6 +1,6 @@
-"""Import statements inside of functions. Python imports; what ``from`` has found is then a read of a module's variable.
+"""Import statements inside functions. Python imports; what ``from`` has found is then a read of a module's variable.
 
-A module stands for itself, so ``import`` has nothing to tell but where it stores one.
+A module is its own constant, so for ``import`` only a store outside local variables is hooked.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def imported_from(walk: Walk, node: ast.ImportFrom) -> list[ast.stmt]:
 
 
 def _is_native(walk: Walk) -> bool:
-    """The names of a class body are."""
+    """Whether the names stay native, as those of a class body do."""
     assert walk.scope is not None, "a walk starts inside of a function"
     return walk.scope.kind != "function"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 
 from torchjanus.rewrite.syntax.scopes import Reach
 from torchjanus.rewrite.syntax.sites import Location, location_of
@@ -13,7 +13,8 @@ __all__ = ["CONSTRUCTS", "assigned", "attribute", "attribute_location", "key"]
 
 
 def attribute_location(node: ast.Attribute) -> Location:
-    """Where CPython blames an attribute access: on the attribute's own name when the expression spans lines."""
+    """Return where CPython reports errors of an attribute access: at the attribute's name when the expression spans
+    lines."""
     line, column, end_line, end_column = location_of(node)
     if line == end_line:
         return line, column, end_line, end_column
@@ -21,7 +22,7 @@ def attribute_location(node: ast.Attribute) -> Location:
 
 
 def name(walk: Walk, node: ast.Name) -> ast.expr:
-    """The value is loaded natively, so an unbound name raises Python's own error."""
+    """Rewrite a name. The value is loaded natively, so that an unbound name raises Python's own error."""
     if node.id == "__debug__":  # a literal to the compiler
         return node
     mangled = walk.mangled(node.id)
@@ -35,13 +36,13 @@ def name(walk: Walk, node: ast.Name) -> ast.expr:
 
 
 def attribute(walk: Walk, node: ast.Attribute, kind: str = "attr") -> ast.expr:
-    """``kind``: "method" for what is called at once."""
+    """Rewrite an attribute access. ``kind``: "method" for an attribute that is called at once."""
     where, value = attribute_location(node), walk.visit(node.value)
     return walk.ask("attr", node, value, constant(walk.mangled(node.attr), where), kind=kind, location=where)
 
 
 def key(walk: Walk, node: ast.expr) -> ast.expr:
-    """The key of a subscript; slices are built by the native ``slice``."""
+    """Return the key of a subscript; slices are built by the native ``slice``."""
     where = location_of(node)
     match node:
         case ast.Slice():
@@ -65,7 +66,7 @@ def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
 
 
 def assigned(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
-    """``(name := value)`` at ``node``, of a value that is rewritten already."""
+    """Return ``(name := value)`` at ``node``, for a value that is rewritten already."""
     where, mangled = location_of(node), walk.mangled(name)
     match walk.reach(mangled):
         case Reach.LOCAL:

@@ -17,7 +17,7 @@ __all__ = ["CONSTRUCTS"]
 
 
 def iterate(walk: Walk, loop: ast.AST, iterable: ast.expr, unpacking: Unpacking | None) -> ast.expr:
-    """The hook on a loop's iterable. Elements that the loop unpacks come ready to be unpacked."""
+    """Return the hook on a loop's iterable. Elements that the loop unpacks are returned ready to be unpacked."""
     kind = "for" if isinstance(loop, ast.For) else "comprehension"
     where = location_of(loop if ITERATION_BLAMES_LOOP else iterable)
     if unpacking is None:
@@ -72,7 +72,7 @@ def comprehension(walk: Walk, node: Comprehension) -> ast.expr:
         collects = not isinstance(node, ast.GeneratorExp)
         if collects:
             elements = {name: walk.ask("gathered", node, value) for name, value in elements.items()}
-    # The outermost iterable is evaluated in the scope around, at once.
+    # The outermost iterable is evaluated in the enclosing scope, at once.
     generators[0].iter = walk.visit(first.iter) if first.is_async else iterate(walk, node, first.iter, first_unpacking)
     made = place(type(node)(**elements, generators=generators), where)
     return walk.ask("made", node, walk.ask("making", node), made) if collects else made

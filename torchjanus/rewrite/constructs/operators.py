@@ -29,7 +29,7 @@ UNARY: dict[type[ast.unaryop], str] = {ast.UAdd: "+", ast.USub: "-", ast.Invert:
 
 
 def is_constant(node: ast.expr) -> bool:
-    """Whether nothing but literals goes in: no code of anyone's can run."""
+    """Whether it contains only literals, so that no code of the program can run."""
     match node:
         case ast.Constant():
             return True
@@ -46,7 +46,7 @@ def binary(walk: Walk, node: ast.BinOp) -> ast.expr:
         return node
     symbol = constant(BINARY[type(node.op)], location_of(node))
     counts = isinstance(node.op, ast.Add | ast.Sub | ast.Mult)
-    # Between the left operand and the operation nothing else may be done.
+    # Nothing else may be evaluated between the left operand and the operation.
     left = (
         walk.number(node.left) if counts and isinstance(node.right, ast.Name | ast.Constant) else walk.visit(node.left)
     )

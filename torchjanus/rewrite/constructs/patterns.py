@@ -1,8 +1,8 @@
-"""``match``: patterns stay native, but ask a view of the subject (see ``hooks.patterns``).
+"""``match``: patterns stay native, but are applied to a view of the subject (see ``hooks.patterns``).
 
-They ask for lengths, attributes and equality in an order that is CPython's own. What they compare with is hooked, and
-so is what they bind, before the guard: ``case Point(x=0, y=y) if y > low`` becomes
-``case Point(x=0, y=y) if bound((y := opened(y))) and y > low``, with the hooks of ``y > low`` and of the assignment.
+They ask for lengths, attributes and equality in CPython's own order. What they compare with is hooked, and so is what
+they bind, before the guard: ``case Point(x=0, y=y) if y > low`` becomes ``case Point(x=0, y=y) if bound((y :=
+opened(y))) and y > low``, with the hooks of ``y > low`` and of the assignment.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["CONSTRUCTS"]
 
 
 def match(walk: Walk, node: ast.Match) -> ast.stmt:
-    """Where patterns ask for no more than the subject's class, they are given the subject itself."""
+    """Rewrite a match statement. Patterns that need only the subject's class get the subject itself."""
     subject = walk.visit(node.subject)
     viewed = any(_asks(pattern) for case in node.cases for pattern in ast.walk(case.pattern))
     if viewed:
@@ -33,7 +33,7 @@ def match(walk: Walk, node: ast.Match) -> ast.stmt:
 
 
 def _asks(pattern: ast.AST) -> bool:
-    """Whether a pattern looks at a value, at parts, or at attributes."""
+    """Whether a pattern needs a value, parts, or attributes."""
     if isinstance(pattern, ast.MatchClass):
         return bool(pattern.patterns or pattern.kwd_patterns)
     return isinstance(pattern, ast.MatchValue | ast.MatchSequence | ast.MatchMapping)
@@ -44,7 +44,7 @@ def _guard(walk: Walk, case: ast.match_case, viewed: bool) -> ast.expr | None:
     asked = [] if case.guard is None else [test(walk, case.guard, "guard", Blame(where))]
     names = list(dict.fromkeys(_bound(case.pattern))) if viewed else []
     if names:
-        # Loaded natively: what is there is nobody's value yet.
+        # Loaded natively, since the bound value is a view.
         loads = [place(ast.Name(name, ast.Load()), where) for name in names]
         values = [walk.hook("opened", where, load) for load in loads]
         stores = [assigned(walk, case.pattern, name, value) for name, value in zip(names, values, strict=True)]
@@ -53,7 +53,7 @@ def _guard(walk: Walk, case: ast.match_case, viewed: bool) -> ast.expr | None:
 
 
 def _bound(pattern: ast.pattern) -> Iterator[str]:
-    """The names that a pattern binds."""
+    """Yield the names that a pattern binds."""
     for node in ast.walk(pattern):
         name = node.rest if isinstance(node, ast.MatchMapping) else getattr(node, "name", None)
         if name is not None:
@@ -61,7 +61,8 @@ def _bound(pattern: ast.pattern) -> Iterator[str]:
 
 
 def _pattern(walk: Walk, pattern: Any) -> Any:
-    """The pattern, with hooks on the attributes that it compares with: ``case limits.low``, ``case {Key.NAME: x}``."""
+    """Return the pattern, with hooks on the attributes that it compares with: ``case limits.low``, ``case {Key.NAME:
+    x}``."""
     where = location_of(pattern)
     match pattern:
         case ast.MatchValue(value=ast.Attribute() as value):
@@ -92,7 +93,7 @@ def _key(walk: Walk, key: ast.expr) -> ast.expr:
 
 
 def _carried(made: ast.expr) -> ast.expr:
-    """CPython compiles nothing but attributes and literals in patterns: the value is carried in an object."""
+    """Return an attribute of the value: CPython compiles only attributes and literals in patterns."""
     return place(ast.Attribute(made, "value", ast.Load()), location_of(made))
 
 

@@ -1,17 +1,16 @@
-"""Targets: what stands on the left of ``=``, after ``for``, after ``as``, after ``del``.
+"""Targets: the left side of ``=``, and the targets of ``for``, ``as`` and ``del``.
 
 A hooked target becomes the attribute ``value`` of a small object made by the hook object. Python then evaluates it, and
-stores to it, exactly when and in the order in which it would have stored to the user's own target.
+stores to it, when and in the order in which it would have stored to the user's own target.
 
 An unpacking target is described to the hook by a constant: ``(site, before, star, after, nested)``, where ``nested``
-holds such descriptions or None, one for each target. The elements that unpack further are unpacked when their turn
-comes.
+contains such a description or None for each target. Nested elements are unpacked when Python stores to them.
 """
 
 from __future__ import annotations
 
 import ast
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 from typing import Any
 
 from torchjanus.rewrite.constructs.loads import attribute_location, key
@@ -25,7 +24,7 @@ Unpacking = tuple[int, int, bool, int, tuple[Any, ...] | None]
 
 
 def slot(walk: Walk, node: ast.expr, context: ast.expr_context, suffix: str, *extra: ast.expr) -> ast.expr | None:
-    """The hooked form of a target that is not an unpacking, or None for a local variable."""
+    """Return the hooked form of a target that is not an unpacking, or None for a local variable."""
     match node:
         case ast.Attribute():
             where = attribute_location(node)
@@ -53,7 +52,8 @@ def single_line(where: Location) -> Location:
 
 
 def target(walk: Walk, node: ast.expr, hooked: bool = True) -> tuple[ast.expr, Unpacking | None]:
-    """The target to store to, and how its value is to be unpacked first. ``hooked``: whether unpacking has a hook."""
+    """Return the target to store to, and the description of how its value is unpacked first. ``hooked``: whether
+    unpacking has a hook."""
     where = location_of(node)
     if not isinstance(node, ast.Tuple | ast.List):
         return slot(walk, node, ast.Store(), "target") or node, None

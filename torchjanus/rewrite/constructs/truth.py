@@ -1,16 +1,16 @@
-"""Constructs that ask for truth: tests, ``and``, ``or``, ``not``, conditional expressions, ``if``, ``assert``.
+"""Constructs that test truth: tests, ``and``, ``or``, ``not``, conditional expressions, ``if``, ``assert``.
 
-Where only the truth of an expression counts (``if a and b``), CPython jumps on each operand and asks each for its truth
-once; so the hooks sit on the operands. Where the value counts (``x = a and b``), the operands are carried in an object
-whose own truth is the hook's answer, remembered, and the outcome is taken out at the end. No temporary variables: they
-would show in ``locals()``.
+Where only the truth of an expression counts (``if a and b``), CPython jumps on each operand and tests each once; so the
+hooks are on the operands. Where the value counts (``x = a and b``), each operand is wrapped in an object whose truth is
+the hook's cached answer, and the outcome is unwrapped at the end. There are no temporary variables, which ``locals()``
+would show.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 
 from torchjanus.rewrite.constructs.counting import counts
 from torchjanus.rewrite.constructs.if_regions import region
@@ -35,8 +35,8 @@ OPERATORS: dict[type[ast.cmpop], str] = {
 
 
 class Blame:
-    """Where an error in asking for truth is blamed within one test: see ``quirks``. CPython 3.11 starts with the
-    statement and moves on to each comparison that it compiles; later versions blame the operand."""
+    """Where errors of truth tests are reported within one test: see ``quirks``. CPython 3.11 starts with the statement
+    and moves on to each comparison that it compiles; later versions report the operand."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -50,7 +50,7 @@ class Blame:
 
 
 def test(walk: Walk, node: ast.expr, kind: str, blame: Blame) -> ast.expr:
-    """The expression where only its truth counts; the result is a bool, decided by ``branch`` hooks."""
+    """Return the expression where only its truth counts; the result is a bool, decided by ``branch`` hooks."""
     where = location_of(node)
     match node:
         case ast.Constant():
@@ -74,14 +74,14 @@ def test(walk: Walk, node: ast.expr, kind: str, blame: Blame) -> ast.expr:
 
 
 def boolean(walk: Walk, node: ast.BoolOp) -> ast.expr:
-    """``a and b`` or ``a or b`` for its value."""
+    """Rewrite ``a and b`` or ``a or b`` where its value counts."""
     where = location_of(node)
     operands = [*(operand(walk, value, node.op) for value in node.values[:-1]), walk.visit(node.values[-1])]
     return walk.hook("value", where, place(ast.BoolOp(node.op, operands), where))
 
 
 def operand(walk: Walk, node: ast.expr, op: ast.boolop) -> ast.expr:
-    """An operand that is not the last one: its truth is asked for as often as CPython asks for it."""
+    """Return an operand that is not the last one: its truth is tested as often as CPython tests it."""
     if isinstance(node, ast.BoolOp) and NESTED_TRUTH_ASKED_ONCE:
         return place(ast.BoolOp(node.op, [operand(walk, value, node.op) for value in node.values]), location_of(node))
     return walk.ask("operand", node, walk.visit(node), kind="and" if isinstance(op, ast.And) else "or")
@@ -96,7 +96,7 @@ def compare(walk: Walk, node: ast.Compare) -> ast.expr:
 
 
 def chain(walk: Walk, node: ast.Compare, finish: str, kind: str) -> ast.expr:
-    """``a < b < c``: the link made of ``a < b`` keeps ``b`` on the stack; ``c`` is evaluated only where the link
+    """Rewrite ``a < b < c``: the link made of ``a < b`` keeps ``b`` on the stack; ``c`` is evaluated only if the link
     holds."""
     where = location_of(node)
     symbols = [constant(OPERATORS[type(op)], where) for op in node.ops]
@@ -129,7 +129,7 @@ def if_(walk: Walk, node: ast.If) -> ast.stmt:
 
 
 def decision(walk: Walk, node: ast.If) -> ast.stmt:
-    """The statement itself; what follows an ``elif`` is of the same region."""
+    """Rewrite the statement itself; an ``elif`` belongs to the same region."""
     where = location_of(node)
     decided = test(walk, node.test, "counted" if counts(walk, node) else "if", Blame(where))
     body = walk.visit_all(node.body)
@@ -144,7 +144,7 @@ def decision(walk: Walk, node: ast.If) -> ast.stmt:
 def assert_(walk: Walk, node: ast.Assert) -> ast.stmt:
     blame = Blame(location_of(node))
     decided = test(walk, node.test, "assert", blame)
-    # The AssertionError itself is raised where the test was last blamed.
+    # CPython raises the AssertionError at the location of the last test.
     return place(ast.Assert(decided, None if node.msg is None else walk.visit(node.msg)), blame.location)
 
 

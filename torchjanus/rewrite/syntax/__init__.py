@@ -1,1 +1,1 @@
-"""What rewriting asks of source: scopes, sites, the walk over a function's tree, and where interpreters differ."""
+"""What rewriting needs of source: scopes, sites, the walk over a function's tree, and differences of interpreters."""

@@ -1,5 +1,4 @@
-"""Where interpreters differ in what rewritten code has to imitate. Asked of the running compiler, not of version
-numbers."""
+"""Differences of interpreters that rewritten code has to reproduce, found by the running compiler, not by version."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ __all__ = ["ITERATION_BLAMES_LOOP", "NESTED_TRUTH_ASKED_ONCE", "TRUTH_BLAMES_STA
 
 
 def _column(source: str, operation: str) -> int:
-    """The column that the first instruction of this kind is blamed on."""
+    """Return the column of the first instruction of this kind."""
     for instruction in dis.get_instructions(compile(source, "<probe>", "exec", dont_inherit=True)):
         if instruction.opname.startswith(operation) and instruction.positions is not None:
             column = instruction.positions.col_offset
@@ -18,7 +17,7 @@ def _column(source: str, operation: str) -> int:
 
 
 def _truths(source: str) -> int:
-    """How many instructions ask for a truth when ``source`` is run with a value that is false."""
+    """Return how many instructions test a truth when ``source`` is run with a false value."""
 
     class False_:
         asked = 0
@@ -31,12 +30,11 @@ def _truths(source: str) -> int:
     return False_.asked
 
 
-# ``for x in iterable``: an error in making the iterator is blamed on the whole statement, or on the iterable.
+# ``for x in iterable``: an error in making the iterator is reported at the whole statement, or at the iterable.
 ITERATION_BLAMES_LOOP = _column("for x in y: pass", "GET_ITER") == 0
 
-# ``if x``: an error in asking x for its truth is blamed on the statement (3.11), or on x. With a comparison, always
-# on it.
+# ``if x``: an error in testing x is reported at the statement (3.11), or at x. For a comparison, always at it.
 TRUTH_BLAMES_STATEMENT = _column("if x: y", "POP_JUMP") == 0
 
-# ``a and b or c``, a false: whether the compiler jumps on to c without asking a again.
+# ``a and b or c``, with a false: whether the compiler jumps to c without testing a again.
 NESTED_TRUTH_ASKED_ONCE = _truths("a and b or c") == 1

@@ -1,6 +1,6 @@
-"""Which variable a name means, per scope, by Python's own rules. Knows nothing of hooks.
+"""Resolves names to variables, by scope and by Python's own rules. This module does not know hooks.
 
-The analysis covers one outermost function; what lies around it is given by the names of its closure cells.
+The analysis covers one outermost function; of what encloses it only the names of its closure cells are known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 
 
 class Reach(enum.Enum):
-    """Where a name's variable lives, seen from the scope that uses it."""
+    """Where a name's variable is, seen from the scope that uses it."""
 
     LOCAL = "local"  # of the outermost function or something inside it: stays native
     GLOBAL = "global"  # the globals of the outermost function, or the builtins
@@ -24,7 +24,7 @@ class Reach(enum.Enum):
 
 
 def mangle(name: str, private: str | None) -> str:
-    """The name as the compiler stores it inside of class ``private``."""
+    """Return the name as the compiler stores it inside class ``private``."""
     if private is None or not name.startswith("__") or name.endswith("__") or "." in name:
         return name
     owner = private.lstrip("_")
@@ -32,7 +32,7 @@ def mangle(name: str, private: str | None) -> str:
 
 
 class Scope:
-    """One function, class or comprehension: the names bound in it, and who is around it. Names are mangled."""
+    """One function, class or comprehension: the names bound in it, and its parent. Names are mangled."""
 
     def __init__(self, kind: str, parent: Scope | None, cells: frozenset[str] = frozenset()) -> None:
         self.kind = kind  # "function", "class" or "comprehension"
@@ -40,13 +40,13 @@ class Scope:
         self.bound: set[str] = set()
         self.declared_global: set[str] = set()
         self.declared_nonlocal: set[str] = set()
-        self._cells = cells  # on the outermost scope: the names of its closure cells
+        self._cells = cells  # for the outermost scope: the names of its closure cells
 
     def resolve(self, name: str) -> Reach:
-        if name == "__class__":  # the cell of the class around; reading it by a hook would tell nothing
+        if name == "__class__":  # the cell of the enclosing class, which needs no hook
             return Reach.LOCAL
         if self.kind == "class" and name not in self.declared_global and name not in self.declared_nonlocal:
-            return Reach.LOCAL  # looked up in the class namespace first, whatever it may hold
+            return Reach.LOCAL  # looked up in the class namespace first
         scope: Scope | None = self
         while scope is not None:
             if scope is self or scope.kind != "class":
@@ -61,7 +61,7 @@ class Scope:
 
 
 def analyse(root: Function, cells: Iterable[str], private: str | None) -> Mapping[ast.AST, Scope]:
-    """The scope of every function, class and comprehension node from ``root`` down."""
+    """Return the scope of every function, class and comprehension node from ``root`` down."""
     collector = _Collector()
     outermost = Scope("function", None, frozenset(cells))
     collector.function(root, outermost, private)
@@ -73,7 +73,7 @@ class _Collector:
         self.scopes: dict[ast.AST, Scope] = {}
 
     def function(self, node: Function, scope: Scope, private: str | None) -> None:
-        """The inside of a function whose own scope is ``scope``."""
+        """Visit the inside of a function whose own scope is ``scope``."""
         self.scopes[node] = scope
         arguments = node.args
         for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
@@ -85,7 +85,7 @@ class _Collector:
             self.visit(statement, scope, private)
 
     def within_type_parameters(self, node: ast.AST, scope: Scope, private: str | None) -> Scope:
-        """PEP 695: type parameters live in a scope of their own, between a definition and what is around it."""
+        """Return the scope of type parameters (PEP 695), which is between a definition and its enclosing scope."""
         parameters = getattr(node, "type_params", None)
         if not parameters:
             return scope
@@ -156,7 +156,7 @@ class _Collector:
         inner = Scope("comprehension", scope)
         self.scopes[node] = inner
         first, *others = node.generators
-        self.visit(first.iter, scope, private)  # the outermost iterable belongs to the scope around
+        self.visit(first.iter, scope, private)  # the outermost iterable belongs to the enclosing scope
         self.visit(first.target, inner, private)
         self.each(first.ifs, inner, private)
         self.each(others, inner, private)

@@ -1,9 +1,10 @@
-"""Sites: the source constructs at which rewritten code asks a hook. Knows nothing of hooks or of how code is made."""
+"""Sites: the source constructs at which rewritten code asks a hook. This module knows neither hooks nor code
+generation."""
 
 from __future__ import annotations
 
 import ast
-from builtins import len  # ours stays ours where a program replaces it
+from builtins import len  # torchjanus' own, even where a program replaces it
 from dataclasses import dataclass
 
 __all__ = ["Location", "Site", "SiteTable", "location_of"]
@@ -29,7 +30,7 @@ class Site:
 
 
 def location_of(node: ast.AST) -> Location:
-    """Where the node stands in the user's source."""
+    """Return the node's location in the user's source."""
     line: int = node.lineno  # type: ignore[attr-defined]
     column: int = node.col_offset  # type: ignore[attr-defined]
     end_line: int | None = node.end_lineno  # type: ignore[attr-defined]
@@ -38,7 +39,7 @@ def location_of(node: ast.AST) -> Location:
 
 
 class SiteTable:
-    """Numbers the sites of one outermost function in the order in which they are asked for."""
+    """Numbers the sites of one outermost function in the order of creation."""
 
     def __init__(self, file: str) -> None:
         self.file = file

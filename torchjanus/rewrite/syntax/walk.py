@@ -1,7 +1,7 @@
-"""The walk over one function's tree: copies what stays native and asks the construct modules for the rest.
+"""The walk over one function's tree: copies what stays native and calls the construct modules for the rest.
 
-Owns positions, scopes and site numbers while a function is rewritten. Never changes a node of the tree it reads: the
-tree of a file is shared by all of its functions.
+It holds positions, scopes and site numbers while a function is rewritten. It never changes a node of the tree that it
+reads, since all functions of a file share one tree.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from torchjanus.rewrite.syntax.sites import Location, SiteTable, location_of
 
 __all__ = ["HOOK", "Construct", "Walk", "constant", "place"]
 
-HOOK = "\0@janus"  # stands in for the hook object until the code is compiled; no source can hold this string by chance
+HOOK = "\0@janus"  # placeholder of the hook object until the code is compiled; no source contains this string by chance
 
 Construct = Callable[
     ["Walk", Any], Any
-]  # (walk, node) -> the node's replacement; for a statement, maybe a list of them
+]  # (walk, node) -> the node's replacement; for a statement, possibly a list of them
 
 N = TypeVar("N", bound=ast.AST)
 
 
 def place(node: N, location: Location) -> N:
-    """The node, put at a position of the user's source."""
+    """Return the node, with a position of the user's source."""
     node.lineno, node.col_offset, node.end_lineno, node.end_col_offset = location  # type: ignore[attr-defined]
     return node
 
@@ -36,7 +36,7 @@ def constant(value: Any, location: Location) -> ast.Constant:
 
 
 class Walk:
-    """One function being rewritten."""
+    """The rewriting of one function."""
 
     def __init__(
         self,
@@ -51,26 +51,26 @@ class Walk:
         self._scopes = scopes
         self._sites = sites
         self.private = private  # the class whose private names are mangled here
-        self.imported = imported  # the names that the file imports at its top
+        self.imported = imported  # the names that the file imports at module level
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
-        self.function_node: ast.AST | None = None  # the innermost function, if nothing else is around what is walked
-        self.regions = 0  # around what is being walked
-        self._kinds: dict[ast.AST, str] = {}  # of sites that are of a kind of their own
-        self.instead: dict[ast.AST, ast.expr] = {}  # what stands in the place of a node, rewritten already
+        self.function_node: ast.AST | None = None  # the innermost function, unless a class or comprehension is nearer
+        self.regions = 0  # number of enclosing regions
+        self._kinds: dict[ast.AST, str] = {}  # kinds of sites that differ from the default
+        self.instead: dict[ast.AST, ast.expr] = {}  # replacements of nodes, rewritten already
 
     # ---- walking ----
 
     def visit(self, node: Any) -> Any:
-        """The replacement of an expression (or of any single node)."""
+        """Return the replacement of an expression (or of any single node)."""
         if node in self.instead:
             return self.instead[node]
         construct = self._constructs.get(type(node))
         return self.copy(node) if construct is None else construct(self, node)
 
     def number(self, node: ast.expr) -> Any:
-        """The replacement of an expression that goes straight into arithmetic: of a truth only 0 or 1 counts. Sites of
-        comparisons and of calls of ``item()`` say so."""
+        """Return the replacement of an operand of arithmetic, for which a truth counts as 0 or 1. Sites of comparisons
+        and of calls of ``item()`` are marked so."""
         match node:
             case ast.Compare(ops=[ast.Eq() | ast.NotEq() | ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
                 self.counted(node)
@@ -79,12 +79,11 @@ class Walk:
         return self.visit(node)
 
     def counted(self, *nodes: ast.AST) -> None:
-        """Sites of these say that what they give counts."""
+        """Mark the sites of these nodes: their values are counted."""
         self._kinds.update(dict.fromkeys(nodes, "counted"))
 
     def turning(self, node: ast.Compare) -> None:
-        """The site of this comparison says that a loop iterates no more if it does not hold; and so do those of
-        calls of ``len()`` in it."""
+        """Mark the site of this comparison, and of calls of ``len()`` in it: a loop ends if it does not hold."""
         self._kinds[node] = "turning"
         for part in (node.left, *node.comparators):
             match part:
@@ -92,11 +91,11 @@ class Walk:
                     self._kinds[part] = "turning"
 
     def kind(self, node: ast.AST, otherwise: str) -> str:
-        """What kind of site it is: see ``number`` and ``turning``."""
+        """Return the kind of a node's site: see ``counted`` and ``turning``."""
         return self._kinds.get(node, otherwise)
 
     def copy(self, node: N) -> N:
-        """The node as it is, with its children replaced."""
+        """Return a copy of the node with its children replaced."""
         fields: dict[str, Any] = {}
         for name, value in ast.iter_fields(node):
             if isinstance(value, list):
@@ -108,7 +107,7 @@ class Walk:
         return ast.copy_location(type(node)(**fields), node)
 
     def visit_all(self, nodes: Iterable[Any]) -> list[Any]:
-        """The replacements of several nodes; a statement may become several."""
+        """Return the replacements of several nodes; a statement may become several."""
         out: list[Any] = []
         for node in nodes:
             new = self.visit(node) if isinstance(node, ast.AST) else node
@@ -122,7 +121,7 @@ class Walk:
 
     @contextmanager
     def inside(self, node: ast.AST, function: str | None = None, private: str | None = None) -> Iterator[None]:
-        """Walk inside of a function, class or comprehension node."""
+        """Walk inside a function, class or comprehension node."""
         before = self.scope, self.function, self.private, self.function_node
         self.scope = self._scopes[node]
         self.function_node = node if self.scope.kind == "function" else None
@@ -137,7 +136,7 @@ class Walk:
         return mangle(name, self.private)
 
     def reach(self, name: str) -> Reach:
-        """Where the variable ``name`` (already mangled) lives."""
+        """Return where the variable ``name`` (already mangled) is."""
         assert self.scope is not None, "a walk starts inside of a function"
         return self.scope.resolve(name)
 
@@ -147,16 +146,16 @@ class Walk:
         return self._sites.add(kind, location_of(node), self.function)
 
     def hook(self, name: str, location: Location, *arguments: ast.expr) -> ast.Call:
-        """A call of the hook object's method ``name``, raising at ``location``."""
+        """Return a call of the hook object's method ``name``, which raises at ``location``."""
         line, column, _, _ = location
         receiver = constant(HOOK, location)
-        # On one line: a method call that spans lines would be blamed on its last line.
+        # On one line: errors of a method call that spans lines would be reported on its last line.
         method = place(ast.Attribute(receiver, name, ast.Load()), (line, column, line, column))
         return place(ast.Call(method, list(arguments), []), location)
 
     def ask(
         self, name: str, node: ast.AST, *arguments: ast.expr, kind: str = "", location: Location | None = None
     ) -> ast.Call:
-        """A hook call with a new site for ``node`` as its first argument."""
+        """Return a hook call with a new site for ``node`` as its first argument."""
         where = location or location_of(node)
         return self.hook(name, where, constant(self.site(kind or name, node), where), *arguments)
