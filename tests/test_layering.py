@@ -39,7 +39,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"loops.rewrites"},
         {"recursion.entry_loops", "switches.analysis"},
         {"recursion.grouping", "switches.rewrites"},
-        {"", "loops", "recursion", "switches"},
+        {"", "loops", "printing", "recursion", "switches"},
     ],
     "execute": [{"running"}, {"regions"}, {""}, {"compiled"}, {"processes"}],
     "semantics": [
@@ -55,7 +55,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"watch"},
         {""},
     ],
-    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"learning"}, {""}],
+    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}
 STDLIB_ONLY_MODULES = {

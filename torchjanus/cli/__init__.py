@@ -11,6 +11,7 @@ from pathlib import Path
 
 import torchjanus
 from torchjanus import runtime
+from torchjanus.cli.debug import debug_command
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.cli.summary import Summary, print_report, summarize, write_json
@@ -42,18 +43,38 @@ def parser() -> argparse.ArgumentParser:
     explaining = commands.add_parser("explain", help="say what a reason code of a report means, and what to do")
     explaining.add_argument("code", nargs="?", metavar="CODE", help="the code; without it, all are listed")
     explaining.add_argument("--all", action="store_true", help="print all entries, as Markdown")
+    debugging = commands.add_parser(
+        "debug",
+        help="run a script and print its steps at every stage: source, trace, passes, graph, guards, commit",
+        description="Run SCRIPT as 'python SCRIPT ARGS...' would; then print what each pass made of its speculated "
+        "functions. Arguments of the script come behind '--'.",
+        allow_abbrev=False,
+    )
+    debugging.add_argument("--function", metavar="NAME", help="only this function")
+    debugging.add_argument("--pass", dest="only", metavar="NAME", help="only what this pass gave")
+    debugging.add_argument("--list-passes", action="store_true", help="print the table of passes, and run nothing")
+    debugging.add_argument("--executor", metavar="NAME", default="replay", help="of functions that name none")
+    debugging.add_argument("script", metavar="SCRIPT", nargs="?")
     commands.add_parser("version", help="print the versions of torchjanus, PyTorch and Python")
     return top
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return the exit code. Argument errors exit with 2, as argparse does."""
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    rest: list[str] = []
+    if given[:1] == ["debug"] and "--" in given:  # options may stand on both sides of the script
+        given, rest = given[: given.index("--")], given[given.index("--") + 1 :]
+    options = parser().parse_args(given)
     if options.command == "version":
         print(f"torchjanus {torchjanus.__version__}, PyTorch {installed_torch()}, Python {platform.python_version()}")
         return 0
     if options.command == "explain":
         return explain_code(options.code, options.all)
+    if options.command == "debug":
+        return debug_command(
+            options.script, rest, options.function, options.only, options.list_passes, options.executor
+        )
     return run_command(options.script, options.arguments, options.json, not options.no_report, options.executor)
 
 

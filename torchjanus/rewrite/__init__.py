@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, sites_of, twin
+from torchjanus.rewrite.build import Anchor, Bind, code_of, is_rewritten, rewritten_source, sites_of, twin
 from torchjanus.rewrite.census import CENSUS, Census, Entry
 from torchjanus.rewrite.cutting import Span, cut, spans_of
 from torchjanus.rewrite.source import forget as forget_sources
@@ -20,6 +20,7 @@ __all__ = [
     "cut",
     "forget_sources",
     "is_rewritten",
+    "rewritten_source",
     "sites_of",
     "spans_of",
     "twin",

@@ -6,6 +6,7 @@ constants of the code, where no user can see or shadow it.
 
 from __future__ import annotations
 
+import ast
 import sys
 import threading
 import weakref
@@ -30,12 +31,12 @@ from torchjanus.rewrite.constructs import (
     strings,
     truth,
 )
-from torchjanus.rewrite.source import compile_alone, find
-from torchjanus.rewrite.syntax.scopes import analyse
+from torchjanus.rewrite.source import Found, compile_alone, find
+from torchjanus.rewrite.syntax.scopes import Function, analyse
 from torchjanus.rewrite.syntax.sites import Site, SiteTable
 from torchjanus.rewrite.syntax.walk import HOOK, Walk
 
-__all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "sites_of", "twin"]
+__all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "rewritten_source", "sites_of", "twin"]
 
 
 class Anchor:
@@ -161,14 +162,24 @@ def _template(fn: FunctionType) -> Template | str:
 def _rewrite(fn: FunctionType) -> Template:
     code = fn.__code__
     found = find(fn)
-    table = SiteTable(code.co_filename)
-    scopes = analyse(found.node, code.co_freevars, found.private)
-    walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)
-    node = functions.function_body(walk, found.node, code.co_qualname)
+    node, table = _with_hooks(found, code)
     compiled = compile_alone(node, code, found)
     if compiled.co_freevars != code.co_freevars:
         raise SyntaxError(f"its closure changes from {code.co_freevars} to {compiled.co_freevars}")
     return Template(compiled, table.freeze())
+
+
+def _with_hooks(found: Found, code: CodeType) -> tuple[Function, SiteTable]:
+    table = SiteTable(code.co_filename)
+    scopes = analyse(found.node, code.co_freevars, found.private)
+    walk = Walk(CONSTRUCTS, scopes, table, found.private, found.imported, code.co_qualname)
+    return functions.function_body(walk, found.node, code.co_qualname), table
+
+
+def rewritten_source(fn: FunctionType) -> str:
+    """The rewritten form of ``fn`` as text, in which ``hook`` stands for the hook object. Raises SourceUnavailable."""
+    node, _ = _with_hooks(find(fn), code_of(fn))
+    return ast.unparse(node).replace(repr(HOOK), "hook")
 
 
 def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:

@@ -24,6 +24,7 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.part import Part
+from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.semantics.protocols.virtualize import home_of
@@ -68,7 +69,10 @@ class Speculated(Generic[P, R]):
         # A module or another callable object has no name of its own.
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
         self._cut: Cut | None = None
-        self._part = self._part_of(fn, Learning(name, home_of(fn), watch=watch, executor=executor, cut=self._cut_off))
+        home = home_of(fn)
+        passes = pass_log(name, home, fn)
+        learning = Learning(name, home, watch=watch, executor=executor, cut=self._cut_off, passes=passes)
+        self._part = self._part_of(fn, learning)
         Speculated._made += 1
         self.number = Speculated._made
         _live.add(self)
@@ -102,7 +106,13 @@ class Speculated(Generic[P, R]):
         before.story.say("cut", cut.description, cut.place)
         story = before.story
         after = Learning(
-            story.name, story.home, watch=self.watch, executor=self.executor, cut=self._cut_off, after=before
+            story.name,
+            story.home,
+            watch=self.watch,
+            executor=self.executor,
+            cut=self._cut_off,
+            after=before,
+            passes=pass_log(story.name, story.home, cut.part),
         )
         self._cut, self._part = cut, self._part_of(cut.part, after, cut)
         before.end()
@@ -150,6 +160,11 @@ class Speculated(Generic[P, R]):
     def given_up(self) -> str:
         """Why Python makes all calls from now on, or ""."""
         return self._learning.patience.given_up
+
+    @property
+    def pass_log(self) -> PassLog | None:
+        """What its passes gave, where anybody has asked for that."""
+        return self._learning.passes
 
     @property
     def overhead(self) -> Overhead:

@@ -12,8 +12,9 @@ from torchjanus.graph.aten.dead_writes import drop_dead_writes
 from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.aten.written_parts import find_parts
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 
-__all__ = ["clean", "has_effect", "is_random", "is_view", "protect_outside"]
+__all__ = ["CLEAN_UP", "clean", "has_effect", "is_random", "is_view", "protect_outside"]
 
 aten = torch.ops.aten
 
@@ -53,17 +54,7 @@ def is_view(node: torch.fx.Node) -> bool:
 def clean(module: torch.fx.GraphModule) -> None:
     """All passes, in an order that needs no second iteration."""
     graph = module.graph
-    _drop_profiling(graph)
-    _fix_dtypes(graph)
-    for node in list(graph.nodes):
-        _simplify(node)
-    find_parts(graph)
-    graph.eliminate_dead_code(is_impure_node=has_effect)
-    _merge_equal(graph)
-    _drop_clones(graph)
-    drop_dead_writes(graph, _escaping(graph))
-    graph.eliminate_dead_code(is_impure_node=has_effect)
-    protect_outside(graph)
+    CLEAN_UP.run(graph)
     graph.lint()
     module.recompile()
 
@@ -85,6 +76,19 @@ def _fix_dtypes(graph: torch.fx.Graph) -> None:
         names = {argument.name for argument in schema.arguments}
         if not takes_tensor and "dtype" in names and isinstance(value, torch.Tensor):
             node.kwargs = {**node.kwargs, "dtype": value.dtype}
+
+
+def _simplify_all(graph: torch.fx.Graph) -> None:
+    for node in list(graph.nodes):
+        _simplify(node)
+
+
+def _drop_dead_code(graph: torch.fx.Graph) -> None:
+    graph.eliminate_dead_code(is_impure_node=has_effect)
+
+
+def _drop_dead_writes(graph: torch.fx.Graph) -> None:
+    drop_dead_writes(graph, _escaping(graph))
 
 
 def _simplify(node: torch.fx.Node) -> None:
@@ -202,3 +206,42 @@ def _key(value: Any) -> Any:
     if isinstance(value, float):
         return float, value.hex()  # -0.0 and 0.0 are equal, and not the same
     return type(value), value
+
+
+_DEAD_CODE = Pass(
+    "drop_dead_code",
+    Stage.GRAPH,
+    _drop_dead_code,
+    "Drops operations whose values nobody uses, but those that draw random numbers or may raise.",
+)
+CLEAN_UP = PassList(
+    Part.CLEAN_UP,
+    (
+        Pass("drop_profiling", Stage.GRAPH, _drop_profiling, "Drops marks that are there for profilers."),
+        Pass("fix_dtypes", Stage.GRAPH, _fix_dtypes, "Writes out the dtypes of factories that follow the default."),
+        Pass("simplify", Stage.GRAPH, _simplify_all, "Drops views that change nothing, and transposes of transposes."),
+        Pass(
+            "find_written_parts",
+            Stage.GRAPH,
+            find_parts,
+            "Reads a part from what was written there, or from the tensor before, where that has the same bits.",
+        ),
+        _DEAD_CODE,
+        Pass("merge_equal", Stage.GRAPH, _merge_equal, "Computes equal operations once (common subexpressions)."),
+        Pass("drop_clones", Stage.GRAPH, _drop_clones, "Drops copies that do not leave the graph."),
+        Pass(
+            "drop_dead_writes",
+            Stage.GRAPH,
+            _drop_dead_writes,
+            "Drops writes to memory that is written again as a whole before it is read.",
+            entry=drop_dead_writes,
+        ),
+        _DEAD_CODE,
+        Pass(
+            "protect_outside",
+            Stage.GRAPH,
+            protect_outside,
+            "Copies results that would share memory with an input or a constant.",
+        ),
+    ),
+)

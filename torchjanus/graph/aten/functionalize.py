@@ -15,6 +15,7 @@ from torchjanus.core.errors import InternalFault, refused
 from torchjanus.graph.aten import clean_up, dead_writes, views
 from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
+from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.ir.program import Input
 from torchjanus.trace.layout import extent, lying_of
 
@@ -63,7 +64,8 @@ def functionalise(
                 raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
     mutated = _take_commits(second, inputs, len(sizes))
-    clean_up.clean(second)
+    with unobserved():
+        clean_up.clean(second)
     mutated, restored = _drop_restored(second, mutated, len(sizes))
     return second, mutated, restored
 

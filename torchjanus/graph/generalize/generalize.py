@@ -31,6 +31,7 @@ from torchjanus.graph.ir.numbers import (
     value_of,
     varies,
 )
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Cut, Program
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
@@ -41,7 +42,7 @@ from torchjanus.trace.facts import Absent, Computed, Pinned
 from torchjanus.trace.recipes import FoundAt, Recipe
 from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 
-__all__ = ["Effect", "Generalised", "HostBatch", "generalise"]
+__all__ = ["PROGRAM", "Effect", "Generalised", "HostBatch", "generalise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +100,73 @@ def generalise(
     earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do. ``counted``: those
     that say how often a loop iterates are sizes, too. Raises Refused where no graph can have them, Split where not
     for all sizes."""
-    last = traces[-1]
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
-    if gone := overwritten(last):
+    making = _Making(list(traces), relaxed, describe or (lambda t: None), seen, numbers, counted)
+    program = PROGRAM.run(traces[-1], making)
+    work, builder, plan = making.work, making.builder, making.plan
+    last = work.traces[-1]
+    made = tuple(
+        a for a in making.assumptions if all(plan.is_early(access_path.waits_for) for access_path in a.access_paths())
+    )
+    return Generalised(
+        program,
+        made,
+        tuple(builder.inputs.access_paths),
+        builder.inputs.pinned(),
+        tuple(builder.slots),
+        tuple(builder.batches()),
+        builder.outputs,
+        tuple(_effects(last, making.gone)),
+        last.result,
+        tuple(sorted(work.varying, key=str)),
+        plan,
+        tuple(builder.risky),
+        tuple(_computed(work, builder)),
+        work.dimensions,
+        {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
+        measures=tuple(builder.sizes.measures),
+    )
+
+
+@dataclass(slots=True)
+class _Making:
+    """What passes know while a program is made of the runs of one path: see ``generalise``."""
+
+    traces: list[Trace]
+    relaxed: frozenset[Any]
+    describe: Callable[[torch.Tensor], Any]
+    seen: Sequence[Mapping[Any, Geometry]]
+    numbers: bool
+    counted: bool
+    gone: frozenset[int] = frozenset()  # the ids of writes that nobody sees
+    work: Numbers = field(init=False)
+    builder: Builder = field(init=False)
+    assumptions: tuple[Assumption, ...] = ()
+    plan: Schedule = field(init=False)
+
+
+def _without_dead_stores(last: Trace, making: _Making) -> Trace:
+    making.gone = gone = overwritten(last)
+    if gone:
         kept = {number: recipes for number, recipes in last.recipes.items() if number not in gone}
-        last = replace(last, recipes=kept)
-        traces = [*traces[:-1], last]
-    work = Numbers(traces, relaxed)
-    work.dimensions = dimensions_of(traces, [*seen, *map(geometries, traces)], relaxed, numbers)
+        last = making.traces[-1] = replace(last, recipes=kept)
+    return last
+
+
+def _known(last: Trace, making: _Making) -> Trace:
+    traces = making.traces
+    work = making.work = Numbers(traces, making.relaxed)
+    work.dimensions = dimensions_of(traces, [*making.seen, *map(geometries, traces)], making.relaxed, making.numbers)
     split_numbers(work)
-    work.traces = traces = with_known_numbers(work)
-    last = traces[-1]
+    work.traces = with_known_numbers(work)
+    return work.traces[-1]
+
+
+def _built(last: Trace, making: _Making) -> Program:
+    work = making.work
     ops = [event for event in last.events if isinstance(event, Op)]
-    if counted:
+    if making.counted:
         work.dimensions.counts.extend(_counts(work, ops))
     _select(work, ops)
     find_host_fetches(work, last, ops)
@@ -123,32 +177,53 @@ def generalise(
             need(work, event.expr)
         elif isinstance(event, Absent) and isinstance(event.key, Traced):
             need(work, event.key.expr)
-    builder = Builder(work, last, ops)
-    program = builder.build()
-    assumptions = tuple(assumptions_of(work, builder, describe or (lambda t: None)))
-    plan = schedule(last, _wanted(builder, assumptions))
-    program = _staged(program, builder, plan)
-    made = tuple(
-        a for a in assumptions if all(plan.is_early(access_path.waits_for) for access_path in a.access_paths())
-    )
-    return Generalised(
-        program,
-        made,
-        tuple(builder.inputs.access_paths),
-        builder.inputs.pinned(),
-        tuple(builder.slots),
-        tuple(builder.batches()),
-        builder.outputs,
-        tuple(_effects(last, gone)),
-        last.result,
-        tuple(sorted(work.varying, key=str)),
-        plan,
-        tuple(builder.risky),
-        tuple(_computed(work, builder)),
-        work.dimensions,
-        {} if work.dimensions else {token: size for token, size in last.fetched.items() if token[0] == "size"},
-        measures=tuple(builder.sizes.measures),
-    )
+    making.builder = Builder(work, last, ops)
+    return making.builder.build()
+
+
+def _scheduled(program: Program, making: _Making) -> Program:
+    builder = making.builder
+    making.assumptions = tuple(assumptions_of(making.work, builder, making.describe))
+    making.plan = schedule(making.work.traces[-1], _wanted(builder, making.assumptions))
+    return _staged(program, builder, making.plan)
+
+
+PROGRAM = PassList(
+    Part.PROGRAM,
+    (
+        Pass(
+            "drop_dead_stores",
+            Stage.TRACE,
+            _without_dead_stores,
+            "Drops writes to objects that are made again before anybody looks.",
+            contextual=True,
+            entry=overwritten,
+        ),
+        Pass(
+            "fold_known_numbers",
+            Stage.TRACE,
+            _known,
+            "Makes numbers fetched from tensors that the step itself has made of constants constants.",
+            contextual=True,
+            entry=with_known_numbers,
+        ),
+        Pass(
+            "generalize",
+            Stage.PROGRAM,
+            _built,
+            "Makes one program of the runs: what stayed equal is constant, what differed is an input.",
+            contextual=True,
+        ),
+        Pass(
+            "schedule_host_calls",
+            Stage.REWRITE,
+            _scheduled,
+            "Cuts the program where the host must make a call before the graph can go on.",
+            contextual=True,
+            entry=schedule,
+        ),
+    ),
+)
 
 
 def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:

@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.schedule import Schedule
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.operators.data_sizes import FINDING, count, found
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
@@ -27,7 +28,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leav
 
 _RESIZING = ("resize_", "set_", "data.__set__")
 
-__all__ = ["as_read", "finds", "made_sizes", "with_selections"]
+__all__ = ["SELECT", "SELECTIONS", "as_read", "finds", "made_sizes", "with_selections"]
 
 
 def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
@@ -42,6 +43,16 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
     for number in _known_to_python(last, late):
         chosen.pop(number, None)
     return [_Telling(trace, chosen, _late(trace, plan)).trace() for trace in traces] if chosen else None
+
+
+SELECT = Pass(
+    "select_in_graph",
+    Stage.TRACE,
+    with_selections,
+    "Lets the graph select (`x[mask]`, `nonzero`) where Python need not know how many elements there are.",
+    contextual=True,
+)
+SELECTIONS = PassList(Part.SELECTIONS, (SELECT,))
 
 
 def _late(trace: Trace, plan: Schedule) -> frozenset[int]:

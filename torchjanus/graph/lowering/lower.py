@@ -15,8 +15,17 @@ from torchjanus.graph.aten.strides import lay_results
 from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.aten.verify import verify
 from torchjanus.graph.ir.lowered import Lowered, Pin, ViewOf
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Node, Program, Slot
-from torchjanus.graph.loops.roll.roll import counts_of, is_cut_down, place_of_loop, roll, roll_marked
+from torchjanus.graph.loops.roll.roll import (
+    ROLL_FOLDED,
+    ROLL_REPEATED,
+    ROLLING,
+    counts_of,
+    is_cut_down,
+    place_of_loop,
+    roll,
+)
 from torchjanus.graph.regions.loop import HeldCount
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
@@ -24,7 +33,7 @@ from torchjanus.graph.tracing.small_sizes import conditions_of_few
 from torchjanus.graph.tracing.trace_program import Traced, TraceFailed, substitute, trace
 from torchjanus.trace.values import Expr, leaves
 
-__all__ = ["check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
+__all__ = ["FINISHING", "LOWERING", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
 
 
 @without_function_modes()
@@ -44,7 +53,7 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     traced = None
     while traced is None:
         try:
-            traced = _trace(program, held)
+            traced = LOWERING.run(program, held)
         except Pin as pin:
             if not pin.slots.keys() - held.keys():
                 raise InternalFault("two traces of one program differ, and no number explains it") from pin
@@ -54,8 +63,9 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
     graph = traced.graph
     clean_up.clean(graph)
     symbolic = traced.symbolic
+    FINISHING.begin(graph)
     with symbolic.mode:
-        lay_results(graph, traced.lying)
+        LAY_RESULTS(graph, traced.lying)
     conditions, measures = tuple(symbolic.conditions()), tuple(map(symbolic.expression, traced.measures))
     numbers = number_slots.numbers_for(program.slots, held, seed=1)
     few = tuple(conditions_of_few(program, numbers, held, traced, (*conditions, *measures)))
@@ -108,12 +118,14 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
     if asked:
         sizes = {one.expr.token: size for one, size in zip(program.dimensions, traced.symbolic.sizes, strict=True)}
         assert_sizes(traced.graph, asked, sizes, traced.fresh, bool(program.assertions))
+        ASSERT_SIZES.gave(traced.graph)
     return asked
 
 
 def without_marks(program: Program) -> Program:
     """The program with the loops rolled up of which it has only the first iterations. Raises Refused."""
-    return roll_marked(program) if is_cut_down(program) else program
+    ROLLING.begin(program)
+    return ROLL_FOLDED(program) if is_cut_down(program) else program
 
 
 def check_counts(program: Program, lowered: Lowered) -> None:
@@ -131,7 +143,7 @@ def lower_rolled(program: Program) -> Lowered:
         return lower(program)
     for rolled in roll(program):
         try:
-            return lower(rolled)
+            return lower(ROLL_REPEATED.gave(rolled))
         except (Refused, Fixed):
             continue
     return lower(program)
@@ -157,6 +169,32 @@ def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
     if differences or _shape_of(one) != _shape_of(other):
         raise Pin(_culprits(program, held, first, second, one))
     return one
+
+
+LOWERING = PassList(
+    Part.LOWERING,
+    (
+        Pass(
+            "trace_graph",
+            Stage.LOWER,
+            _trace,
+            "Runs the program on fake tensors: forward, backward and optimizer become one functional ATen graph.",
+            contextual=True,
+            entry=trace,
+        ),
+    ),
+)
+LAY_RESULTS = Pass(
+    "lay_results", Stage.GRAPH, lay_results, "Gives results the strides that eager's have.", contextual=True
+)
+ASSERT_SIZES = Pass(
+    "assert_sizes",
+    Stage.GRAPH,
+    assert_sizes,
+    "Adds assertions on the number of elements that the graph itself selects.",
+    contextual=True,
+)
+FINISHING = PassList(Part.FINISHING, (LAY_RESULTS, ASSERT_SIZES))
 
 
 def _shape_of(traced: Traced) -> tuple[Any, ...]:

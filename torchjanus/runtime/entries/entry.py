@@ -17,7 +17,7 @@ from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.generalize.generalize import Generalised, generalise
-from torchjanus.graph.generalize.selections import as_read, with_selections
+from torchjanus.graph.generalize.selections import SELECT, SELECTIONS, as_read, with_selections
 from torchjanus.graph.ir.dimensions import Split, holds_for, in_inputs, is_size, key_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.number_sizes import carries
@@ -26,7 +26,7 @@ from torchjanus.graph.loops.roll.roll import is_nested
 from torchjanus.graph.lowering.lower import made_in
 from torchjanus.graph.operators.host_column import reckoned
 from torchjanus.graph.recursion.cells.invoke import Unrolled
-from torchjanus.graph.recursion.grouping.grouping import with_call_groups
+from torchjanus.graph.recursion.grouping.grouping import CALL_GROUPS, GROUP_CALLS, with_call_groups
 from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.regions.loop import HeldCount
 from torchjanus.host.assumption import (
@@ -242,8 +242,11 @@ def _planned(group: Group, variant_table: VariantTable) -> Generalised:
         return known[1]
     plan, traces = _generalised(group, group.traces), group.traces
     if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
+        SELECTIONS.begin(traces)
+        SELECT.gave(told)
         plan, traces = _generalised(group, told), told
-    return with_call_groups(plan, traces[-1], variant_table)
+    CALL_GROUPS.begin(plan)
+    return GROUP_CALLS.gave(with_call_groups(plan, traces[-1], variant_table))
 
 
 def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:

@@ -27,6 +27,7 @@ from torchjanus.runtime.launch.launch import Violation
 from torchjanus.runtime.learning.awaiting import Awaiting
 from torchjanus.runtime.learning.patience import Patience
 from torchjanus.runtime.learning.routes import Routes
+from torchjanus.runtime.pass_log.pass_log import PassLog, observing
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.kept import Elsewhere
 from torchjanus.runtime.runs.paths import Group, Paths
@@ -70,9 +71,11 @@ class Learning:
         executor: str | None,
         cut: Callable[[Sequence[Trace]], bool],
         after: Learning | None = None,
+        passes: PassLog | None = None,
     ) -> None:
         self.watch = watch
         self._cut = cut
+        self.passes = passes  # what passes gave, if anybody wants to see that
         self._patient = UNLIKE if after is None else watch + 1
         self.story: Story = Story(name, home, None if after is None else after.story)
         self.counts = self.story.counts
@@ -103,6 +106,10 @@ class Learning:
 
     def learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Record one watched run, and make an entry when enough runs agree."""
+        with observing(self.passes, trace):
+            self._learn(trace, args, kwargs)
+
+    def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for access_path, place in self.texts.learn(trace):
             self.story.say("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
@@ -254,7 +261,8 @@ class Learning:
     def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
         """Return an entry of a path; None if there is none. Raises Pending while ``elsewhere`` makes it."""
         try:
-            entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
+            with observing(self.passes):
+                entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
         except Split as split:
             return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
         except Unrolled as unrolled:
@@ -265,6 +273,8 @@ class Learning:
             if group.forgoes():
                 return self._entry(group, elsewhere)
             group.refusal = self.story.placed(refused.refusal)
+            if self.passes is not None:
+                self.passes.refused(str(group.refusal))
             if group.cut:
                 self.story.say("unrolled", str(group.refusal), group.refusal.place, group.refusal.reason)
                 return None
@@ -274,6 +284,8 @@ class Learning:
                 self.patience.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1
+        if self.passes is not None:
+            self.passes.made(entry)
         if group.hosted:
             text = f"the host makes selections between parts of the graph: {group.hosted}"
             self.story.say("hosted", text, reason="selection-on-host")

@@ -23,6 +23,7 @@ from torchjanus.execute.replay import Replay
 from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.aten.verify import verify
 from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.passes import is_observed
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.lowering.function_bytes import own_functions
 from torchjanus.graph.lowering.graph_bytes import signature
@@ -170,7 +171,7 @@ class _Arriving:
 def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
     """Return the program as one graph with rolled loops: lowered here, or stored by an earlier run of an equal program.
     Raises what lowering does, and Pending if another process makes it and is not done."""
-    if elsewhere is None and store_in_use() is None:
+    if (elsewhere is None and store_in_use() is None) or is_observed():
         lowered = lower_rolled(without_marks(program))
     else:
         asked = _Asked.of(program) if elsewhere is None else elsewhere.asked(program)

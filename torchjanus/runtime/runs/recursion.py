@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchjanus.core.errors import Refusal, Refused
-from torchjanus.graph.recursion.entry_loops.loops import RootLoops
-from torchjanus.graph.recursion.entry_loops.output_lists import grown
+from torchjanus.graph.recursion.entry_loops.loops import MERGE_ENTRY_CALLS, RECURSION, RootLoops
+from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS, grown
 from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.traversal.recognition import Recogniser
 from torchjanus.semantics.calls.recursions import Recursions
@@ -86,17 +86,19 @@ class Recursion:
     def merged(self, trace: Trace) -> Trace:
         """Return the run with the results of its calls as rows, of any number, if that is possible. Raises Refused."""
         made = self.functions.made
-        rooted = self._loops.merged(trace, made)
+        RECURSION.begin(trace)
+        rooted = MERGE_ENTRY_CALLS.gave(self._loops.merged(trace, made))
         if rooted is not trace:
             try:
-                merged = grown(rooted, made)
+                merged: Trace = STACK_OUTPUT_LISTS(rooted, made)
                 self.variant_table.learn(rooted)
             except Refused:
                 pass  # then the trace keeps the number of calls of this run
             else:
                 if not self._shows_shared(rooted):
                     return merged
-        return grown(trace, made)
+        stacked: Trace = STACK_OUTPUT_LISTS(trace, made)
+        return stacked
 
     def _shows_shared(self, trace: Trace) -> bool:
         """Whether list elements that leave the run may be views of something that all calls share: rows are copies."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.loops.rewrites.fold import Chosen, Shortened, brief, shorten
 from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.trace.events import Trace
@@ -75,14 +76,19 @@ class Lengths:
                 self._before = [*self._before[-3:], trace]
             return self._cut(trace)
         if (key := merged.tokens()) not in self._merged:
-            for before in self._before:
-                again = self._merger.merge(before)
-                if again is not before:
-                    _keep(self._merged, again.tokens(), [*self._merged.get(again.tokens(), [])[-2:], again], MAX_PATHS)
-                    self._cut(again)
+            with unobserved():
+                self._take_earlier()
         self._before = [*self._before[-3:], trace]
         _keep(self._merged, key, [*self._merged.get(key, [])[-2:], merged], MAX_PATHS)
         return self._cut(merged) or self._merged[key]
+
+    def _take_earlier(self) -> None:
+        """Take in the runs before this one, now that they may be told like it."""
+        for before in self._before:
+            again = self._merger.merge(before)
+            if again is not before:
+                _keep(self._merged, again.tokens(), [*self._merged.get(again.tokens(), [])[-2:], again], MAX_PATHS)
+                self._cut(again)
 
     def _cut(self, trace: Trace) -> list[Trace]:
         """Return the run and earlier ones of its path, folded for all trip counts; empty as long as the counts have not

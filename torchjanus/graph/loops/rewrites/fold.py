@@ -8,10 +8,11 @@ really are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import Step
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
 from torchjanus.graph.loops.analysis.candidates import loops_of
 from torchjanus.graph.loops.analysis.cut import Cut
@@ -33,7 +34,20 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import is_question
 from torchjanus.trace.loop_records import KEPT
 
-__all__ = ["Chosen", "OneIteration", "Shortened", "brief", "is_one_iteration_form", "shorten"]
+__all__ = [
+    "ACCUMULATORS",
+    "FILL",
+    "FOLDING",
+    "LISTS",
+    "LOOPS",
+    "LOOP_OPERANDS",
+    "Chosen",
+    "OneIteration",
+    "Shortened",
+    "brief",
+    "is_one_iteration_form",
+    "shorten",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,35 +103,163 @@ class OneIteration:
     counts: tuple[int, ...]
 
 
+@dataclass(slots=True)
+class _Folding:
+    """What passes know of the loops of one run. ``which``: what becomes of each, if that is known; ``alone``: loops, by
+    their positions, whose iterations fill tensors and let them grow one after the other; ``filling``: those behind
+    which that is done; ``levels``, ``found``: see ``_levels``."""
+
+    which: Sequence[Chosen] | None
+    alone: set[int] = field(default_factory=set)
+    filling: frozenset[int] = frozenset()
+    levels: Nested = field(init=False)
+    found: list[LoopOfRun] = field(default_factory=list)
+
+
+def _fill(trace: Trace, folding: _Folding) -> Trace:
+    made, folding.filling = filled_iterations(trace, folding.alone)
+    return made
+
+
+def _grow(trace: Trace, folding: _Folding) -> Trace:
+    made, growing = grown_iterations(trace, folding.alone)
+    folding.filling |= growing
+    return made
+
+
+def _nest(trace: Trace, folding: _Folding) -> Trace:
+    folding.levels, folding.found = _levels(trace, folding.which)
+    return folding.levels.trace
+
+
+LISTS = Pass("stack_lists", Stage.TRACE, listed, "Makes lists of tensors from before the call the rows of one tensor.")
+ACCUMULATORS = Pass(
+    "split_accumulators",
+    Stage.TRACE,
+    apart,
+    "Gives a sum that a loop adds up in place a tensor of its own in each iteration.",
+)
+FILL = Pass(
+    "fill_behind_loops",
+    Stage.TRACE,
+    _fill,
+    "Moves writes of iterations to elements of a tensor (`out[t] = h`) behind the loop, as one write.",
+    contextual=True,
+    entry=filled_iterations,
+)
+FOLD = Pass(
+    "fold_loops",
+    Stage.TRACE,
+    Cut,
+    "Leaves the first iterations of each loop, between marks: they stand for any trip count.",
+)
+LOOP_OPERANDS = PassList(
+    Part.LOOP_OPERANDS,
+    (
+        Pass(
+            "split_foreach",
+            Stage.TRACE,
+            one_by_one,
+            "Takes `torch._foreach_*` calls within loops apart into one operation for each tensor.",
+        ),
+        Pass(
+            "store_behind_loops",
+            Stage.TRACE,
+            stored_behind,
+            "Makes an attribute that each iteration sets a loop-carried value, written once behind the loop.",
+        ),
+    ),
+)
+# Run again, with fewer loops that fill or grow tensors behind them, until all that do so are folded.
+LOOPS = PassList(
+    Part.LOOPS,
+    (
+        FILL,
+        Pass(
+            "join_behind_loops",
+            Stage.TRACE,
+            _grow,
+            "Makes a tensor to which iterations append (`ys = torch.cat([ys, y])`) one join behind the loop.",
+            contextual=True,
+            entry=grown_iterations,
+        ),
+        LISTS,
+        Pass("drop_idle_loops", Stage.TRACE, without_idle, "Drops loops whose iterations do nothing any more."),
+        Pass(
+            "compute_recurrences",
+            Stage.TRACE,
+            as_host_columns,
+            "Makes Python numbers that change by iteration elements of tensors that are made before the loop.",
+        ),
+        Pass(
+            "carry_in_place_state",
+            Stage.TRACE,
+            carried_apart,
+            "Makes tensors that iterations change in place (counters, running statistics) loop-carried values.",
+        ),
+        ACCUMULATORS,
+        Pass(
+            "stack_outputs",
+            Stage.TRACE,
+            collected,
+            "Makes what a later loop takes of an earlier loop's iterations the rows of one tensor.",
+        ),
+        Pass(
+            "carry_one_iteration",
+            Stage.TRACE,
+            loop_carried,
+            "Carries values that are used more than one iteration later from iteration to iteration.",
+        ),
+        Pass(
+            "reverse_loops",
+            Stage.TRACE,
+            reversed_loops,
+            "Makes loops that read rows from the last to the first read a flipped tensor from the first.",
+        ),
+        Pass(
+            "prepare_nests",
+            Stage.TRACE,
+            prepared,
+            "Lets sums over nested loops begin with tensors, and trip counts be known before the call.",
+        ),
+        Pass(
+            "fold_inner_loops",
+            Stage.TRACE,
+            _nest,
+            "Folds loops within iterations of other loops.",
+            contextual=True,
+            entry=nested,
+        ),
+    ),
+)
+FOLDING = PassList(Part.FOLDING, (FOLD,))
+
+
 def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
     """The run with ``KEPT`` iterations of each loop of a changeable number of iterations; None if it has no such loop.
     ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
-    run, alone = stored_behind(one_by_one(trace)), set[int]()
+    run, folding = LOOP_OPERANDS.run(trace), _Folding(which)
     while True:
-        trace, filling = filled_iterations(run, alone)
-        trace, growing = grown_iterations(trace, alone)
-        filling |= growing
-        trace = reversed_loops(
-            loop_carried(collected(apart(carried_apart(as_host_columns(without_idle(listed(trace)))))))
-        )
-        trace = prepared(trace)
-        levels, found = _levels(trace, which)
+        trace = LOOPS.run(run, folding)
+        levels, found, filling = folding.levels, folding.found, folding.filling
         fit = [loop for loop in found if loop.count >= KEPT]
         if which is not None and len(fit) != len(which):
             return None
-        trace = levels.trace
         ends = {loop.end for loop in fit}
         unmerged = {n for n, one in zip(levels.left, trace.iterations, strict=True) if one.end not in ends}
         if not filling & unmerged:
             break
-        alone |= filling & unmerged  # iterations that are not told once fill it one after the other
+        folding.alone |= filling & unmerged  # iterations that are not told once fill it one after the other
     lists, spared = lengths_of(trace), set[Any]()
+    FOLDING.begin(trace)
     if which is not None:
         full = {one.end for n, one in zip(levels.left, trace.iterations, strict=True) if n in filling}
         spared = {loop.token for loop, chosen in zip(fit, which, strict=True) if chosen.held}
         fit = [loop for loop, chosen in zip(fit, which, strict=True) if chosen.cut or loop.end in full]
     if not fit:
-        return Shortened(Cut(trace, []).trace(), (), (), (), (), (), lists) if lists and _is_whole(trace) else None
+        if not lists or not _is_whole(trace):
+            return None
+        return Shortened(FOLD.gave(Cut(trace, []).trace()), (), (), (), (), (), lists)
     inner = tuple(levels.inner.get(loop.end, ()) for loop in fit)
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
@@ -126,7 +268,8 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         limited = tuple(loop.full and loop.iterations.whole is not None for loop in fit)
         whole = tuple(loop for loop in found if loop not in fit)
         cut = Cut(trace, fit, spared=frozenset(spared), whole=whole)
-        return Shortened(cut.trace(), counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
+        made = FOLD.gave(cut.trace())
+        return Shortened(made, counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
     except NotMergeable:
         return None
 

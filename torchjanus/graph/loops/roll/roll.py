@@ -11,12 +11,24 @@ from collections.abc import Iterator
 
 from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.graph.ir.loop_matching import Rolled, Unfit
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Program, Slot
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
 from torchjanus.graph.loops.roll.emit import rewritten
 from torchjanus.graph.loops.roll.training import functional_iterations
 
-__all__ = ["LEAST", "counts_of", "is_cut_down", "is_nested", "place_of_loop", "roll", "roll_marked"]
+__all__ = [
+    "LEAST",
+    "ROLLING",
+    "ROLL_FOLDED",
+    "ROLL_REPEATED",
+    "counts_of",
+    "is_cut_down",
+    "is_nested",
+    "place_of_loop",
+    "roll",
+    "roll_marked",
+]
 
 LEAST = 17  # iterations that are worth a loop: fewer are unrolled
 WORTH = 20  # nodes that must be saved
@@ -64,7 +76,7 @@ def roll_marked(program: Program) -> Program:
     """The program with the loops that were cut down rolled up. Raises Refused."""
     place = place_of_loop(program)
     try:
-        program = functional_iterations(program)
+        program = TRAINING_LOOPS(program)
         while is_cut_down(program):  # those within others first
             found = marked(program.nodes)
             if found is None:
@@ -81,6 +93,24 @@ def roll_marked(program: Program) -> Program:
         raise refused(
             "loop-iterations-differ", what, "Each trip count has an entry of its own.", _REMEDY, place
         ) from None
+
+
+TRAINING_LOOPS = Pass(
+    "functionalize_training_loops",
+    Stage.REWRITE,
+    functional_iterations,
+    "Makes what iterations that train change (parameters, optimizer states) loop-carried values.",
+)
+ROLL_FOLDED = Pass(
+    "roll_folded_loops", Stage.REWRITE, roll_marked, "Makes one loop node of each loop that was folded in the trace."
+)
+ROLL_REPEATED = Pass(
+    "roll_repeated_calls",
+    Stage.REWRITE,
+    roll,
+    f"Makes one loop node of calls that repeat at least {LEAST} times in a program without folded loops.",
+)
+ROLLING = PassList(Part.ROLLING, (TRAINING_LOOPS, ROLL_FOLDED, ROLL_REPEATED))
 
 
 def place_of_loop(program: Program) -> Place:

@@ -12,16 +12,18 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.recursion.entry_loops.carried import carries_nothing
 from torchjanus.graph.recursion.entry_loops.emit import Rooted
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, loop_of
 from torchjanus.graph.recursion.entry_loops.index import picked_from, picks_at
 from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots
+from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS
 from torchjanus.trace.actions import Each, Invoked, InvokedEach
 from torchjanus.trace.events import Trace
 
-__all__ = ["RootLoops"]
+__all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "RootLoops"]
 
 LEAST = 3  # iterations that must have been seen once, alike
 
@@ -135,3 +137,13 @@ class RootLoops:
             ended = one.end
             loop.picks = frozenset(place for some in picks or () for place in some)
             yield loop
+
+
+MERGE_ENTRY_CALLS = Pass(
+    "merge_entry_calls",
+    Stage.TRACE,
+    RootLoops.merged,
+    "Makes a loop of a step over its trees one recursive call for each element of a list.",
+    contextual=True,
+)
+RECURSION = PassList(Part.RECURSION, (MERGE_ENTRY_CALLS, STACK_OUTPUT_LISTS))

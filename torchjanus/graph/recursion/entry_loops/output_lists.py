@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
+from torchjanus.graph.ir.passes import Pass, Stage
 from torchjanus.graph.ir.program import Node
 from torchjanus.graph.loops.rewrites.lists import takes_all
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
@@ -27,7 +28,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["grown", "is_rows_of", "sum_from", "sum_of_rows"]
+__all__ = ["STACK_OUTPUT_LISTS", "grown", "is_rows_of", "sum_from", "sum_of_rows"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
@@ -76,6 +77,15 @@ def grown(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
     ``made``, ``inner``: see ``unseen``."""
     lists, gone = list(_lists(trace)), unseen(trace, made, inner)
     return _Grown(trace, lists, gone).trace() if lists or gone else trace
+
+
+STACK_OUTPUT_LISTS = Pass(
+    "stack_output_lists",
+    Stage.TRACE,
+    grown,
+    "Makes lists to which recursive calls append the rows of one tensor, of any number.",
+    contextual=True,
+)
 
 
 def _lists(trace: Trace) -> Iterator[_List]:

@@ -13,6 +13,7 @@ import torch
 
 from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Assertion, Node, Ref
 from torchjanus.graph.loops.rewrites.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
 from torchjanus.graph.recursion.cells.invoke import Invocation, Roots, Unrolled
@@ -35,7 +36,7 @@ from torchjanus.trace.around import around
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import RowOf, TensorOf, parts_of
 
-__all__ = ["with_call_groups"]
+__all__ = ["CALL_GROUPS", "GROUP_CALLS", "with_call_groups"]
 
 LEAST_ROWS = 64  # that tables have to calls
 
@@ -53,6 +54,16 @@ def with_call_groups(plan: Generalised, trace: Trace, variant_table: VariantTabl
         except Refused as refused:
             raise Unrolled(refused.refusal) from refused
     return grouping_run.planted()
+
+
+GROUP_CALLS = Pass(
+    "group_calls",
+    Stage.REWRITE,
+    with_call_groups,
+    "Puts recursive calls that do not depend on each other into one call group, run level by level.",
+    contextual=True,
+)
+CALL_GROUPS = PassList(Part.CALL_GROUPS, (GROUP_CALLS,))
 
 
 class _Grouping:

@@ -15,6 +15,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place, Refused, refused
 from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.recursion.variants.counts import counted
 from torchjanus.graph.recursion.variants.gradients import Gradients
@@ -99,7 +100,8 @@ class Variant:
         local = {
             e.access_path.token for e in trace.events if isinstance(e, Found) and is_local(e.access_path)
         } | self._counted
-        self.plan: Generalised = generalise([trace], frozenset(local))
+        with unobserved():
+            self.plan: Generalised = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
         self._inputs = dict(enumerate(self.plan.access_paths))

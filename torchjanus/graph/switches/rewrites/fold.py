@@ -7,15 +7,16 @@ Remembers what earlier runs have shown of each loop. Knows traces, not programs.
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.errors import Place, Refused
+from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
-from torchjanus.graph.loops.rewrites.fold import is_one_iteration_form
-from torchjanus.graph.loops.rewrites.lists import listed
+from torchjanus.graph.loops.rewrites.fold import ACCUMULATORS, LISTS, is_one_iteration_form
 from torchjanus.graph.loops.rewrites.sums import begun
 from torchjanus.graph.switches.analysis.arms import SwitchSites
 from torchjanus.graph.switches.analysis.before_loop import Before
@@ -26,7 +27,7 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
 from torchjanus.trace.loop_records import Frames
 
-__all__ = ["Merger"]
+__all__ = ["SWITCHES", "SWITCH_OPERANDS", "Merger"]
 
 MOST = 32  # loops
 # ``if`` statements that tensors decide one arm and the other, of which each arm through all of them has a graph of its
@@ -39,7 +40,7 @@ class Merger:
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[SwitchSites]] = OrderedDict()
-        self._begun: set[Place] = set()  # where sums were seen to begin with a number
+        self.begun: set[Place] = set()  # where sums were seen to begin with a number
         self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
         self._counts: dict[Place, set[int]] = {}  # how many iterations each loop had
         self._leaving: set[Place] = set()  # questions to tensors by which loops were left
@@ -95,15 +96,15 @@ class Merger:
         """The run with such loops told alike; itself where none can be."""
         if not self.decides(trace):
             return trace
-        merged, passed = listed(trace), 0
+        SWITCH_OPERANDS.begin(trace)
+        merged, passed = LISTS(trace), 0
         ranges = [(one.starts[0], one.end) for one in merged.iterations if one.starts]
-        merged = apart(merged, [*ranges, *((one.starts[0], one.end) for one in merged.frames if one.starts)])
+        ranges += [(one.starts[0], one.end) for one in merged.frames if one.starts]
+        merged = ACCUMULATORS.gave(apart(merged, ranges))
         done = False
         while (loop := self._next(merged, passed)) is not None:
-            summed, loop = begun(merged, loop, self._begun)
             try:
-                summed, loop = hosted(*filled(summed, loop))
-                merged = with_switches(summed, loop, self._switches(summed, loop))
+                merged = SWITCHES.run(merged, _Deciding(self, loop))
             except (NotMergeable, Refused):
                 passed += 1
             else:
@@ -122,7 +123,7 @@ class Merger:
         order = [*inner, *regions]
         return order[passed] if passed < len(order) else None
 
-    def _switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
+    def switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
         """What is known of the loop, where what led to it was the same."""
         arm = (loop.place, Before(trace, loop).token)
         found = self._known.setdefault(arm, [])
@@ -130,6 +131,75 @@ class Merger:
         while len(self._known) > MOST:
             self._known.popitem(last=False)
         return found
+
+
+@dataclass(slots=True)
+class _Deciding:
+    """What passes know of a ``loop`` in whose iterations tensors decide."""
+
+    merger: Merger
+    loop: Frames
+
+
+def _begin(trace: Trace, deciding: _Deciding) -> Trace:
+    made, deciding.loop = begun(trace, deciding.loop, deciding.merger.begun)
+    return made
+
+
+def _fill(trace: Trace, deciding: _Deciding) -> Trace:
+    made, deciding.loop = filled(trace, deciding.loop)
+    return made
+
+
+def _host(trace: Trace, deciding: _Deciding) -> Trace:
+    made, deciding.loop = hosted(trace, deciding.loop)
+    return made
+
+
+def _switch(trace: Trace, deciding: _Deciding) -> Trace:
+    return with_switches(trace, deciding.loop, deciding.merger.switches(trace, deciding.loop))
+
+
+SWITCH_OPERANDS = PassList(Part.SWITCH_OPERANDS, (LISTS, ACCUMULATORS))
+# For each loop in whose iterations tensors decide, the inner ones first, and for each such ``if`` statement.
+SWITCHES = PassList(
+    Part.SWITCHES,
+    (
+        Pass(
+            "begin_sums",
+            Stage.TRACE,
+            _begin,
+            "Lets sums that begin with a Python number (`loss = 0.0`) begin with a tensor.",
+            contextual=True,
+            entry=begun,
+        ),
+        Pass(
+            "fill_behind_decided_loop",
+            Stage.TRACE,
+            _fill,
+            "Moves writes of iterations to elements of a tensor behind the loop, as one write.",
+            contextual=True,
+            entry=filled,
+        ),
+        Pass(
+            "draw_before_loop",
+            Stage.TRACE,
+            _host,
+            "Draws the host's random numbers before the loop, so that a tensor decides in their place.",
+            contextual=True,
+            entry=hosted,
+        ),
+        Pass(
+            "make_switches",
+            Stage.TRACE,
+            _switch,
+            "Makes each iteration one switch operation, whichever arm it took.",
+            contextual=True,
+            entry=with_switches,
+        ),
+    ),
+    repeated=True,
+)
 
 
 def _is_within(one: Frames, other: Frames) -> bool:

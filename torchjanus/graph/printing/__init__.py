@@ -1,0 +1,1 @@
+"""Traces, tensor programs and graphs as text that a person can read. Knows nothing of files."""
