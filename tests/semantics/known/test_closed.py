@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from torchjanus.core.operators import NAMESPACES, operator_name, unfit_operator
-from torchjanus.semantics.known.closed import acts, communicates, is_query, is_refused_code, is_seen
+from torchjanus.semantics.known.closed import acts, communicates, is_query, is_refused_code, is_visible_to_modes
 from torchjanus.semantics.known.natives import torch_query
 
 # Of torch.distributed: what only asks who there is, or whether something is there; and plain data.
@@ -112,7 +112,7 @@ def test_methods_of_groups_and_handles_are_never_dropped() -> None:
     checked = [getattr(f, "__func__", f) for f in methods]
     checked = [f for f in checked if not f.__name__.startswith("__") and f.__name__ not in asking]
     assert len(checked) > 200
-    assert [f.__qualname__ for f in checked if is_query(f) or is_seen(f) or not communicates(f)] == []
+    assert [f.__qualname__ for f in checked if is_query(f) or is_visible_to_modes(f) or not communicates(f)] == []
 
 
 _BUILTIN = types.BuiltinFunctionType

@@ -106,11 +106,11 @@ def test_functions_that_numpy_calls_for_each_element_are_the_users() -> None:
 
 
 def test_what_is_made_a_tensor_of() -> None:
-    assert foreign.takes_in(torch.tensor, (np.zeros(2),), {})
-    assert foreign.takes_in(torch.as_tensor, (np.float64(1),), {"dtype": torch.float32})
-    assert not foreign.takes_in(torch.tensor, ([1, 2],), {})
-    assert not foreign.takes_in(torch.ones, (3,), {})
-    assert foreign.takes_in(torch.tensor, (), {})  # it raises, and runs nobody's code
+    assert foreign.only_makes_tensor(torch.tensor, (np.zeros(2),), {})
+    assert foreign.only_makes_tensor(torch.as_tensor, (np.float64(1),), {"dtype": torch.float32})
+    assert not foreign.only_makes_tensor(torch.tensor, ([1, 2],), {})
+    assert not foreign.only_makes_tensor(torch.ones, (3,), {})
+    assert foreign.only_makes_tensor(torch.tensor, (), {})  # it raises, and runs nobody's code
 
 
 @pytest.mark.parametrize("name", ["choice", "choices", "sample"])

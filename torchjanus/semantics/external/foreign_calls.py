@@ -33,7 +33,7 @@ from torchjanus.semantics.known.foreign import (
     is_foreign_module,
     is_foreign_object,
     is_numpy_scalar,
-    takes_in,
+    only_makes_tensor,
 )
 from torchjanus.semantics.known.host_memory import bounds_of
 from torchjanus.semantics.known.live_views import dictionary_behind, is_view
@@ -220,7 +220,7 @@ class ForeignCalls(NativeMethods):
             owner, name = getattr(fn, "__self__", None), getattr(fn, "__name__", "")
             if owner is None and args and getattr(type(args[0]), name, None) is fn:
                 owner = args[0]  # an unbound method
-            effects = ARRAYS if takes_in(fn, args, kwargs) else effects_of(fn, name, owner, kwargs)
+            effects = ARRAYS if only_makes_tensor(fn, args, kwargs) else effects_of(fn, name, owner, kwargs)
         for value in (*args, *kwargs.values()):
             self._claim(value)
         if is_draw(fn) and (shadow := self.shadows.of(_drawn_from(fn, args))) is not None:
@@ -290,7 +290,7 @@ class ForeignCalls(NativeMethods):
             values = tuple(self.recording.pin(v, "operand") for v in values)
         return self.extern(fn, values, {}, effects_of(fn, name, owner))
 
-    def ask_foreign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_on_foreign(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if fn is next:
             return self.take_next(*args)
         if is_one_of(fn, _USING_UP):

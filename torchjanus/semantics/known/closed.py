@@ -22,8 +22,8 @@ __all__ = [
     "is_query",
     "is_refused_code",
     "is_region",
-    "is_seen",
     "is_torch_script",
+    "is_visible_to_modes",
 ]
 
 # Functions of torch._C with these prefixes only query.
@@ -116,7 +116,7 @@ def is_region(value: Any) -> bool:
     return type(value).__name__ in _REGIONS
 
 
-def is_seen(func: Any) -> bool:
+def is_visible_to_modes(func: Any) -> bool:
     """Whether a mode that records framework calls sees calls of this function."""
     qualname = getattr(func, "__qualname__", None) or ""
     if qualname.startswith("_VariableFunctionsClass.") or _module_of(func).startswith("torch._ops."):

@@ -42,8 +42,8 @@ __all__ = [
     "is_foreign_object",
     "is_numpy_scalar",
     "is_users_cache",
+    "only_makes_tensor",
     "runs_user_code",
-    "takes_in",
 ]
 
 # Modules of the standard library that do input and output, or are not worth entering. Their state is private.
@@ -312,7 +312,7 @@ def effects_of(fn: Callable[..., Any], name: str, owner: Any, keywords: Any = ()
     return _USERS if isinstance(fn, types.FunctionType) and _is_users(fn.__module__) else WORLD
 
 
-def takes_in(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def only_makes_tensor(fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a call only makes a tensor of an array or of a NumPy scalar."""
     return any(fn is one for one in _TAKES_IN) and all(map(_is_plain_data, (*args, *kwargs.values())))
 

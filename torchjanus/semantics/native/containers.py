@@ -24,7 +24,7 @@ from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scala
 from torchjanus.semantics.known.live_views import ITEMS, KEYS, VALUES, dictionary_behind, is_view
 from torchjanus.semantics.known.trusted import is_trusted_class
 from torchjanus.semantics.native.class_namespaces import ClassNamespaces, refuse_view
-from torchjanus.semantics.native.identities import as_key, held_as_key, looked_for
+from torchjanus.semantics.native.identities import as_key, held_as_key, hold_identity
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.framework import FrameworkRecorder
@@ -201,7 +201,7 @@ class NativeContainers(ABC):
         is_nan = isinstance(value, TracedFloat) and value.bare is not None
         if isinstance(value, Traced) and not is_nan:
             return value
-        looked_for(self.recording, value)
+        hold_identity(self.recording, value)
         return self.key(value, why)
 
     def key(self, value: Any, why: str = "used as a key") -> Any:

@@ -23,12 +23,22 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.facts import Same
 from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_value
 
-__all__ = ["ASKING", "IDENTICAL", "as_key", "ask", "compared", "hashed", "held_as_key", "looked_for", "watch_lookup"]
+__all__ = [
+    "IDENTICAL",
+    "IDENTITIES",
+    "as_key",
+    "compared",
+    "hashed",
+    "held_as_key",
+    "hold_identity",
+    "identity_of",
+    "watch_lookup",
+]
 
 _FIXED = (enum.Enum, type, types.ModuleType, types.BuiltinFunctionType)  # reading one assumes its identity
 _SEQUENCES = (tuple, list)
 
-ASKING: frozenset[Any] = frozenset({id, hash})  # return the identity of their argument
+IDENTITIES: frozenset[Any] = frozenset({id, hash})  # return the identity of their argument
 IDENTICAL: dict[Any, str] = {operator.is_: "is", operator.is_not: "is not"}
 
 
@@ -37,7 +47,7 @@ def apart(*numbers: int) -> bool:
     return len(set(numbers)) == len(numbers)
 
 
-def ask(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
+def identity_of(recording: Recording, fn: Any, args: tuple[Any, ...]) -> Any:
     """Return ``id(x)`` or ``hash(x)`` of an object; NotImplemented where the result depends on its value only."""
     if len(args) != 1:
         return NotImplemented
@@ -74,7 +84,7 @@ def held_as_key(recording: Recording, value: Any) -> bool:
     """Assume that an object used as a key differs from the other keys. Return False if it has its own hash."""
     if not _is_by_identity(value, "__hash__"):
         return False
-    number = ask(recording, id, (value,))
+    number = identity_of(recording, id, (value,))
     if number is not NotImplemented:
         as_key(recording, number, "used as a key")
     return True
@@ -91,11 +101,11 @@ def watch_lookup(recording: Recording, container: Any, key: Any) -> None:
         recording.pin(trace_value(one, recording.identities[one]), "is looked for among numbers")
 
 
-def looked_for(recording: Recording, value: Any) -> None:
+def hold_identity(recording: Recording, value: Any) -> None:
     """Assume that an object that is a key of a container from before the call is that very object."""
     if isinstance(value, tuple):
         for part in value:
-            looked_for(recording, part)
+            hold_identity(recording, part)
         return
     access_path = recording.owner(value)
     if access_path is None or isinstance(value, _FIXED) or not _is_by_identity(value, "__hash__"):

@@ -38,7 +38,7 @@ _LATER = (enumerate, zip, map, filter, iter, reversed)
 _GUARDED = (dict, set, collections.deque)
 
 
-def _in_step(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
+def _paired(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
     """Yield an element of the copy for each of the container. Ends or raises as its own iterator does."""
     own = getattr(native_class(type(container)), name)(container)
     return (part for _, part in zip(own, copy, strict=True))
@@ -106,9 +106,9 @@ class NativeValues(Texts):
                 if type(copy) is list and copy is not one:
                     self.shadows.gone_through(one, copy)
             if fn is reversed and isinstance(args[0], _GUARDED) and given[0] is not args[0]:
-                return _in_step(args[0], reversed(given[0]), "__reversed__")
+                return _paired(args[0], reversed(given[0]), "__reversed__")
             given = tuple(
-                _in_step(one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
+                _paired(one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
                 for one, copy in zip(args, given, strict=True)
             )
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)

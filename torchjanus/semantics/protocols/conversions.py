@@ -82,7 +82,7 @@ class Conversions(Attributes, Iteration):
             kind = KINDS.get(name)
             if kind is None or self.kind_of(result) is kind:
                 return result
-            return _answering(tp.__name__, name, result)
+            return _object_answering(tp.__name__, name, result)
         return value
 
     # An index object of the program is converted to its number before a sequence sees it.
@@ -167,7 +167,7 @@ class Conversions(Attributes, Iteration):
         return self.call_native(at, fn, args, {})  # TypeError
 
 
-def _answering(cls: str, name: str, answer: Any) -> Any:
+def _object_answering(cls: str, name: str, answer: Any) -> Any:
     """Return an object whose special method gives this answer, so that native code words the error."""
     return type(cls, (), {name: lambda self: answer})()
 

@@ -153,9 +153,9 @@ class IndexedIterator(WrappedIterable):
         made = self.native()
         self.advance()
         made.__setstate__(index)
-        self.go_on_from(made.__reduce__()[2:])
+        self.set_index(made.__reduce__()[2:])
 
-    def go_on_from(self, state: tuple[Any, ...]) -> None:
+    def set_index(self, state: tuple[Any, ...]) -> None:
         """Set the index from the state of the native object, which is empty if that has ended."""
         raise NotImplementedError
 
@@ -299,7 +299,7 @@ class Indexing(IndexedIterator):
     def has_ended(self) -> bool:
         return self._done
 
-    def go_on_from(self, state: tuple[Any, ...]) -> None:
+    def set_index(self, state: tuple[Any, ...]) -> None:
         if not self._done:  # an iterator that has ended stays ended
             self._index = state[0]
 
@@ -334,7 +334,7 @@ class ReversedIndexing(IndexedIterator):
         if self._twin is not None:
             self._twin.__setstate__(self._index - 1)
 
-    def go_on_from(self, state: tuple[Any, ...]) -> None:
+    def set_index(self, state: tuple[Any, ...]) -> None:
         self._index = state[0] + 1 if state else 0
 
     def __length_hint__(self) -> Any:

@@ -24,7 +24,7 @@ from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 
-__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_function_of_autograd"]
+__all__ = ["LEAF_HOOKS", "METHODS", "BackwardCode", "Context", "is_autograd_node"]
 
 LEAF_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 # Methods of autograd nodes that register hooks.
@@ -303,19 +303,19 @@ class BackwardCode:
         self._handles[id(handle)] = (handle, number)
         return handle
 
-    def function_of(self, tensor: torch.Tensor, function: Any) -> Any:
+    def node_of(self, tensor: torch.Tensor, function: Any) -> Any:
         """Return ``tensor.grad_fn`` of a tensor that the step has made."""
         self._functions.setdefault(id(function), (function, tensor))
         return function
 
-    def look_at_function(self, function: Any, name: str) -> None:
+    def read_node(self, function: Any, name: str) -> None:
         """Refuse reads of an autograd node's data. Its identity and ``next_functions`` follow from the recorded
         operations; other attributes hold their arguments."""
         if name != "next_functions" and not callable(getattr(type(function), name, None)):
             what = f"reads the attribute '{name}' of autograd's {type(function).__name__}"
             self.recording.refuse("autograd-node", what, _NOT_THERE, "Keep it beside the tensor.")
 
-    def ask_function(self, function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_node_method(self, function: Any, method: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a method of an autograd node."""
         call = getattr(function, method)
         if method in ("name", "__eq__", "__ne__"):
@@ -417,7 +417,7 @@ class BackwardCode:
             yield hooks, key, hook
 
 
-def is_function_of_autograd(value: Any) -> bool:
+def is_autograd_node(value: Any) -> bool:
     """Whether this is a node of autograd's graph, such as ``tensor.grad_fn``."""
     kind = type(value)
     return hasattr(kind, "register_prehook") and hasattr(kind, "next_functions")

@@ -25,24 +25,24 @@ __all__ = ["Picks", "picks", "stores"]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def _is_pick(value: Any) -> bool:
+def _is_dynamic(value: Any) -> bool:
     """Whether it is a tensor of one integer, or an integer that was fetched from a tensor."""
     if isinstance(value, torch.Tensor):
         return value.dim() == 0 and value.dtype in _INTEGERS
     return _is_fetched(value)
 
 
-def _ends(part: Any) -> tuple[Any, Any] | None:
+def _bounds(part: Any) -> tuple[Any, Any] | None:
     """Return the bounds of a slice between two such integers, else None."""
     if not isinstance(part, slice) or part.step not in (None, 1):
         return None
-    return (part.start, part.stop) if _is_pick(part.start) and _is_pick(part.stop) else None
+    return (part.start, part.stop) if _is_dynamic(part.start) and _is_dynamic(part.stop) else None
 
 
 def _by_numbers(key: Any) -> bool:
     """Whether fetched integers index, and no tensors do."""
-    parts = [end for part in (key if type(key) is tuple else (key,)) for end in _ends(part) or (part,)]
-    return any(_is_pick(part) for part in parts) and not any(isinstance(part, torch.Tensor) for part in parts)
+    parts = [end for part in (key if type(key) is tuple else (key,)) for end in _bounds(part) or (part,)]
+    return any(_is_dynamic(part) for part in parts) and not any(isinstance(part, torch.Tensor) for part in parts)
 
 
 def _width(tensor: torch.Tensor, dim: int, start: Any, stop: Any) -> int | None:
@@ -58,13 +58,13 @@ def picks(tensor: torch.Tensor, key: Any, place: Place) -> bool:
     if place in HELD_NUMBERS and _by_numbers(key):
         return False
     parts = key if type(key) is tuple else (key,)
-    known = (_is_pick(part) or part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
+    known = (_is_dynamic(part) or part is None or part is Ellipsis or isinstance(part, int | slice) for part in parts)
     bare = not any(isinstance(part, bool) for part in parts)
     counted = not tensor.is_inference()  # otherwise changes are not counted
-    found = any(_is_pick(part) or _ends(part) is not None for part in parts)
+    found = any(_is_dynamic(part) or _bounds(part) is not None for part in parts)
     if not (tensor.dim() > 0 and counted and found and bare and all(known)):
         return False
-    slices = [(dim, ends) for dim, part in zip(_dims(tensor, parts), parts, strict=True) if (ends := _ends(part))]
+    slices = [(dim, ends) for dim, part in zip(_dims(tensor, parts), parts, strict=True) if (ends := _bounds(part))]
     if not slices:
         return True
     # Without added or removed dimensions, those of the result are the tensor's.
@@ -95,8 +95,8 @@ def _is_fetched(value: Any) -> bool:
 def _is_one(key: Any) -> bool:
     """Whether the key has exactly one window and no other dynamic index, or only elements."""
     parts = key if type(key) is tuple else (key,)
-    windows = sum(_ends(part) is not None for part in parts)
-    return windows == 0 or (windows == 1 and not any(_is_pick(part) for part in parts))
+    windows = sum(_bounds(part) is not None for part in parts)
+    return windows == 0 or (windows == 1 and not any(_is_dynamic(part) for part in parts))
 
 
 def _bare(key: Any) -> Any:
@@ -146,13 +146,13 @@ class Picks:
         """Return ``tensor[key]``."""
         parts = [self._of_tensors(part) for part in (key if type(key) is tuple else (key,))]
         found, dims = tensor, _dims(tensor, parts)
-        slices = [(dim, ends) for dim, part in zip(dims, parts, strict=True) if (ends := _ends(part)) is not None]
+        slices = [(dim, ends) for dim, part in zip(dims, parts, strict=True) if (ends := _bounds(part)) is not None]
         if slices:
             return self._part(tensor, key, self._windows(tensor, key, parts, slices))
-        rest = tuple(slice(None) if _is_pick(part) else part for part in parts)
+        rest = tuple(slice(None) if _is_dynamic(part) else part for part in parts)
         if any(part != slice(None) for part in rest):
             found = self._framework(torch.Tensor.__getitem__, found, rest)
-        picked = [(dim, part) for dim, part in zip(dims, parts, strict=True) if _is_pick(part)]
+        picked = [(dim, part) for dim, part in zip(dims, parts, strict=True) if _is_dynamic(part)]
         for number, (dim, part) in reversed([*enumerate(picked)]):
             row = (*(slice(None),) * dim, self._framework(torch.Tensor.reshape, part, (1,)))
             found = self._framework(torch.Tensor.__getitem__, found, row)
@@ -188,12 +188,12 @@ class Picks:
         parts = [self._of_tensors(part) for part in (key if type(key) is tuple else (key,))]
         dims = _dims(tensor, parts)
         for number, (dim, part) in enumerate(zip(dims, parts, strict=True)):
-            if (ends := _ends(part)) is not None:
+            if (ends := _bounds(part)) is not None:
                 parts[number] = self._places(tensor, dim, *ends)
-            elif _is_pick(part):
+            elif _is_dynamic(part):
                 parts[number] = call(torch.Tensor.reshape, part, (1,))
         picked = [dim for dim, part in zip(dims, parts, strict=True) if isinstance(part, torch.Tensor)]
-        if isinstance(value, torch.Tensor) and not any(_ends(p) for p in (key if type(key) is tuple else (key,))):
+        if isinstance(value, torch.Tensor) and not any(_bounds(p) for p in (key if type(key) is tuple else (key,))):
             # Torch puts the dimension of adjacent advanced indices in their place, else first.
             together = picked == list(range(picked[0], picked[0] + len(picked))) if picked else False
             with torch._C.DisableTorchFunction():
@@ -204,9 +204,9 @@ class Picks:
 
     def _of_tensors(self, part: Any) -> Any:
         """Return a part of a key with tensors in the place of fetched integers."""
-        if _ends(part) is not None:
+        if _bounds(part) is not None:
             return slice(self._of_tensors(part.start), self._of_tensors(part.stop))
-        fetched = isinstance(part, TracedInt) and _is_pick(part)
+        fetched = isinstance(part, TracedInt) and _is_dynamic(part)
         return self._framework(torch.tensor, part, dtype=torch.int64) if fetched else part
 
     def _windows(
@@ -214,7 +214,7 @@ class Picks:
     ) -> torch.Tensor:
         """Return a subscript by slices between tensors, whose lengths and bounds are assumed."""
         call, found = self._framework, tensor
-        rest = tuple(slice(None) if _ends(part) is not None else part for part in parts)
+        rest = tuple(slice(None) if _bounds(part) is not None else part for part in parts)
         if any(part != slice(None) and part is not Ellipsis for part in rest):
             found = call(torch.Tensor.__getitem__, found, rest)
         for number, (dim, (start, stop)) in enumerate(slices):

@@ -167,7 +167,7 @@ class FrameworkRecorder(TorchFunctionMode):
             if function is None:
                 return None  # follows from requires_grad, which is guarded
             if self.known(args[0]) is not None and self.recording.owner(args[0]) is None:
-                return self.code.function_of(args[0], function)
+                return self.code.node_of(args[0], function)
         if short.startswith("_fused_"):
             self.recording.refuse(
                 "fused-operator",

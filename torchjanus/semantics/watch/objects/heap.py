@@ -21,7 +21,7 @@ from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_trusted_cla
 from torchjanus.semantics.protocols.leaves import native_slot, on_type
 from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.record.write_record import ABSENT
-from torchjanus.semantics.torch.backward_code import is_function_of_autograd
+from torchjanus.semantics.torch.backward_code import is_autograd_node
 from torchjanus.semantics.watch.objects.classes import ClassWatch, class_lookup
 from torchjanus.semantics.watch.objects.made_classes import replaces_kind
 from torchjanus.trace.values import Traced, TracedFloat, plain
@@ -89,8 +89,8 @@ class HeapWatch(ClassWatch):
             return self.load_super_attr(obj, name)
         access_path = self.access_path_of(obj)
         if access_path is None:
-            if is_function_of_autograd(obj):
-                self.natives.framework.code.look_at_function(obj, name)
+            if is_autograd_node(obj):
+                self.natives.framework.code.read_node(obj, name)
             return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(at, access_path, obj, name)
