@@ -1,1 +1,1 @@
-"""Recursive functions of a program: which they are, and what their calls record and return."""
+"""Recursive functions of a program: their discovery, and what their calls record and return."""

@@ -1,6 +1,6 @@
-"""What recursive calls return: tensors, numbers, None, and tuples, lists, dicts and new objects of them.
+"""Results of recursive calls: tensors, numbers, None, and tuples, lists, dictionaries and new objects of them.
 
-Knows nothing of how calls are watched.
+A *look* describes the structure of a result, so that the caller need not know which call made it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["look_of", "number_access_path", "tensors_in", "with_numbers", "with_
 
 
 def tensors_in(value: Any, look: Any) -> Iterator[torch.Tensor]:
-    """The tensors in what a call returns, in order. ``look``: what it looks like (see ``look_of``)."""
+    """Yield the tensors in a result, in order. ``look``: the structure of the result (see ``look_of``)."""
     if look == "tensor":
         yield value
     for key, inner in parts_made(look):
@@ -33,13 +33,13 @@ def tensors_in(value: Any, look: Any) -> Iterator[torch.Tensor]:
 
 
 def number_access_path(call: int, step: bool) -> AccessPath:
-    """Where the run that made a call finds what that has returned beside tensors: the step once calls have been
-    followed, a call while it is followed itself."""
+    """Return the access path, within the caller, of the numbers that call number ``call`` returns. ``step``: whether
+    the caller is the step, which has them once the host has traversed all calls."""
     return AccessPath.grown(("call", call)) if step else AccessPath.parameter(f"call {call}")
 
 
 def with_numbers(value: Any, look: Any, access_path: AccessPath, note: Callable[[Found], object], place: Place) -> Any:
-    """What a call has returned, with numbers that remember where they were found."""
+    """Return a result with traced numbers, and ``note`` their reads. ``access_path``: that of the result."""
     if type(look) is tuple and look[0] == "number":
         bare = plain(value)
         note(Found(access_path, bare, "number", place=place))
@@ -52,14 +52,14 @@ def with_numbers(value: Any, look: Any, access_path: AccessPath, note: Callable[
 
 
 def with_tensors(value: Any, look: Any, own: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """What a call has returned, with what ``own`` makes of its tensors."""
+    """Return a result with each tensor replaced by ``own(tensor)``."""
     if look == "tensor":
         return own(value)
     return _with(value, {key: with_tensors(_part(value, key), inner, own) for key, inner in parts_made(look)})
 
 
 def _part(value: Any, key: Any) -> Any:
-    """An element of a container, or what an object holds under that name."""
+    """Return an element of a container or an attribute of an object."""
     if isinstance(value, tuple):
         return tuple.__getitem__(value, key)
     if type(value) is list:
@@ -75,7 +75,7 @@ def _slot(value: Any, name: str) -> Any:
 
 
 def _with(value: Any, parts: dict[Any, Any]) -> Any:
-    """The same with other parts: containers are made anew, objects changed in place."""
+    """Return a result with other parts. Containers are replaced, objects changed in place."""
     if isinstance(value, tuple):
         same = all(_part(value, key) is part for key, part in parts.items())
         return value if same else tuple.__new__(type(value), parts.values())
@@ -95,7 +95,7 @@ def _with(value: Any, parts: dict[Any, Any]) -> Any:
 
 
 def look_of(recipe: Any, value: Any) -> Any:
-    """What a result looks like, whichever call made it; None where no caller could go on with it."""
+    """Return the structure of a result, the same for all calls; None if a caller cannot use it without the values."""
     match recipe:
         case TensorOf():
             return "tensor"
@@ -109,7 +109,7 @@ def look_of(recipe: Any, value: Any) -> Any:
             parts = tuple(look_of(part, inner) for part, inner in zip(items, value, strict=True))
             return None if None in parts else (cls.__name__, *parts)
         case Build(cls=cls, items=items) if cls is dict:
-            # Keys are the program's own words.
+            # Keys must be strings that are constants of the program.
             words = (key.value if isinstance(key, Constant) else None for key, _ in items)
             keys = tuple(word if type(word) is str else None for word in words)
             looks = tuple(look_of(part, inner) for (_, part), inner in zip(items, value.values(), strict=True))
@@ -123,7 +123,7 @@ def look_of(recipe: Any, value: Any) -> Any:
 
 
 def _is_record(recipe: Build) -> bool:
-    """Whether it is an object that is told by its attributes, or a tuple with names."""
+    """Whether a recipe makes an object that consists of its attributes, or a named tuple."""
     names = [name for name, _ in recipe.named]
     if len(set(names)) < len(names):
         return False

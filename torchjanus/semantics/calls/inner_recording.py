@@ -1,8 +1,7 @@
-"""The heap as one recursive call sees it: what it was given, and what belongs to the step around it.
+"""Record the heap of one recursive call: its arguments, and the values that it shares with the step.
 
-A call is to be repeated for other nodes, so what it reads of what it was given is found by a path from its parameters.
-What lies elsewhere (parameters of the model, globals) is the same for all calls: the step itself finds it, by the same
-path. Knows nothing of calls.
+A graph repeats a call for other nodes, so reads of arguments get access paths from the parameters. Everything else
+(parameters of the model, globals) is common to all calls: the step records these reads under the same access path.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]
 
-_FIRST = 4  # parts of a container that are looked at
+_FIRST = 4  # limit on the parts of a container that are inspected
 
 
 class _AllLocal:
-    """Texts found by way of parameters are traced: nodes have words."""
+    """The access paths from parameters: strings read there (words of nodes) are traced."""
 
     def __contains__(self, access_path: object) -> bool:
         return isinstance(access_path, AccessPath) and is_local(access_path)
@@ -46,7 +45,7 @@ class _AllLocal:
 
 
 class InnerRecording(Recording):
-    """One watched recursive call. ``step`` records the run of which it is a part, ``outer`` its caller."""
+    """The recording of one recursive call. ``step``: that of the whole run; ``outer``: that of the caller."""
 
     def __init__(self, step: Recording, outer: Recording) -> None:
         super().__init__(_AllLocal())
@@ -57,11 +56,11 @@ class InnerRecording(Recording):
         self.chain[self.depth :] = [self]
         self._fixed: dict[AccessPath, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
-        self.entered = step.tallies.entered()  # of numbers that calls count, how often they had been written to before
-        self.tallied: set[int] = set()  # tensors found where the step's calls add up, and those made of them
+        self.entered = step.tallies.entered()  # versions of the number accumulators at its begin
+        self.tallied: set[int] = set()  # numbers of tensors read from accumulators or derived from them
 
     def fix(self, access_path: AccessPath, value: Any) -> None:
-        """The call is given this object, as all calls are."""
+        """Record an object that all calls get under this access path."""
         self.claim(value, access_path)
         self._fixed[access_path] = value
 
@@ -69,33 +68,33 @@ class InnerRecording(Recording):
         self.step.tallies.give_up()
 
     def object_at(self, access_path: AccessPath) -> Any:
-        """What the call has found there."""
+        """Return the object that the call has read at an access path, or None."""
         return self._object_at(access_path)
 
     def _object_at(self, access_path: AccessPath) -> Any:
         return self._found.get(access_path, self._fixed.get(access_path))
 
     def _check_leaving(self) -> None:
-        """What leaves a call stays within the step."""
+        """Check nothing: results of a call stay within the step."""
 
     def give_tensor(self, tensor: torch.Tensor) -> None:
-        """The caller passes this tensor on, or in a tuple."""
+        """Record a tensor that the caller passes, directly or in a container."""
         self._given[id(tensor)] = tensor
 
     def is_given(self, tensor: torch.Tensor) -> bool:
-        """Whether the call was given this tensor as such, and did not find it in an object."""
+        """Whether the caller passes this tensor, and it is not read from an object."""
         return id(tensor) in self._given
 
     def found(
         self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
-        if self.lost:  # what the run itself has made may be found now
+        if self.lost:  # reads may now return objects that the run has made
             self.claim_unless_plain(value, access_path)
             return value
         if access_path.is_grown:
             self._refuse_grown()
         if access_path.token in self.step.counts and is_one_of(type(value), (int, float)):
-            return super().found(access_path, value)  # it is another number for each call
+            return super().found(access_path, value)  # the number differs between calls
         if access_path.step is Step.OWN:
             return self._found_own(access_path, value)
         if not is_local(access_path):
@@ -104,7 +103,7 @@ class InnerRecording(Recording):
             if access_path not in self.step.settled:
                 self._rely(Found(access_path, value, "object"))
             if is_one_of(type(value), (int, float, str)):
-                # What is the same for all calls may decide sizes.
+                # Values that are common to all calls may determine sizes.
                 return self.step.pin(known, "is used in recursive calls")
         elif isinstance(value, torch.Tensor) and self.is_given(value) and self.owner(value) is None and not self.lost:
             return self._found_given(access_path, value)
@@ -114,7 +113,7 @@ class InnerRecording(Recording):
         return super().found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
 
     def _found_own(self, access_path: AccessPath, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that the step has made: to a call it is there, as parameters are."""
+        """Record a read of a tensor that the step has made. Calls treat it like a parameter."""
         if access_path not in self._found:
             self._found[access_path] = tensor
             detail = tensor_detail(tensor)
@@ -125,15 +124,15 @@ class InnerRecording(Recording):
 
     @staticmethod
     def _has_names(access_path: AccessPath, value: Any) -> bool:
-        """Whether it is the same object in all calls, of which attributes are read, each by its name: those that the
-        step has set are asked for there."""
+        """Whether the object is common to all calls and is read attribute by attribute, so that writes of the step are
+        checked at each attribute."""
         return not is_local(access_path) and (access_path.step is Step.DICT or not isinstance(value, CONTAINERS))
 
     def _is_changed(self, outer: WriteRecord, value: Any) -> bool:
         return outer.is_changed(value) if outer is self.step else outer.is_written(value)
 
     def _found_given(self, access_path: AccessPath, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor in the hands of the program, as a row of a buffer will stand for it: whoever made it."""
+        """Record a read of a passed tensor with the metadata of a contiguous row: in a graph it is a row."""
         cls, dtype, shape, _, device, _, _ = tensor_detail(tensor)
         stride, strides = 1, []
         for size in reversed(shape):
@@ -150,11 +149,11 @@ class InnerRecording(Recording):
         return super().is_new_class(cls) and self.step.is_new_class(cls)
 
     def may_be_key(self, expr: Expr, base: AccessPath, value: Any) -> bool:
-        # A node that picks a part of the model (``cells[node.kind]``) goes a way of its own: what belongs to the model
-        # is the same for all calls on it, and has gradients, which what nodes hold has not.
+        # A call that selects a part of the model (``cells[node.kind]``) is a variant of its own: parts of the model are
+        # common to its calls and have gradients, unlike data of nodes.
         return super().may_be_key(expr, base, value) and (is_local(base) or not _is_learnt(value))
 
-    # What is known of the heap around the call is the step's affair.
+    # The step records what is known of values common to all calls.
 
     def held(self, access_path: AccessPath, value: Any, functions: Iterable[Any] = ()) -> None:
         if is_local(access_path):
@@ -183,7 +182,7 @@ class InnerRecording(Recording):
     ) -> None:
         tally = None if self.lost else self.step.tallies.at(container, plain(key))
         if tally is not None:
-            # Of what another call is given it is not known that it is this object.
+            # Another call may get another object by the same path.
             if is_local(base) or not tally.write(self, value):
                 if isinstance(value, torch.Tensor):
                     self.step.tallies.adds(tally.stored)
@@ -214,7 +213,7 @@ class InnerRecording(Recording):
                 "a recursive call changes a list that was not found before",
                 "nothing is known of it.",
             )
-        if self.call_writes.is_appended(known):  # by calls, and by this one after them
+        if self.call_writes.is_appended(known):  # other calls have appended before
             self.keep(args)
             self._mutated.add(base)
             self._writes()
@@ -224,8 +223,8 @@ class InnerRecording(Recording):
         self.call_writes.appended(known)
 
     def _append(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
-        """To a list of the step."""
-        if method == "count":  # see tallies
+        """Record an append of tensors to an output list of the step. Refuse other mutations."""
+        if method == "count":  # update of an accumulator
             self.keep(args)
             self.note(Mutation(base, method, args, owner, self.place))
             return
@@ -267,18 +266,18 @@ class InnerRecording(Recording):
         told.note_once(fact)
 
     def _is_own(self, container: Any) -> bool:
-        """Whether it belongs to what the call was given: another call finds something else there, set or not."""
+        """Whether a container belongs to an argument: other calls have another one."""
         own = (value for access_path, value in self._found.items() if is_local(access_path))
         return any(container is value or container is attributes_of(value) for value in own)
 
     def _refuse_names(self, access_path: AccessPath) -> None:
-        """What there is may be more than there was, if the step has set flags there."""
+        """Refuse a query of all names if the step has written to the object."""
         at = access_path.base if access_path.step is Step.DICT and access_path.base is not None else access_path
         if self.step.is_written(self._object_at(at)):
             self._refuse_written()
 
     def _rely(self, fact: Event) -> None:
-        """The call relies on it: if it does not depend on what it is given, so may all calls that go this variant."""
+        """Record a fact that the call relies on. If it is independent of the arguments, it holds for the variant."""
         self.trace.around.update(around([fact]))
 
     def _told(self, access_path: AccessPath, by_node: bool = False) -> Recording:
@@ -295,7 +294,7 @@ class InnerRecording(Recording):
                 if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
                     if not self.call_writes.is_stored(container, plain(key), self):
                         return not self.lost
-                    self._refuse_written()  # another call has set it since
+                    self._refuse_written()  # another call has overwritten the flag
                     break
                 value = outer.written(container, key)
                 if self._is_counted(container, key, value):
@@ -314,9 +313,8 @@ class InnerRecording(Recording):
         return super().has_written(container, key)
 
     def _is_counted(self, container: Any, key: Any, value: Any) -> bool:
-        """Whether another call has written a number there, to what this call was given or where all calls count. If
-        that is looked at for anything but to write another (see graph.way_counts), it will be refused when ways are put
-        together."""
+        """Whether another call has written a number there, to an argument or a shared counter. Uses of that number
+        other than to update it are refused when variants are merged."""
         known = is_one_of(type(plain(value)), (int, float))
         return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
@@ -329,20 +327,19 @@ class InnerRecording(Recording):
         )
 
     def refuse_tally(self) -> None:
-        """The call does what cannot be told with what calls add to, or count."""
+        """Refuse a use of an accumulator that cannot be recorded."""
         what = "a recursive call does something else with what the step sets and calls change than to add or count"
         self.refuse(
             "recursion-accumulator", what, "calls are run many at a time, in another order.", "Return it from the call."
         )
 
     def check_tallies(self) -> None:
-        """The call is over: what it has found where calls add up, or count, is of no other use to it."""
+        """Check, at the end of the call, that it uses accumulators only to update them."""
         if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
             self.refuse_tally()
 
     def _around(self) -> Iterator[WriteRecord]:
-        """The calls around this one that have written anything, from the inside outwards. (There may be thousands that
-        have not.)"""
+        """Yield the recordings of enclosing calls with writes, innermost first. (Thousands may have none.)"""
         self.writers[:] = [w for w in self.writers if w.depth < len(self.chain) and self.chain[w.depth] is w]
         yield from sorted((w for w in self.writers if w.depth < self.depth), key=lambda w: w.depth, reverse=True)
 
@@ -356,7 +353,7 @@ class InnerRecording(Recording):
 
 
 def _is_learnt(value: Any, deep: bool = True) -> bool:
-    """Whether it is a part of a model: a module, a parameter, or a container or an object that begins with one."""
+    """Whether a value is part of a model: a module, a parameter, or a container or object that starts with one."""
     if isinstance(value, torch.nn.Module):
         return True
     if isinstance(value, torch.Tensor):

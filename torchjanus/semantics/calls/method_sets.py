@@ -1,7 +1,7 @@
-"""Methods of one name that one place of the program finds on objects of several classes, one of which calls itself.
+"""Method sets: methods of one name that a call site finds on receivers of several classes, one of them recursive.
 
-Calls of any of them are calls of one function: what a caller asks of the receiver only to find the method is asked by
-the call itself. So a caller is the same whatever the classes of the nodes below it. Knows nothing of traces.
+Calls of any member are calls of one function: the call itself records the class of its receiver. So the caller's trace
+does not depend on the classes of the nodes below it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ __all__ = ["Families", "Lookups", "Member"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A method that is about to be called, found by its ``name``; ``alike``: the functions that were found so where it
-    was, where those were, and so on."""
+    """A method that was looked up by ``name`` to be called. ``alike``: the code of all methods of its set."""
 
     name: str
     receiver: Any
@@ -29,12 +28,12 @@ class Member:
 
 @dataclass(slots=True)
 class Lookups:
-    """The methods that a run has looked up, and not called yet."""
+    """The methods that a run has looked up and not yet called."""
 
     _found: dict[int, tuple[types.MethodType, str]] = field(default_factory=dict)
 
     def add(self, method: Any, receiver: Any, name: str) -> bool:
-        """A method was looked up only to be called. Returns whether it can wait to be said what it was asked of."""
+        """Record a method lookup for a call. Return whether inspection of the receiver can be left to the call."""
         if type(method) is not types.MethodType or method.__self__ is not receiver:
             return False
         if on_type(type(receiver), name) is not method.__func__ or type(method.__func__) is not types.FunctionType:
@@ -43,20 +42,20 @@ class Lookups:
         return True
 
     def take(self, method: Any) -> str | None:
-        """By which name the method was found, if it was."""
+        """Remove a method and return the name of its lookup, or None."""
         found = self._found.pop(id(method), None)
         return None if found is None else found[1]
 
 
 class Families:
-    """Which methods were found at which place, over all runs."""
+    """The method sets over all runs: which methods were found at which call site."""
 
     def __init__(self) -> None:
         self._met: dict[tuple[str, int, int, str], set[types.CodeType]] = {}
         self._names: dict[tuple[str, int], tuple[str, ...]] = {}
 
     def meet(self, at: Site, name: str, method: types.MethodType) -> Member:
-        """The method was found there."""
+        """Record a method found at a site. Return it with its method set."""
         self._met.setdefault((at.file, at.line, at.column, name), set()).add(code_of(method.__func__))
         places = [met for (*_, known), met in self._met.items() if known == name]
         alike, before = {code_of(method.__func__)}, 0
@@ -66,6 +65,6 @@ class Families:
         return Member(name, method.__self__, frozenset(alike))
 
     def parameters(self, name: str, own: Collection[str]) -> dict[str, str]:
-        """What the parameters of a method are called in all methods of its family: as in the first that was seen."""
+        """Return the method set's parameter names by the method's ``own``: those of the first method seen."""
         names = self._names.setdefault((name, len(own)), tuple(own))
         return dict(zip(own, names, strict=True))

@@ -1,7 +1,6 @@
-"""Which functions of a program call themselves, and what their calls have in common (JANUS 4.2.1, InvokeOp).
+"""Find the recursive functions of a program and what their calls have in common (InvokeOp of JANUS, section 4.2.1).
 
-Discovery looks on in a run whose recursive calls are watched like any others; Recursions is what is known over all
-runs. Knows nothing of how a recursive call is watched.
+``Discovery`` observes one run; ``Recursions`` keeps the results over all runs.
 """
 
 from __future__ import annotations
@@ -31,8 +30,11 @@ _VALUES = (int, float, complex, str, bytes, type(None), tuple)  # may be one obj
 
 
 def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any] | None:
-    """The function's parameters with what they are given; None where they do not fit. What ``*args`` and ``**kwargs``
-    take are parameters ``*0`` and ``**name``, of a function that has others, too: one that has none wraps another."""
+    """Return the function's parameters with their values, defaults included; None if the arguments do not fit.
+
+    Values of ``*args`` and ``**kwargs`` become parameters ``*0`` and ``**name``. A function with no other parameters
+    yields None: it wraps another one.
+    """
     code = fn.__code__
     names = _names(code)
     further, named = args[code.co_argcount :], dict[str, Any]()
@@ -60,7 +62,7 @@ def bind(fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """What a function is called with, by position and by name. ``bound``: see ``bind``."""
+    """Return the positional and the keyword arguments of a call. ``bound``: see ``bind``."""
     names = _names(code)
     further = [value for name, value in bound.items() if name.startswith("*") and not name.startswith("**")]
     named = {name: bound[name] for name in names[code.co_argcount :]}
@@ -69,48 +71,48 @@ def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any]
 
 
 class Recogniser(Protocol):
-    """Tells which known paths calls take, before they are made."""
+    """Predicts the variants of calls before they are made."""
 
     def recognise(
         self, callee: Any, step: Any, given: Sequence[Any], room: int
     ) -> tuple[frozenset[int], int, Any] | None:
-        """The numbers of the paths that a call and those within take, its own, and what its result looks like. None
-        where one is unknown, or calls would go deeper than ``room`` frames. ``step``: the arguments of the step."""
+        """Return the variants of a call and its inner calls, its own variant, and the structure of its result. None if
+        one is unknown, or calls would nest deeper than ``room`` frames. ``step``: the arguments of the step."""
 
 
 class Recursions:
-    """What is known of the recursive functions of one speculated function, over all its runs."""
+    """What is known of the recursive functions of one speculated function over all its runs."""
 
     def __init__(self) -> None:
-        # Those whose calls are watched each for itself, and which of their parameters are one object in all calls.
+        # Functions whose calls are watched one by one, with the parameters that are the same object in all calls.
         self.known: dict[types.CodeType, frozenset[str]] = {}
-        self.refused: set[types.CodeType] = set()  # those that are unrolled, for some reason
-        self.working: set[types.CodeType] = set()  # those that were seen to compute with tensors
-        self.fresh: list[str] = []  # the names of those that have become known in a run that is going on
-        # Takes in a call that was watched; and tells calls that take known variants, which need not be watched.
+        self.refused: set[types.CodeType] = set()  # functions whose calls are unrolled
+        self.working: set[types.CodeType] = set()  # functions that have computed with tensors
+        self.fresh: list[str] = []  # names of functions found in the current run
+        # Receives watched calls; and makes the matcher that predicts variants, whose calls need not be watched.
         self.take: Callable[[Invoked], None] = _leave
         self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
-        # The run of a call with its lists as rows, given what calls return. Raises Refused.
+        # Rewrites the trace of a call so that its lists are rows, given what calls return. Raises Refused.
         self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _as_it_is
-        self.made: dict[Any, Any] = {}  # what the first call of each function has returned
+        self.made: dict[Any, Any] = {}  # by callee: the structure of its first result
         self.families = Families()
-        # Functions that call themselves and cannot be watched call by call, each with the reason.
+        # Recursive functions that cannot be watched call by call, with the reason.
         self.unsuited: dict[types.CodeType, Refusal] = {}
-        self.counted: list[str] = []  # those found in a run that is going on
-        self.counts: set[Any] = set()  # where numbers are found that are the same for all calls, and that calls change
-        # Where calls add to what the step sets, or count on; whether it is tensors that they add up.
+        self.counted: list[str] = []  # counters and accumulators found in the current run
+        self.counts: set[Any] = set()  # shared numbers that calls write (see ``Counts``)
+        # Places of accumulators, and whether they sum tensors (see ``Tallies``).
         self.tallies: dict[Any, bool] = {}
-        self.facts: dict[Any, Event] = {}  # what calls have relied on that the step could read before all of them
+        self.facts: dict[Any, Event] = {}  # shared values that calls rely on: the step reads them ahead
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:
-        """From now on, calls of these are watched each for itself. Returns their names."""
+        """Watch calls of these functions one by one from now on. Return the names of the new ones."""
         new = {code: fixed for code, fixed in found.items() if code not in self.known and code not in self.refused}
         self.known.update(new)
         return [code.co_qualname for code in new]
 
     def unroll(self) -> list[types.CodeType]:
-        """Watch the calls of these no more for themselves, but as any others. Those that only compute with numbers go
-        first: it may be for them alone that a run cannot be told."""
+        """Unroll calls from now on, and return the functions concerned. Functions that only compute with numbers go
+        first: they alone may be the cause of a refusal."""
         gone = self.unroll_idle() or list(self.known)
         for code in gone:
             self.known.pop(code, None)
@@ -118,7 +120,7 @@ class Recursions:
         return gone
 
     def unroll_idle(self) -> list[types.CodeType]:
-        """The same for those that only compute with numbers."""
+        """Unroll the functions that only compute with numbers, and return them."""
         idle = [code for code in self.known if code not in self.working]
         for code in idle:
             del self.known[code]
@@ -126,14 +128,14 @@ class Recursions:
         return idle
 
     def fixed(self, code: types.CodeType, member: Member | None) -> frozenset[int] | None:
-        """Which of the function's parameters, by position, are one object in all calls; None where its calls are not
-        watched for themselves. ``member``: how a method was found."""
+        """Return the positions of the parameters that are the same object in all calls; None if calls are not watched
+        one by one. ``member``: the method lookup, if it is a method."""
         alike = () if member is None else (other for other in member.alike if other in self.known)
         known = [code] if code in self.known else list(alike)
         return frozenset(_names(one).index(name) for one in known for name in self.known[one]) if known else None
 
     def unsuit(self, code: types.CodeType, what: str, remedy: str) -> None:
-        """Its calls are unrolled."""
+        """Record why calls of a function are unrolled."""
         place = Place(code.co_filename, code.co_firstlineno, 0, code.co_qualname)
         why = "Calls are followed before any is computed."
         self.unsuited.setdefault(
@@ -141,7 +143,7 @@ class Recursions:
         )
 
     def remember(self, facts: list[Event]) -> None:
-        """Calls have relied on these."""
+        """Record facts that calls rely on."""
         for fact in facts:
             self.facts.setdefault(_place_of(fact), fact)
 
@@ -155,18 +157,18 @@ def _is_unsuited(code: types.CodeType) -> bool:
 
 
 def _unsuited(code: types.CodeType) -> tuple[str, str]:
-    """Why calls of a function are not watched each for itself, and the way out."""
+    """Return why calls of a function cannot be watched one by one, and the remedy."""
     if not code.co_flags & _UNSUITED:
         return "takes any arguments (*args, **kwargs)", "Give its parameters names."
     return "is a generator or a coroutine", "Return what it yields, or pass a list along and append to it."
 
 
 def _leave(event: Invoked) -> None:
-    """Nobody learns of it."""
+    """Ignore a watched call."""
 
 
 def _as_it_is(trace: Trace, made: Mapping[Any, Any]) -> Trace:
-    """Nobody makes a graph of it."""
+    """Return the trace unchanged."""
     return trace
 
 
@@ -175,36 +177,37 @@ def _nobody(world: Mapping[Any, Any]) -> Recogniser | None:
 
 
 def _place_of(fact: Any) -> Any:
-    """What a fact is about, whatever it says."""
+    """Return the subject of a fact, independent of its outcome."""
     where = getattr(fact, "access_path", None) or getattr(fact, "base", None) or getattr(fact, "first", None)
     other = getattr(fact, "second", None) or getattr(fact, "key", None)
     return (type(fact).__name__, getattr(where, "token", None), getattr(other, "token", None) or repr(other))
 
 
 class Discovery:
-    """Looks on while a run enters and leaves functions. ``operations``: how many the run has made so far; ``working``:
-    recursive functions that make some; ``unsuit`` is told of those that call themselves and cannot be watched so."""
+    """Observes which functions a run enters and leaves. ``operations``: returns the number of operations so far;
+    ``working``: receives recursive functions that compute with tensors; ``unsuit``: receives those that cannot be
+    watched call by call."""
 
     def __init__(
         self, operations: Callable[[], int], working: set[types.CodeType], unsuit: Callable[..., None]
     ) -> None:
         self._unsuit = unsuit
         self._operations = operations
-        self._begun: list[int] = []  # operations made when each function that is active was entered
+        self._begun: list[int] = []  # per active function: operations before it
         self._working = working
-        self._computing: set[types.CodeType] = set()  # those within which some are made
+        self._computing: set[types.CodeType] = set()  # functions that compute with tensors, inner calls included
         self._stack: list[types.CodeType] = []
         self._active: dict[types.CodeType, int] = {}
         self._given: dict[types.CodeType, dict[str, Any]] = {}
         self._calls: dict[types.CodeType, int] = {}
         self._cyclic: dict[types.CodeType, None] = {}
         self._methods_of_modules: set[types.CodeType] = set()
-        self._within: dict[types.CodeType, int] = {}  # calls made within the outermost one that is going on
-        self._sizes: dict[types.CodeType, int] = {}  # and within the first one that has ended
-        self.varied = False  # whether one function called itself in different ways
+        self._within: dict[types.CodeType, int] = {}  # calls within the active outermost one
+        self._sizes: dict[types.CodeType, int] = {}  # calls within the first outermost one that has ended
+        self.varied = False  # whether two outermost calls of a function had different numbers of inner calls
 
     def enter(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A function begins."""
+        """Record that a function is entered."""
         code = code_of(fn)
         stack, active = self._stack, self._active.get(code, 0)
         bound = None if is_trusted_module(fn.__module__) else bind(fn, args, kwargs)
@@ -212,7 +215,7 @@ class Discovery:
             self._calls[code] = self._calls.get(code, 0) + 1
             if args and isinstance(args[0], torch.nn.Module):
                 self._methods_of_modules.add(code)
-            # No object is kept alive by this: a program may wait for its end.
+            # Ids only: keeping objects alive would delay finalizers.
             marks = {name: _MANY if isinstance(v, (Traced, *_VALUES)) else id(v) for name, v in bound.items()}
             before = self._given.setdefault(code, marks)
             if before is not marks:
@@ -228,7 +231,7 @@ class Discovery:
         self._within[code] = self._within.get(code, 0) + 1 if active else 1
 
     def leave(self) -> None:
-        """It has ended."""
+        """Record that the innermost function has returned or raised."""
         code = self._stack.pop()
         begun = self._begun.pop()
         self._active[code] -= 1
@@ -240,15 +243,15 @@ class Discovery:
             self.varied |= self._sizes.setdefault(code, self._within[code]) != self._within[code]
 
     def _is_told(self, code: types.CodeType) -> bool:
-        """Whether calls of it, if it calls itself, may be watched each for itself: they work on tensors, or it is the
-        program's own and nothing but numbers can come of it."""
+        """Whether calls of a recursive function may be watched one by one: they compute with tensors, or it is the
+        program's own and none of its calls does."""
         own = not is_installed(code.co_filename) and not code.co_name.startswith("__")
         return code in self._working or (own and code not in self._computing)
 
     def recursive(self) -> Iterator[tuple[types.CodeType, frozenset[str]]]:
-        """The functions that called themselves, and which of their parameters were one object in all calls.
+        """Yield the recursive functions with the parameters that were the same object in all calls.
 
-        Modules that hold others of their own class are none: each is another object, with parameters of its own.
+        Methods of modules that contain modules of their own class are excluded: each has parameters of its own.
         """
         for code in filter(self._is_told, self._cyclic):
             given = self._given.get(code)

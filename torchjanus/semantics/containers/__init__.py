@@ -1,1 +1,1 @@
-"""What containers from before the call and of the call hold, as the run sees them."""
+"""Models of containers during a watched run: shadows of old ones, and the structure of new objects."""

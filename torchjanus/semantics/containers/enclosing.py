@@ -1,8 +1,7 @@
-"""The variables that a function made within the step shares with the call in which it was made.
+"""Describe the variables that a recursive function made within the step shares with its maker (its closure).
 
-Those that hold the same in all calls tell functions of one code apart: which recursion it is depends on them. Those
-that hold numbers and tensors of the step's own are passed with each call, as its arguments are. Knows nothing of how
-calls are watched.
+Variables with the same value in all calls become part of the callee's identity. Variables that hold numbers and tensors
+of the step are passed with each call like arguments. This module does not watch calls.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ _CONSTANTS = (*CONSTANT_TYPES, int, float)
 
 @dataclass(slots=True)
 class Enclosing:
-    """``token``: what is the same in all calls; ``passed``: the variables that are passed with each, by the names of
-    parameters that no function of Python has."""
+    """The shared variables of a function. ``token``: what is common to all calls; ``passed``: the variables to pass
+    with each call, by parameter names that Python functions cannot have (``^name``)."""
 
     token: tuple[Any, ...]
     passed: dict[str, types.CellType] = field(default_factory=dict)
 
 
 class _Unknown(Exception):
-    """It is not known what a variable holds. ``places``: where there may be something to which calls add."""
+    """The content of a variable cannot be described. ``places``: places that may be accumulators."""
 
     def __init__(self, *places: Spot) -> None:
         super().__init__()
@@ -52,10 +51,12 @@ def enclosing(
     recursive: Collection[types.CodeType],
     tallied: Callable[[Spot], bool],
 ) -> Enclosing | tuple[Spot, ...]:
-    """What the variables of a function are, and those of functions that they hold. If that is not known, the places to
-    which calls may add.
-    ``lists``: those of the step to which calls append; ``recursive``: functions whose defaults are told with each call;
-    ``tallied``: whether calls add to what is held somewhere, or count."""
+    """Return the shared variables of a function and of the functions that they hold. If they cannot be described,
+    return the places that may be accumulators.
+
+    ``lists``: the output lists of the step; ``recursive``: functions whose defaults are inputs of each call;
+    ``tallied``: whether a place is an accumulator.
+    """
     passed: dict[str, types.CellType] = {}
 
     def named(name: str, cell: types.CellType) -> str:
@@ -104,13 +105,13 @@ def enclosing(
 
 
 def is_constant(value: Any) -> bool:
-    """Whether it is the same wherever it stands, and holds nothing that could change."""
+    """Whether a value is an immutable constant, or a tuple of such."""
     return is_one_of(type(value), _CONSTANTS) or (type(value) is tuple and all(map(is_constant, value)))
 
 
 def _held(value: Any, access_path: AccessPath | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
-    """What a container of the step's own holds, if that is nothing but constants, and what calls add to. Raises
-    _Unknown."""
+    """Return the content of a container of the step, if it holds only constants and accumulators; else None. Raises
+    _Unknown if it can be neither described nor passed."""
     if access_path is not None or (items := native_items(value)) is None:
         return None
     found = [(key, "tally" if tallied(Item(value, key, name)) else None, item) for key, item in items]
@@ -122,7 +123,7 @@ def _held(value: Any, access_path: AccessPath | None, name: str, tallied: Callab
 
 
 def is_named(access_path: AccessPath | None) -> bool:
-    """Whether an object of the step is found by names all the way: elements of lists are others for other trees."""
+    """Whether an access path consists of names only. Elements of lists may differ from tree to tree."""
     if access_path is None or is_local(access_path):
         return False
     while access_path is not None:
@@ -133,13 +134,13 @@ def is_named(access_path: AccessPath | None) -> bool:
 
 
 def values_within(fn: types.FunctionType, recording: Any) -> Iterator[Any]:
-    """What they hold, and those of functions that they hold."""
+    """Yield the contents of a function's shared variables, and of those of functions that they hold."""
     return (variable.get() for variable in dict.fromkeys(_variables_within(fn, recording, ())))
 
 
 def places_within(fn: types.FunctionType, recording: Any, lists: Any) -> Iterator[Spot]:
-    """Those variables, and what is in containers of the step's own that they hold, but for ``lists`` to which calls
-    append."""
+    """Yield the places of a function's shared variables and of elements of the step's containers in them, without the
+    output ``lists``."""
     named: dict[str, int] = {}
     for variable in dict.fromkeys(_variables_within(fn, recording, ())):
         named[variable.name] = named.get(variable.name, 0) + 1
@@ -167,8 +168,8 @@ def _variables_within(fn: types.FunctionType, recording: Any, around: tuple[type
 def holding(
     passed: Mapping[str, types.CellType], values: Mapping[str, Any], places: Iterable[Spot], written: list[Spot]
 ) -> Iterator[None]:
-    """Within, the variables that are passed hold these values, and after it what they held before. Those ``places``
-    that hold something else by then keep it, and go into ``written``."""
+    """Give passed variables their ``values`` within the context, and restore them after it. Places that the body has
+    written keep the new content and are added to ``written``."""
     given: dict[Spot, Any] = {Variable(cell, name): values[name] for name, cell in passed.items()}
     before = {place: place.get() for place in (*places, *given)}
     for variable, value in given.items():
@@ -184,9 +185,9 @@ def holding(
 
 
 def _variables(fn: types.FunctionType, recording: Any) -> Iterator[tuple[str, types.CellType]]:
-    """Those that were not there before the function in which this one was made."""
+    """Yield (name, cell) of the closure variables that were made during the step."""
     if not is_rewritten(fn.__code__):
-        return  # it was there before the step, and so were they
+        return  # the function and its cells existed before the step
     for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
         if not recording.holds_cell(fn, cell):
             yield name, cell

@@ -1,6 +1,6 @@
-"""Long rows of numbers that grow from call to call: what Python makes of all of them at once is one expression.
+"""Trace functions of whole number sequences that grow from call to call (``sum(losses)``) as one expression.
 
-A list of losses, a window of the last durations: element by element each length would be a path of its own.
+Element by element, each length of the sequence would be a path of its own.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from torchjanus.trace.values import Traced, plain
 
 __all__ = ["summary"]
 
-LONG = 8  # shorter rows are read element by element, so that each number is known to the graph
+LONG = 8  # shorter sequences are read element by element, so that each number is an input
 
 
 def summary(recording: Recording, shadows: Shadows, fn: Any, values: Any) -> Any:
-    """``fn(values)`` where that is a known function of a long row of numbers from before the call, to which the call
-    has done nothing but append; else None."""
+    """Return ``fn(values)``, traced, for a known function of a long number sequence from before the call to which the
+    call has done nothing but append; else None."""
     function = _FUNCTIONS.get(fn) if isinstance(fn, type(builtins.sum)) else None
     access_path = recording.owner(values)
     if function is None or access_path is None or not isinstance(values, list | tuple | collections.deque):

@@ -1,8 +1,7 @@
-"""What a dictionary or set from before the call holds, as the run sees it: its keys in order, where each came from.
+"""Model dictionaries and sets from before the call while the run changes them: their keys, order and origin.
 
-The container itself is changed at once, since a watched run is real. A shadow records what reads take for granted of
-the container as it was *before* the call, and no more: a key that the run stored itself needs no assumption. Knows
-nothing of hooks.
+The container itself is changed at once, since a watched run has real effects. A shadow records only what reads assume
+of the container *before* the call: a key that the run has stored itself needs no guard.
 """
 
 from __future__ import annotations
@@ -24,22 +23,22 @@ __all__ = ["KeyedShadow", "MappingShadow", "SetShadow"]
 
 
 class KeyedShadow:
-    """What dictionaries and sets have in common: membership, length and truth."""
+    """The common part of dictionaries and sets: membership, length and truth value."""
 
     def __init__(self, recording: Recording, container: Any, access_path: AccessPath) -> None:
         self.recording = recording
         self.container = container
         self.access_path = access_path
         self.native = native_class(type(container))
-        self.keys_before: tuple[Any, ...] | None = None  # once the run has changed them
-        self._was: dict[Any, bool] = {}  # of each key that the run stored or removed: was it there before the call?
-        self.emptied = False  # the run has removed all there was: what is there now is known
-        self._made_of: dict[Any, Expr] = {}  # keys of this run that were computed: they differ from call to call
-        self._held = False  # all keys are: computed ones have to be, too
+        self.keys_before: tuple[Any, ...] | None = None  # None until the run changes them
+        self._was: dict[Any, bool] = {}  # by key stored or removed: whether it was there before the call
+        self.emptied = False  # the run has cleared it: all keys are of this run
+        self._made_of: dict[Any, Expr] = {}  # computed keys of this run, which vary from call to call
+        self._held = False  # specialised on all keys, so computed ones have to be, too
 
     def place(self, key: Any) -> Any:
-        """The bare key. A computed one (a step counter) is told apart from the others that the run has met, so that
-        its value need not be assumed."""
+        """Return the untraced key. For a traced one (a step counter) record its comparison with the other keys of the
+        run, so that the graph need not specialise on it."""
         bare = plain(key)
         if isinstance(key, Traced):
             known = self._made_of.get(bare)
@@ -60,7 +59,7 @@ class KeyedShadow:
             self.recording.hold(Apply(operator.eq, (expr, other)), value == other_value)
 
     def _traced(self, key: Any) -> Any:
-        """The key with its expression, if it has one."""
+        """Return the key, traced if it has an expression."""
         expr = self._made_of.get(key)
         return key if expr is None else trace_value(key, expr)
 
@@ -71,11 +70,11 @@ class KeyedShadow:
 
     @property
     def changed(self) -> bool:
-        """Whether this run has added or removed keys, or put them in another order."""
+        """Whether this run has added, removed or reordered keys."""
         return self.keys_before is not None
 
     def has(self, key: Any) -> bool:
-        """``key in container``."""
+        """Return ``key in container``."""
         key = self.place(key)
         self._asked(key_token(self._traced(key)))
         present: bool = self.native.__contains__(self.container, key)
@@ -84,12 +83,12 @@ class KeyedShadow:
         return present
 
     def _asked(self, key: Any) -> None:
-        """Somebody asks whether a key is there, or which are, of what the run has changed."""
+        """Record that the run queries a key, or all keys, of a container that it has changed."""
         if self._was or self.emptied:
             self.recording.trace.reread.append((len(self.recording.trace.events), (self.access_path.token, key)))
 
     def length(self) -> Any:
-        """``len(container)``: an expression over the length before the call."""
+        """Return ``len(container)`` as an expression of the length before the call."""
         self._asked(ALL)
         now = self.native.__len__(self.container)
         if self.emptied:
@@ -104,7 +103,7 @@ class KeyedShadow:
         return trace_value(now, Apply(operator.add, (Read(access_path), now - before)))
 
     def filled(self) -> bool:
-        """The container's truth."""
+        """Return the truth value of the container."""
         self._asked(ALL)
         filled: bool = self.native.__len__(self.container) > 0
         if self.emptied or any(self.native.__contains__(self.container, key) for key in self._was):
@@ -116,8 +115,7 @@ class KeyedShadow:
         return filled
 
     def hold_keys(self, values: bool = True) -> None:
-        """What is read from now on depends on all the keys that there were, and on their order. ``values``: and on the
-        very values of those that the run has computed."""
+        """Guard on all keys before the call and their order. ``values``: specialise on the run's computed keys, too."""
         if not self.emptied:
             now = tuple(self.native.__iter__(self.container))
             self.recording.keys(self.access_path, self.keys_before if self.keys_before is not None else now)
@@ -126,21 +124,21 @@ class KeyedShadow:
                 self.recording.pin(self._traced(key), "one of the keys, which are read")
             self._held = True
 
-    # -- changes: called before the real ones ------------------------------------------------------------------------
+    # -- changes: called before the container changes -------------------------------------------------------------
 
     def touch(self, key: Any) -> None:
-        """The run is about to store or remove this key."""
+        """Prepare for storing or removing a key."""
         if key not in self._was:
             self._was[key] = self.native.__contains__(self.container, key)
 
     def reorder(self) -> None:
-        """The run is about to change the keys or their order."""
+        """Prepare for a change of the keys or their order."""
         if self.keys_before is None:
             self.keys_before = tuple(self.native.__iter__(self.container))
             self.recording.keep((self.container, self.keys_before))
 
     def clear(self) -> None:
-        """``container.clear()``."""
+        """Do ``container.clear()``."""
         self.reorder()
         self.recording.forget_writes(self.container)
         self.native.clear(self.container)
@@ -149,14 +147,14 @@ class KeyedShadow:
 
 
 class MappingShadow(KeyedShadow):
-    """A dictionary. ``_names`` and ``_items`` are private dictionaries with the same keys, the second with values as
-    the run has them: native code reads those instead, and their views see later changes."""
+    """The shadow of a dictionary. ``_names`` and ``_items`` mirror its keys, ``_items`` also its traced values: native
+    code reads them instead, and views of them follow later changes."""
 
     def __init__(self, recording: Recording, container: Any, access_path: AccessPath) -> None:
         super().__init__(recording, container, access_path)
         self._names: dict[Any, None] | None = None
         self._items: dict[Any, Any] | None = None
-        self._last: Any = ABSENT  # a key that is known to be the last, whatever the others are
+        self._last: Any = ABSENT  # a key that is the last one independent of the others
 
     def _mirrors(self) -> Iterator[dict[Any, Any]]:
         if self._names is not None:
@@ -168,13 +166,13 @@ class MappingShadow(KeyedShadow):
         return collections.OrderedDict() if self.native is collections.OrderedDict else {}
 
     def _mirror(self, mirror: dict[Any, Any], key: Any, value: Any) -> None:
-        """Put a key into a mirror, with its expression: whoever reads it there need not have its value assumed."""
+        """Put a key into a mirror, traced if possible, so that reading it there does not specialise on it."""
         listening = ON_HASH.set(None)
         mirror[self._traced(key)] = value
         ON_HASH.reset(listening)
 
     def names(self) -> dict[Any, None]:
-        """A dictionary with the same keys. Later changes are made to it, too."""
+        """Return the mirror of the keys, which follows later changes."""
         self._asked(ALL)
         if self._names is None:
             self.hold_keys(values=False)
@@ -184,7 +182,7 @@ class MappingShadow(KeyedShadow):
         return self._names
 
     def items(self) -> dict[Any, Any]:
-        """A dictionary with the same keys and values. Later changes are made to it, too."""
+        """Return the mirror of keys and values, which follows later changes."""
         self._asked(ALL)
         if self._items is None:
             self.hold_keys(values=False)
@@ -195,7 +193,7 @@ class MappingShadow(KeyedShadow):
         return self._items
 
     def read(self, key: Any) -> Any:
-        """The value of a key that is there."""
+        """Return the value of a present key."""
         bare = self.place(key)
         if self.recording.has_written(self.container, bare):
             return self.recording.written(self.container, bare)
@@ -205,12 +203,12 @@ class MappingShadow(KeyedShadow):
         return self.recording.found(self.access_path.item(self.recording.pin(key, "used as a key")), value)
 
     def store(self, key: Any, value: Any) -> None:
-        """``container[key] = value``."""
+        """Do ``container[key] = value``."""
         self.storing(key, value)
         self.native.__setitem__(self.container, plain(key), self.recording.bare(value))
 
     def storing(self, key: Any, value: Any) -> None:
-        """``container[key] = value``, which the caller is about to do or has made sure not to need."""
+        """Record ``container[key] = value``. The caller does the store itself, if it is needed."""
         key = self.place(key)
         new = not self.native.__contains__(self.container, key)
         if new:
@@ -224,12 +222,12 @@ class MappingShadow(KeyedShadow):
         self.recording.store("item", self.container, self._traced(key), value, self.access_path, new=new)
 
     def remove(self, key: Any) -> None:
-        """``del container[key]`` of a key that is there."""
+        """Do ``del container[key]`` for a present key."""
         self.removing(key)
         self.native.__delitem__(self.container, plain(key))
 
     def removing(self, key: Any) -> None:
-        """``del container[key]``, which the caller is about to do. The key is there, and has to be."""
+        """Record ``del container[key]``, which the caller does afterwards, with a guard on the presence of the key."""
         if self.has(key):
             self.recording.dropping(self.native.__getitem__(self.container, plain(key)))
         key = self.place(key)
@@ -250,7 +248,7 @@ class MappingShadow(KeyedShadow):
             mirror.clear()
 
     def move_to_end(self, key: Any, last: bool) -> None:
-        """``container.move_to_end(key, last)`` of an OrderedDict. Raises KeyError."""
+        """Do ``container.move_to_end(key, last)`` of an OrderedDict. Raises KeyError."""
         key = self.recording.pin(key, "used as a key")
         if self.has(key):
             self.reorder()
@@ -264,7 +262,7 @@ class MappingShadow(KeyedShadow):
         self.recording.mutate(self.native, "move_to_end", (key, last), self.access_path)
 
     def end(self, last: bool) -> Any:
-        """The last (or first) key of a dictionary that is not empty."""
+        """Return the last (or first) key of a dictionary that is not empty."""
         if not last or self._last is ABSENT:
             self.hold_keys()
         elif self._last in self._was:
@@ -274,8 +272,8 @@ class MappingShadow(KeyedShadow):
 
 
 class SetShadow(KeyedShadow):
-    """A set, or a frozenset. In which order a set yields its elements depends on more than the elements, so it is
-    known only as long as the run has not changed the set, or after it has emptied it."""
+    """The shadow of a set or frozenset. Its order depends on more than the elements, so it is known only while the run
+    has not changed the set, or after the run has cleared it."""
 
     @property
     def ordered(self) -> bool:
@@ -283,12 +281,12 @@ class SetShadow(KeyedShadow):
         return not self.changed or self.emptied or len(self.container) < 2
 
     def elements(self) -> tuple[Any, ...]:
-        """The elements, all of them, in the set's order if that is known."""
+        """Return all elements, in the order of the set if that is known. Guards on all keys."""
         self.hold_keys()
         return tuple(self.native.__iter__(self.container))
 
     def add(self, key: Any) -> None:
-        """``container.add(key)``."""
+        """Do ``container.add(key)``."""
         key = self.place(key)
         if not self.native.__contains__(self.container, key):
             self.reorder()
@@ -297,7 +295,7 @@ class SetShadow(KeyedShadow):
         self.recording.mutate(self.native, "add", (self._traced(key),), self.access_path)
 
     def discard(self, key: Any) -> None:
-        """``container.discard(key)``."""
+        """Do ``container.discard(key)``."""
         key = self.place(key)
         if self.native.__contains__(self.container, key):
             self.reorder()
@@ -306,7 +304,7 @@ class SetShadow(KeyedShadow):
         self.recording.mutate(self.native, "discard", (self._traced(key),), self.access_path)
 
     def change(self, method: str, others: Iterable[Any]) -> None:
-        """A method that changes many elements at once, like ``intersection_update``."""
+        """Do a method that changes many elements at once, like ``intersection_update``."""
         given = tuple(others)
         touched = {key for other in given for key in other}
         if method == "intersection_update":

@@ -1,8 +1,7 @@
-"""How long lists are to which each iteration of a loop has added one element: as long as the loop has iterations.
+"""Derive the length of a list with one element per iteration of a loop from the trip count of the loop.
 
-Seen in their elements, when the program asks: however they came into the list (``append``, a comprehension, ``[1:]``),
-there is one of each iteration, in order. What cuts off a list by a number that may be larger than its length is noted
-elsewhere. Knows what a run has recorded, not hooks.
+The elements themselves are examined, however they came into the list (``append``, a comprehension, ``[1:]``): there is
+one of each iteration, in order. Truncation by a number that may exceed the length is recorded elsewhere.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from torchjanus.trace.values import Expr, Fetch, Traced, leaves, plus
 
 __all__ = ["length_of"]
 
-MOST = 100_000  # elements
-MISSING = 3  # elements that are looked for at either end
+MOST = 100_000  # limit on the elements
+MISSING = 3  # limit on the iterations without an element
 
 
 def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container: Any) -> Expr | None:
-    """The length of a list that the run has made, by the number of iterations of a loop that has come to its end, or by
-    how many parts a tensor was ``parted`` into; None where it is not known. There may be more elements before those,
-    and behind them, and some of the first or last may be missing."""
+    """Return the length of a new list as an expression: of the trip count of a loop that has ended, or of the number of
+    parts into which a tensor was ``parted``; None if unknown. There may be further elements before and after, and a
+    few of the first or last iterations may be missing."""
     if not is_one_of(type(container), (list, tuple)) or not KEPT <= len(container) <= MOST:
         return None
     if recording.owner(container) is not None:
@@ -49,7 +48,7 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
 
 
 def _made_at(recording: Recording, part: Any) -> int:
-    """How many events there were when it was made, or the tensor from which it was fetched; -1 where it was not."""
+    """Return the number of events before a tensor, or before the tensor of a fetched number; -1 for anything else."""
     if isinstance(part, Traced):
         found = [leaf for leaf in leaves(part.expr) if isinstance(leaf, Fetch)]
         number = found[0].ref if len(found) == 1 else None
@@ -65,8 +64,8 @@ def _iteration_of(iterations: LoopInstance, position: int) -> int:
 
 
 def _more(indices: Sequence[int], count: int) -> int | None:
-    """How many more elements there are than iterations, if they are one of each, but for a few of the first or last:
-    first to last or last to first, and nothing between them."""
+    """Return the number of elements minus ``count``, if consecutive elements belong to consecutive iterations, in
+    either direction, with at most ``MISSING`` iterations left out; else None."""
     first = next((at for at, iteration in enumerate(indices) if iteration >= 0), len(indices))
     inside = [iteration for iteration in indices if iteration >= 0]
     if len(inside) < KEPT or any(iteration < 0 for iteration in indices[first : first + len(inside)]):

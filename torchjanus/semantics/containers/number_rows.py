@@ -1,9 +1,8 @@
-"""Lists of plain numbers that loops go through by their iterations' numbers (``actions[t]``, ``if flags[t]``): told as
-the rows of one tensor, which the host makes of the list, once it has been seen that they differ in what makes paths
-differ. So is what ``torch.tensor(words)`` makes of a list whose length changes.
+"""Represent lists of numbers that loops index by iteration (``actions[t]``, ``if flags[t]``) as the rows of one tensor.
 
-Element by element, each would be an input or a constant of its own, in a graph for each length. Knows nothing of
-watching.
+The host makes the tensor of the list at each call. A list qualifies once runs have seen other lengths or flags in its
+place: otherwise each element would be an input or a constant, and each length would need a graph of its own.
+``torch.tensor(words)`` of a list of varying length is treated alike.
 """
 
 from __future__ import annotations
@@ -24,17 +23,17 @@ from torchjanus.trace.values import Expr, Fetch, leaves
 __all__ = ["MAKING", "Columns", "column_of", "made_as"]
 
 MOST_PLACES = 1000
-MOST = 10_000  # elements: the whole list is read at each call
-# What computes with numbers as it does with tensors of one number.
+MOST = 10_000  # limit on the elements: the whole list is read at each call
+# Functions that treat numbers and one-element tensors alike.
 _COMPUTING = frozenset(
     "add radd iadd sub rsub isub mul rmul imul div truediv eq ne lt le gt ge tensor full full_like where".split()
 )
-MAKING = (torch.tensor, torch.as_tensor)  # what makes a tensor of a list
+MAKING = (torch.tensor, torch.as_tensor)  # functions that make a tensor of a list
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
 
 def column_of(container: Any) -> torch.Tensor:
-    """A list of numbers of one kind as a tensor. Raises TypeError where it is none."""
+    """Return a list or tuple of numbers of one type as a tensor of shape (length,). Raises TypeError for others."""
     if not is_one_of(type(container), (list, tuple)) or not 0 < len(container) <= MOST:
         raise TypeError("no list or tuple with elements, or too many")
     kind = type(container[0])
@@ -48,20 +47,20 @@ def column_of(container: Any) -> torch.Tensor:
 
 
 def made_as(kind: Any, dtype: Any = None, device: Any = None, requires_grad: Any = False, **others: Any) -> Any:
-    """Of which dtype a tensor is that is made of a list of such numbers; None where that is left to torch."""
+    """Return the dtype of a tensor that is made of a list of such numbers; None if torch has to make it."""
     if kind not in _DTYPES or requires_grad is not False or others:
         return None
     if str(device) != "cpu" and (device is not None or default_device() is not None):
         return None
     if dtype is None:
         dtype = torch.get_default_dtype() if kind is float else _DTYPES[kind]
-    # A number may be too large for other dtypes: to say so is torch's affair.
+    # Numbers may overflow other dtypes, and torch has to raise the error.
     fits = dtype in (torch.float32, torch.float64) or (kind is not float and dtype in (torch.int64, torch.bool))
     return dtype if fits else None
 
 
 def _is_held(event: Any) -> bool:
-    """Whether it needs the value of a number that was fetched."""
+    """Whether an event needs the value of a fetched number."""
     if isinstance(event, Op):
         if event.name.rpartition(".")[2].strip("_") in _COMPUTING:
             return False
@@ -87,17 +86,17 @@ def _is_fetched(expr: Expr) -> bool:
 
 @dataclass(slots=True)
 class _Seen:
-    """What was seen at one place: an element's number, how long the list was, and the flags in it."""
+    """What was seen at one place first: the index, the length of the list, and its flags."""
 
     key: int
     length: int
     flags: tuple[bool, ...] | None
-    keys: bool = False  # whether the numbers of elements were seen to change
-    contents: bool = False  # whether lengths or flags were
+    keys: bool = False  # whether the index has varied
+    contents: bool = False  # whether the length or the flags have varied
 
 
 class Columns:
-    """Of one function: the places of its text where elements are taken from such lists."""
+    """The places of one function's source that read elements of such lists."""
 
     def __init__(self) -> None:
         self._seen: dict[Hashable, _Seen] = {}
@@ -105,18 +104,18 @@ class Columns:
         self.used: set[Hashable] = set()  # in the latest run
 
     def hold(self, place: Hashable) -> None:
-        """The numbers that are taken there stay what they are from now on."""
+        """Specialise on the numbers that are read there from now on."""
         if place in self._seen:
             self._held.add(place)
 
     def settle(self, trace: Trace) -> None:
-        """A run is over. Where numbers were used as none from a tensor can be, they stay what they are from now on."""
+        """Evaluate a run that has ended: specialise at the places whose numbers it used as fetched ones cannot be."""
         if self.used and (trace.refusals or any(map(_is_held, trace.events))):
             self._held |= self.used
         self.used = set()
 
     def at(self, place: Hashable, container: list[Any] | tuple[Any, ...], key: int) -> bool:
-        """An element is taken there. Whether it is to be one of a tensor."""
+        """Record a read of an element at a place. Return whether it should be a row of a tensor."""
         if place in self._held or not container or not is_one_of(type(container[0]), _DTYPES):
             return False
         flags = None

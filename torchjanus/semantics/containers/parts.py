@@ -1,6 +1,6 @@
-"""How a new object comes apart: what it holds, how one like it is made, and how what it holds is exchanged.
+"""Take a new object apart: its elements, attributes and slots, and the function that makes another one of them.
 
-One place for both directions, so that whatever leaves the step can also be settled. Knows nothing of traces.
+Recipes and the finalisation of a run share this, so that whatever leaves the step can be both rebuilt and finalised.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PLAIN: tuple[Any, ...] = (int, float, complex, str, bytes)
 _FUNCTION = vars(types.FunctionType)
 _CONTENTS = vars(types.CellType)["cell_contents"]
 _FACTORY = vars(collections.defaultdict)["default_factory"]
-# Exceptions that are nothing but their arguments.
+# Exceptions whose state is their arguments only.
 _PLAIN_EXCEPTIONS = frozenset(
     {BaseException, Exception, ArithmeticError, AssertionError, BufferError, EOFError, FloatingPointError, IndexError}
     | {KeyError, KeyboardInterrupt, LookupError, MemoryError, NotImplementedError, OverflowError, RecursionError}
@@ -38,24 +38,24 @@ _PLAIN_EXCEPTIONS = frozenset(
 
 @dataclass(slots=True)
 class Parts:
-    """What an object holds. ``items`` are elements (pairs, of a dictionary) or the arguments of ``make``."""
+    """The parts of an object. ``items``: elements (pairs for a dictionary) or the arguments of ``make``."""
 
     items: tuple[Any, ...] = ()
     attributes: dict[str, Any] | None = None
     fields: tuple[tuple[Any, Any], ...] = ()  # (descriptor, value)
     make: Callable[..., Any] | None = None
-    constants: int = 0  # so many of the first arguments of ``make`` are the very same at each call
-    fixed: bool = False  # it cannot be made before what it holds
+    constants: int = 0  # number of leading arguments of ``make`` that are constants
+    fixed: bool = False  # its parts must be made before it
 
 
 def slots_of(cls: type) -> list[types.MemberDescriptorType]:
-    """What ``__slots__`` of classes written in Python made."""
+    """Return the slot descriptors of a class and its Python-level bases."""
     heap_types = [base for base in cls.__mro__ if is_python_class(base)]
     return [m for base in heap_types for m in vars(base).values() if isinstance(m, types.MemberDescriptorType)]
 
 
 def _held(value: Any, descriptors: list[Any]) -> tuple[tuple[Any, Any], ...]:
-    """The slots that are set, with what they hold."""
+    """Return the slots that are set, with their values."""
     found = []
     for descriptor in descriptors:
         try:
@@ -66,7 +66,7 @@ def _held(value: Any, descriptors: list[Any]) -> tuple[tuple[Any, Any], ...]:
 
 
 def parts_of(value: Any) -> Parts | str:
-    """What a new object is made of, or why another cannot be made of the same."""
+    """Return the parts of a new object, or the reason why no other can be made of its parts."""
     cls = type(value)
     match value:
         case _ if isinstance(value, types.FunctionType):
@@ -111,7 +111,7 @@ def parts_of(value: Any) -> Parts | str:
 
 
 def _plainly_made(cls: type) -> bool:
-    """Whether instances are all in their attributes, their slots and, for containers, their elements."""
+    """Whether attributes, slots and, for containers, elements are the whole state of an instance."""
     if cls.__module__ == "torch.return_types" or cls is types.SimpleNamespace:
         return True
     for base in cls.__mro__[:-1]:
@@ -162,15 +162,15 @@ def _exception(value: BaseException) -> Parts | str:
 
 
 def plain_exception(cls: type[BaseException]) -> type[BaseException] | None:
-    """The class of Python's own below which ``cls`` says nothing but its arguments; None where it tells its text by
-    itself."""
+    """Return the builtin base of an exception class whose text depends on its arguments only; None if the class has
+    its own text methods."""
     base = next(base for base in cls.__mro__ if not is_python_class(base))
     own = any(isinstance(getattr(cls, name), types.FunctionType) for name in ("__str__", "__repr__", "__format__"))
     return None if own or base not in _PLAIN_EXCEPTIONS else base
 
 
 def unraised(value: BaseException) -> BaseException:
-    """An exception that shows the same text and was not raised; ``value`` itself where its class decides the text."""
+    """Return an unraised exception with the same text; ``value`` itself if its class defines the text."""
     base = plain_exception(type(value))
     if value.__traceback__ is None or base is None:
         return value
@@ -179,7 +179,7 @@ def unraised(value: BaseException) -> BaseException:
 
 
 def original_code(code: types.CodeType) -> types.CodeType | None:
-    """The code that the user wrote, for that of a function made by rewritten code; None where it cannot be told."""
+    """Return the user's code object for a function that rewritten code has made; None if it is ambiguous."""
     anchor = next((value for value in code.co_consts if isinstance(value, Anchor)), None)
     if anchor is None:
         return code
@@ -203,7 +203,7 @@ def _same_place(one: types.CodeType, other: types.CodeType) -> bool:
 
 
 def _span(code: types.CodeType) -> tuple[Any, Any]:
-    """From where to where a lambda's body reaches."""
+    """Return the first and last source position of a lambda's body."""
     known = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
     begins = min(((p[0], p[2]) for p in known), default=None)
     return begins, max(((p[1], p[3]) for p in known), default=None)

@@ -1,11 +1,11 @@
-"""Lets go of the memory of tensors that a watched run has replaced where it found them: old gradients, old states.
+"""Release the memory that a finished run no longer needs: replaced tensors, and the objects that watched it.
 
-A trace keeps what was there before the call, to tell whether the next run finds the same. A tensor that is gone from
-its place is no part of that: what it was like is enough. Without this, three traces of a training step would hold the
-gradients of three steps. What the run has stored it need not keep at all: of what that is made is known by then.
+A trace keeps the values before the call, to compare them with the next run. For a tensor that the run has replaced (an
+old gradient, an old state) its metadata suffices. Without the release, three traces of a training step would hold the
+gradients of three steps. Tensors that the run has stored are not kept either: their recipes are known.
 
-What has watched a run refers to itself in circles. When the run is over, its parts are emptied: otherwise what they
-know of would stay until Python's collector comes by. Knows nothing of how a run is watched.
+The objects that watch a run form reference cycles. They are emptied when the run ends, so that their referents need not
+wait for the garbage collector.
 """
 
 from __future__ import annotations
@@ -28,12 +28,13 @@ from torchjanus.trace.facts import Found
 
 __all__ = ["SMALL", "forget", "release"]
 
-SMALL = 1 << 14  # bytes that are not worth the looking
+SMALL = 1 << 14  # bytes; smaller tensors are kept
 
 
 def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Put tensors without contents in the place of those that are gone from where the run found them, and of those that
-    it stored. ``args``, ``kwargs``: of the run, or of one after it. Returns whether there may be more to let go of."""
+    """Replace, by blanks without storage, the tensors that are no longer at their access path and those that the run
+    has stored. ``args``, ``kwargs``: those of the run or of a later one. Return whether there may be more to
+    release."""
     for number, stored in enumerate(trace.events):
         if isinstance(stored, Stored) and _is_large(stored.value) and id(stored.value) not in trace.owners:
             trace.events[number] = let_go = replace(stored, value=blank(stored.value.detach()))
@@ -51,7 +52,7 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
         if _is_plain(tensor) and sharing[memory_of(tensor)] == 1 and not _is_at(tensor, access_path, args, kwargs):
             gone[id(tensor)] = tensor
     for one in trace.events:
-        if isinstance(one, Found) and one.kind != "tensor":  # its identity is spoken of
+        if isinstance(one, Found) and one.kind != "tensor":  # other events refer to its identity
             gone.pop(id(one.value), None)
     if not gone:
         return True
@@ -71,10 +72,10 @@ def release(trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool
 
 
 def forget(roots: Iterable[object], lasting: tuple[type, ...]) -> None:
-    """Empty what has watched a run: the objects of this part of the package that can be reached by fields from these.
+    """Empty the objects that have watched a run: those of ``torchjanus.semantics`` that are reachable from ``roots``.
 
-    Their containers are replaced, and not cleared: a trace, or who watches the next run, may have them, too. What is of
-    a ``lasting`` class stays as it is."""
+    Their containers are replaced rather than cleared: a trace or the next watch may share them. Objects of ``lasting``
+    classes are kept."""
     waiting, seen = [*roots], set[int]()
     while waiting:
         part = waiting.pop()
@@ -85,7 +86,7 @@ def forget(roots: Iterable[object], lasting: tuple[type, ...]) -> None:
             kind = type(value)
             if kind in _CONTAINERS and value:
                 setattr(part, name, kind())
-            elif issubclass(kind, BaseException | torch.Tensor):  # an error leads to all variables on its way
+            elif issubclass(kind, BaseException | torch.Tensor):  # the traceback of an error holds all its frames
                 setattr(part, name, None)
             elif kind is types.MethodType:
                 value = value.__self__
@@ -130,7 +131,7 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _is_at(tensor: torch.Tensor, access_path: AccessPath, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Whether it is still where it was found. Where that cannot be told it is taken to be."""
+    """Whether a tensor is still at its access path. True if the path cannot be read."""
     try:
         return access_path.read(args, kwargs) is tensor
     except Exception:

@@ -1,6 +1,6 @@
-"""What a list or deque from before the call holds once the call has changed it; and the shadows of all containers.
+"""Model lists and deques from before the call while the run changes them; and keep the shadows of all containers.
 
-Knows where each element comes from: from the heap as it was, or from this very run. Knows nothing of hooks.
+A shadow knows for each element whether it is from the heap before the call or from this run.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _NEW = -1
 
 
 def bounded_length(before: int, appended: int, maxlen: int) -> int:
-    """The length of a deque of ``maxlen`` after so many appends."""
+    """Return the length of a deque of ``maxlen`` after ``appended`` appends."""
     return min(before + appended, maxlen)
 
 
 def dropped_before(before: int, appended: int, maxlen: int) -> int:
-    """How many elements a deque of ``maxlen`` has lost at its front after so many appends."""
+    """Return how many elements a deque of ``maxlen`` drops at its front during ``appended`` appends."""
     return max(before + appended - maxlen, 0)
 
 
@@ -37,14 +37,14 @@ _Item = tuple[int, Any]  # index before the call or _NEW, value
 class SequenceShadow:
     """The elements of one list or deque.
 
-    ``grown`` is by how much it is longer than before the call, and ``tail`` how many elements at its end are of this
-    run, whatever its length was. ``bounded`` containers do not grow by the same number from every length.
+    ``grown``: its length minus that before the call; ``tail``: the number of elements at its end that are of this run
+    for any length before the call; ``bounded``: whether the growth depends on the length before the call.
     """
 
     def __init__(self, recording: Recording, container: Any, access_path: AccessPath, copies: list[list[Any]]) -> None:
         self.recording = recording
         self.container = container
-        self.copies = copies  # what native code goes through in the place of the container
+        self.copies = copies  # copies that native code iterates over in place of the container
         self.access_path = access_path
         self.native = native_class(type(container))
         self.maxlen: int | None = None
@@ -53,20 +53,20 @@ class SequenceShadow:
             self.maxlen = recording.pin(bound, "bounds a deque")
         self.before: int = self.native.__len__(container)
         self.bounded = self.maxlen is not None
-        self.emptied = False  # nothing of before the call is left, and so it is after a call from any length
+        self.emptied = False  # no element from before the call is left, whatever the length was
         self.items: list[_Item] = list(enumerate(self.native.__iter__(container)))
         self.contents = [value for _, value in self.items]  # before the call
-        self.appended: list[Any] | None = []  # as long as the run has done nothing else
+        self.appended: list[Any] | None = []  # None once the run has done anything else
         self.grown = 0
         self.tail = 0
-        self.stacked: int | None = 0  # how many were appended, as long as the run has only appended and stored by
-        # computed indices: where it stored to, and what. Not to be assumed unless it reads.
+        self.stacked: int | None = 0  # number of appends; None once the run has done more than append and index stores
+        # Stores by computed indices: index and value. The run specialises on the indices only if it reads.
         self._computed: list[tuple[TracedInt, Any]] = []
 
     # -- reads ----------------------------------------------------------------------------------------------------
 
     def hold_length(self) -> None:
-        """What is read from now on depends on the length that there was, and on where the run has stored."""
+        """Specialise on the length before the call and on computed indices, since reads from now on depend on them."""
         while self._computed:
             self.recording.pin(self._computed.pop()[0], "which of the elements it is decides what is read")
         if not self.emptied:
@@ -74,7 +74,7 @@ class SequenceShadow:
             self.recording.pin(length, "the length decides what is read")
 
     def length(self) -> Any:
-        """``len(container)``: an expression over the length before the call."""
+        """Return ``len(container)`` as an expression of the length before the call."""
         access_path = self.access_path.then(Step.LEN)
         if self.maxlen is not None and self.appended is not None:
             self.recording.found(access_path, self.before)
@@ -87,7 +87,7 @@ class SequenceShadow:
         return trace_value(len(self.items), Apply(operator.add, (Read(access_path), self.grown)))
 
     def filled(self) -> bool:
-        """The container's truth."""
+        """Return the truth value of the container."""
         if self.tail == 0:
             self.hold_length()
         return bool(self.items)
@@ -97,15 +97,15 @@ class SequenceShadow:
         return value if index == _NEW else self.recording.found(self.access_path.item(index), value)
 
     def at(self, index: int) -> Any:
-        """The element that is at this index now, the length being held."""
+        """Return the element at an index. The caller has specialised on the length."""
         return self._value(self.items[index])
 
     def read(self, index: int) -> Any:
-        """``container[index]``. Raises IndexError."""
+        """Return ``container[index]``. Raises IndexError."""
         if self._computed:
             self.hold_length()
         if index < 0 and self.tail == self.grown and not self.bounded and not self.emptied:
-            # Nothing but appends: counted from the back, an old element is found whatever the length is.
+            # After appends only, a negative index reads an old element independent of the length.
             place, value = self.items[index]
             return value if place == _NEW else self.recording.found(self.access_path.item(place - self.before), value)
         if not -self.tail <= index < 0:
@@ -113,8 +113,8 @@ class SequenceShadow:
         return self._value(self.items[index])
 
     def element_at(self, index: TracedInt) -> Any:
-        """``container[index]`` by an index that may be another at the next call, where the run has done nothing but
-        append, or store by such indices; ABSENT if the index has to be held constant."""
+        """Return ``container[index]`` for a traced index, if the run has done nothing but append and store by traced
+        indices; ABSENT if the index has to be specialised."""
         bare = plain(index)
         if self.stacked is None or not 0 <= bare < len(self.items):
             return ABSENT
@@ -138,10 +138,10 @@ class SequenceShadow:
         recording.hold(Apply(operator.lt, (expr, Read(length))), True)
         return recording.found(self.access_path.at(expr), value)
 
-    # -- changes, of the container, too ----------------------------------------------------------------------------
+    # -- changes (of the container itself, too) ---------------------------------------------------------------------
 
     def _bring_up(self) -> None:
-        """Let who goes through the container meanwhile find what is there now."""
+        """Update the copies over which native code iterates."""
         for copy in self.copies:
             copy[:] = map(self._value, self.items)
 
@@ -158,7 +158,7 @@ class SequenceShadow:
         self.recording.mutate(self.native, method, args, self.access_path)
 
     def store(self, index: int, value: Any) -> None:
-        """``container[index] = value``. Raises IndexError."""
+        """Do ``container[index] = value``. Raises IndexError."""
         self.appended = self.stacked = None
         self.hold_length()
         bare = self.recording.bare(value)
@@ -170,7 +170,7 @@ class SequenceShadow:
         self.recording.store("item", self.container, index % len(self.items), value, self.access_path)
 
     def store_at(self, index: TracedInt, value: Any) -> None:
-        """``container[index] = value`` with a computed index that other calls may compute otherwise."""
+        """Do ``container[index] = value`` with a traced index that may vary from call to call."""
         bare = plain(index)
         bound = Apply(operator.add, (Read(self.access_path.then(Step.LEN)), self.grown))
         known = all(isinstance(leaf, Read) for leaf in leaves(index.expr))
@@ -189,7 +189,7 @@ class SequenceShadow:
         self._computed.append((index, value))
 
     def take(self, index: int, method: str, *args: Any) -> Any:
-        """``container.pop(index)``, or what does the same. Raises IndexError as the container does."""
+        """Do ``container.pop(index)`` by ``method`` and return the element. Raises IndexError."""
         if not -len(self.items) <= index < len(self.items):
             self.hold_length()
             return getattr(self.native, method)(self.container, *args)
@@ -203,7 +203,7 @@ class SequenceShadow:
         return value
 
     def grow(self, method: str, *args: Any) -> None:
-        """``append``, ``appendleft``, ``extend`` and ``extendleft`` (of a list of elements), ``insert``."""
+        """Do ``append``, ``appendleft``, ``extend``, ``extendleft`` (of a list of elements) or ``insert``."""
         if self._computed:
             self.hold_length()
         was = len(self.items)
@@ -225,7 +225,7 @@ class SequenceShadow:
         self._record(method, *args)
 
     def clear(self) -> None:
-        """``container.clear()``."""
+        """Do ``container.clear()``."""
         self._computed.clear()
         for _, value in self.items:
             self.recording.dropping(value)
@@ -234,7 +234,7 @@ class SequenceShadow:
         self._record("clear")
 
     def reorder(self, method: str, *args: Any) -> None:
-        """``reverse`` or ``rotate``: what comes of them is told by the elements' places."""
+        """Do ``reverse`` or ``rotate``. The result depends on positions only."""
         if self._computed:
             self.hold_length()
         getattr(self.native, method)(self.container, *args)
@@ -244,7 +244,7 @@ class SequenceShadow:
         self._record(method, *args)
 
     def put(self, where: slice, values: list[Any]) -> None:
-        """``container[where] = values``. Raises ValueError where their number does not fit."""
+        """Do ``container[where] = values``. Raises ValueError if their number does not fit."""
         was = len(self.items)
         self.hold_length()
         self.native.__setitem__(self.container, where, [self.recording.bare(value) for value in values])
@@ -253,7 +253,7 @@ class SequenceShadow:
         self._record("__setitem__", where, values)
 
     def delete(self, where: int | slice) -> None:
-        """``del container[where]``. Raises IndexError."""
+        """Do ``del container[where]``. Raises IndexError."""
         was = len(self.items)
         self.hold_length()
         self.native.__delitem__(self.container, where)
@@ -266,7 +266,7 @@ class SequenceShadow:
         self.tail = 0
 
     def arrange(self, values: list[Any], order: list[int]) -> None:
-        """Put the elements (``values``, as the run has them) into another order: ``order[i]`` comes to ``i``."""
+        """Permute the elements: index ``i`` gets element ``order[i]``. ``values``: the traced elements."""
         self.hold_length()
         held = list(self.native.__iter__(self.container))
         self.items = [self.items[index] for index in order]
@@ -276,7 +276,7 @@ class SequenceShadow:
 
 
 class Shadows:
-    """The shadows of one run, by container. The recording keeps the containers alive."""
+    """The shadows of one run, by id of the container. The recording keeps the containers alive."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -285,17 +285,17 @@ class Shadows:
         self._keyed: dict[int, KeyedShadow] = {}
 
     def clear(self) -> None:
-        """The run is over."""
+        """Drop all shadows, since the run has ended."""
         self._sequences.clear()
         self._copies.clear()
         self._keyed.clear()
 
     def of(self, container: Any) -> SequenceShadow | None:
-        """The shadow of a list or deque that this run has changed."""
+        """Return the shadow of a list or deque that this run has changed, or None."""
         return None if self.recording.lost else self._sequences.get(id(container))
 
     def make(self, container: Any, access_path: AccessPath) -> SequenceShadow:
-        """The shadow of a list or deque that is about to be changed."""
+        """Return the shadow of a list or deque before a change. It is made if there is none."""
         shadow = self.of(container)
         if shadow is None:
             self.recording.keep(container)
@@ -304,7 +304,7 @@ class Shadows:
         return shadow
 
     def gone_through(self, container: Any, copy: list[Any]) -> None:
-        """Native code may go through a copy of a list while the run changes the list."""
+        """Register a copy over which native code iterates while the run may change the list."""
         self.recording.keep(container)
         self._copies.setdefault(id(container), []).append(copy)
 
@@ -316,11 +316,11 @@ class Shadows:
         return shadow
 
     def mapping(self, container: Any, access_path: AccessPath) -> MappingShadow:
-        """The shadow of a dictionary."""
+        """Return the shadow of a dictionary."""
         shadow: MappingShadow = self._keyed_shadow(container, access_path, MappingShadow)
         return shadow
 
     def set(self, container: Any, access_path: AccessPath) -> SetShadow:
-        """The shadow of a set or frozenset."""
+        """Return the shadow of a set or frozenset."""
         shadow: SetShadow = self._keyed_shadow(container, access_path, SetShadow)
         return shadow

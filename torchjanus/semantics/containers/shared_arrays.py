@@ -1,8 +1,8 @@
-"""Memory that arrays of the host share with tensors of the graph: who writes to it, and who reads it.
+"""Check the memory that host arrays share with tensors: reads and writes of both must keep program order.
 
-The host changes an array at once or at commit, and the graph changes its tensors at commit. Where both have to do with
-one piece of memory, a graph is only made if neither can see what the other does too early or too late. An array is
-whatever shows its memory (``host_memory``): NumPy's, Python's own, a ``bytearray``, and a view of any of these.
+Extern calls change an array before the graph runs or at commit; the graph changes its tensors at commit. A graph is
+made only if neither sees a write of the other too early or too late. An array is any object that exposes its memory
+(``host_memory``): of NumPy, of the module ``array``, a ``bytearray``, and views of them.
 """
 
 from __future__ import annotations
@@ -27,33 +27,33 @@ __all__ = ["SharedArrays"]
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """One extern call that reaches arrays."""
+    """One extern call that accesses arrays. ``given``: the memory of its array arguments."""
 
     event: Extern
     given: Sequence[Bounds]
-    taken: Sequence[torch.Tensor]  # what it gave back that lies there
-    looks: bool  # whether it may read what lies in the arrays: a view of one is made without
+    taken: Sequence[torch.Tensor]  # tensors in its result that share this memory
+    looks: bool  # whether it may read the contents; making a view does not
 
 
 class SharedArrays:
-    """Of one run."""
+    """The accesses of one run to shared memory."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
         self._given: list[_Given] = []
 
     def are_read(self, arrays: Sequence[Bounds]) -> bool:
-        """Whether the graph has read this memory so far."""
+        """Whether tensors of the run so far use this memory."""
         return bool(arrays) and any(
             _meet(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
         )
 
     def are_met(self, arrays: Sequence[Bounds]) -> bool:
-        """Whether an extern call before has reached this memory."""
+        """Whether an earlier extern call has accessed this memory."""
         return any(_meet(arrays, bounds) for one in self._given for bounds in one.given)
 
     def note(self, event: Extern, values: Iterable[Any], result: Any) -> None:
-        """An extern call was made: of one of these, and given the others."""
+        """Record an extern call with its callee and arguments (``values``) and its result."""
         given = list(memory_within(values))
         if not given:
             return
@@ -77,7 +77,7 @@ class SharedArrays:
                     self._check_looks(bounds, near)
 
     def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
-        """What the host has changed the graph must not read afterwards, unless it takes it in anew."""
+        """Refuse if the graph reads memory after the host may have changed it, except by tensors made afterwards."""
         read: Place | None = None
         for place, one in enumerate(near):
             if read is None and one.event.effects.world:
@@ -93,7 +93,8 @@ class SharedArrays:
             )
 
     def _read_after(self, bounds: Bounds, after: int, anew: Sequence[torch.Tensor]) -> Place | None:
-        """Where an operation uses this memory through another tensor than these, or than views of these."""
+        """Return the place of an operation after ``after`` that uses this memory through a tensor that is not derived
+        from ``anew``; None if there is none."""
         trace = self._recording.trace
         ops = [event for event in trace.events if isinstance(event, Op)]
         fresh = {self._recording.number(tensor) for tensor in anew}
@@ -106,10 +107,10 @@ class SharedArrays:
         return None
 
     def _check_looks(self, bounds: Bounds, near: Sequence[_Given]) -> None:
-        """What the graph changes the host must not look at in the same step, unless that is over by then."""
+        """Refuse if native code may read memory that the graph changes, except in calls that precede the graph."""
         takes = [any(_meet([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
         taken = max((place for place, one in enumerate(takes) if one), default=-1)
-        # A call that may do anything keeps its order: it, and what was called before it, come before the graph.
+        # A call with arbitrary effects keeps its order: it and earlier calls run before the graph.
         over = max((place for place, one in enumerate(near[: taken + 1]) if one.event.effects.world), default=-1)
         for one in near[over + 1 :]:
             if one.looks:

@@ -1,1 +1,1 @@
-"""The trace in the making: what a run has met and written, and what its variables held."""
+"""The record of one watched run: its events, its heap reads and writes, and the state of its variables."""

@@ -1,9 +1,9 @@
-"""A sum or a counter of a step that recursive calls change: ``self.loss = self.loss + loss``, ``count += 1``.
+"""Record an accumulator of a step that recursive calls update: ``self.loss = self.loss + loss``, ``count += 1``.
 
-Of a sum of tensors each call is told as if it appended what it adds to a list that nobody sees (see ``grown_lists``),
-and the step as if it added the list up. Of a number each call is told by what it makes of the one that is there; the
-host reckons it, following the calls, so what is there when a call begins may decide what it does. Nothing else may be
-done in calls with what is there. Knows nothing of hooks.
+For a sum of tensors, each call is recorded as appending its terms to a hidden output list (see ``output_lists``), and
+the step as adding up the list. For a number, each call is recorded as a function of the current number; the host
+computes it while it traverses the calls, so a call may branch on the number that it finds when it begins. Calls may
+use the accumulator for nothing else. This module knows no hooks.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ __all__ = ["AFTER", "Kept", "Placed", "Tally", "only_tallied"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 _IN_PLACE = ("Tensor.__iadd__", "Tensor.add_")
-AFTER = "after call"  # where the step finds a number when so many of its calls are over
+AFTER = "after call"  # key of the number that the step reads after its n-th call
 
 
 @dataclass(eq=False, slots=True)
 class Tally:
-    """One of them. ``key``: where it is; ``start``: what the step put there; ``now``: what is there by now;
-    ``tensors``: whether tensors are added up; ``terms``: those that calls have added; ``version``: how often calls have
-    written there; ``modes``: under which of torch's modes; ``in_place``: whether they changed the tensor itself;
-    ``begun``: how many events were noted before."""
+    """One accumulator. ``key``: its place; ``start``: the step's value; ``now``: the current one; ``tensors``: whether
+    it sums tensors; ``terms``: the tensors that calls have added; ``version``: the number of writes by calls;
+    ``modes``: torch's modes of these additions; ``in_place``: whether they change the tensor itself; ``begun``: the
+    number of events before it."""
 
     key: Any
     start: Any
@@ -52,12 +52,12 @@ class Tally:
     begun: int = 0
 
     def access_path(self, recording: Any) -> AccessPath:
-        """By what calls know it."""
+        """Return the access path of the accumulator within calls."""
         access_path: AccessPath = recording.step.lists.access_path(self.terms)
         return access_path
 
     def read(self, recording: Any) -> Any:
-        """What a call finds there."""
+        """Return the value that a call reads."""
         if isinstance(self.now, torch.Tensor):
             number = recording.number(self.now)
             if number is None:
@@ -72,8 +72,8 @@ class Tally:
         )
 
     def _known_now(self, recording: Any) -> AccessPath:
-        """Where the number is found that is there now: a number that was there before has another place. What is there
-        when a call begins the host knows when it follows that call, so it may be of any use."""
+        """Return the access path of the current number: each version has its own. The host knows the number with which
+        a call begins when it traverses the call, so a call may use that one freely."""
         if recording.entered.get(id(self)) == self.version:
             return self._at_entry(recording)
         return self.access_path(recording).item(self.version)
@@ -82,7 +82,7 @@ class Tally:
         return entered_at(self.access_path(recording).key)
 
     def write(self, recording: Any, value: Any) -> bool:
-        """A call writes there; False where it does something else than to add, or to count on."""
+        """Record the write of a call. Return False if it is no addition or update of the current value."""
         done = self._add(recording, value) if self.tensors else self._count(recording, value)
         if done:
             self.now = value if self.tensors else plain(value)
@@ -115,8 +115,8 @@ class Tally:
         return True
 
     def _made_of(self, recording: Any, value: torch.Tensor) -> Iterator[tuple[int, TensorRef]]:
-        """The operations that have added to what was there until this came of it, each with what it added; none if it
-        did not come about so."""
+        """Yield (event index, term) of the additions that lead from the current value to ``value``; nothing if other
+        operations are involved."""
         events, wanted, found = recording.trace.events, recording.number(value), list[tuple[int, TensorRef]]()
         last = len(events)
         while wanted is not None:
@@ -136,7 +136,7 @@ class Tally:
                 return
             if len(terms) < 2:
                 return
-            # What was there stands on the left, as a rule: only there more than one is followed.
+            # A chain of several additions is followed through left operands only: there the sum usually is.
             found.append((last, terms[1]))
             wanted = terms[0].number
 
@@ -159,7 +159,7 @@ class Tally:
                 (access_path.is_grown and access_path.base) or access_path == self._at_entry(recording)
                 for access_path in reads
             ):
-                return False  # it is made of what was there before
+                return False  # it depends on an earlier version
         made = plain(value) if expr is None else trace_value(plain(value), expr)
         recording.mutate(list, "count", (made,), self.access_path(recording))
         self.version += 1
@@ -168,14 +168,14 @@ class Tally:
 
 @dataclass(eq=False, slots=True)
 class Kept(Tally):
-    """One that an object holds. ``stored``: the step's write."""
+    """An accumulator in an object. ``stored``: the step's write."""
 
     container: Any = None
     stored: Any = None
 
     def close(self, recording: Any) -> None:
-        """The step reads it, or writes something else there: tell what calls have made of it. A number is told even
-        where none of these calls has counted: others may."""
+        """Record its final value as a write of the step, since the step reads or replaces it. A number is recorded
+        even if none of these calls has updated it: other calls may."""
         if self.version or not self.tensors:
             stored: Stored = self.stored
             made = _added(self, recording) if self.tensors else _counted(self, recording)
@@ -184,8 +184,8 @@ class Kept(Tally):
 
 @dataclass(eq=False, slots=True)
 class Placed(Tally):
-    """One in a variable of the step, or in a container of its own: who reads it is not told. ``given``: what was put
-    there last; ``seen``: how many calls of the step are over; ``number``: the index of its lists it is."""
+    """An accumulator in a variable or container of the step, whose reads are not observed. ``given``: the value put
+    there last; ``seen``: the number of calls of the step that have ended; ``number``: the index of its output list."""
 
     place: Any = None
     given: Any = None
@@ -193,20 +193,19 @@ class Placed(Tally):
     number: int = -1
 
     def give(self, recording: Any) -> None:
-        """A call goes on: put there what it finds."""
+        """Put the current value in place, since a call begins or resumes."""
         self.given = self.read(recording)
         self.place.set(self.given)
 
     def take(self, recording: Any) -> bool:
-        """A call pauses, or is over: look what it has put there. False where it has done something else than to add,
-        or to count on."""
+        """Record what a call has put there, since it pauses or has ended. Return False if that is no addition or
+        update."""
         value = self.place.get()
         same = value is self.given and not isinstance(value, torch.Tensor)  # that may have been changed in place
         return same or self.write(recording, value)
 
     def after(self, recording: Any) -> None:
-        """A call of the step is over: the step goes on with what there is now. If it uses a number, that is not known
-        before it is known which calls count it."""
+        """Put in place what the step sees after one of its calls. A number is an unresolved read until the run ends."""
         if self.tensors:
             self.given = self.now if self.version else self.start
         else:
@@ -216,15 +215,15 @@ class Placed(Tally):
         self.place.set(self.given)
 
     def seen_at(self, call: int) -> AccessPath:
-        """Where the step finds a number after so many of its calls."""
+        """Return the access path of the number that the step reads after its ``call``-th call."""
         return AccessPath.grown(self.number).item(f"{AFTER} {call}")
 
     def leave(self) -> None:
-        """No graph will be made: what is there is plain."""
+        """Put the untraced value in place, since no graph will be made."""
         self.place.set(plain(self.place.get()))
 
     def close(self, recording: Any) -> None:
-        """The step uses what calls have added up."""
+        """Record the sum, since the step uses it."""
         if self.version and self.tensors:
             _added(self, recording)
 
@@ -242,7 +241,7 @@ def _with(expr: Any, old: AccessPath, new: AccessPath) -> Any:
 
 
 def _added(tally: Tally, recording: Any) -> Any:
-    """Tell the step as if it added up what calls have added."""
+    """Record, in the step, the sum of the terms that calls have added. Return the value."""
     trace, number = recording.trace, recording.lists.number_of(tally.terms)
     rows = [TensorRef(recording.number(row)) for row in tally.terms]
 
@@ -251,7 +250,7 @@ def _added(tally: Tally, recording: Any) -> Any:
         recording.ops += 1
 
     if not isinstance(tally.start, torch.Tensor):
-        # Where nothing has been added the number is left there.
+        # Without any term the number stays in place.
         size = Read(AccessPath.grown(number).then(Step.SIZE, 0))
         recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
         start = tally.start.expr if isinstance(tally.start, Traced) else tally.start
@@ -282,8 +281,8 @@ def _added(tally: Tally, recording: Any) -> Any:
 
 
 def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
-    """Whether nobody can tell that a tensor is changed in place from another that takes its place: the step has made it
-    and has no view of it."""
+    """Whether replacing the tensor is indistinguishable from changing it in place: the step has made it and has no
+    alias of it."""
     trace, start = recording.trace, tally.start
     others = (tensor for n, tensor in enumerate(trace.tensors) if n != number and tensor is not None)
     return (
@@ -294,15 +293,15 @@ def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
 
 
 def _counted(tally: Tally, recording: Any) -> Any:
-    """Tell the step as if it found the number when the calls are over."""
+    """Record the number as a read of the step after the calls. Return it traced."""
     access_path = AccessPath.grown(recording.lists.number_of(tally.terms))
     recording.note(Found(access_path, tally.now, "number", place=recording.place))
     return trace_value(tally.now, Read(access_path))
 
 
 def only_tallied(trace: Any, tallied: set[int]) -> bool:
-    """Whether a call does nothing else with what it has found in one of them, or makes of it. ``tallied``: the numbers
-    of those tensors."""
+    """Whether a call uses accumulators, and values derived from them, for nothing else. ``tallied``: the numbers of
+    those tensors."""
     exprs = list(expressions_in(trace.result))
     for event in trace.events:
         for name in ("expr", "count"):

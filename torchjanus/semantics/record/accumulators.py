@@ -1,7 +1,7 @@
-"""The sums and counters of a step that recursive calls change, in objects, and in variables and containers of its own.
+"""Keep the accumulators of a step that recursive calls update: in objects, and in variables and containers of the step.
 
-The step sets one, its calls add to it, and the step reads it when they are over. Which there are a first run shows: in
-that one they are refused. Knows nothing of hooks.
+The step sets an accumulator, its calls update it, and the step reads it after them. A first run finds out which places
+are accumulators, and is refused. This module knows no hooks.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _KINDS = (int, float)
 
 
 class Tallies:
-    """Those of one step. ``known``: where there are some, in any run, and whether tensors are added up there; ``new``:
-    those of this run that were not known."""
+    """The accumulators of one step. ``known``: by place over all runs whether it sums tensors; ``new``: the places that
+    this run has added."""
 
     def __init__(self, known: dict[Any, bool] | None = None) -> None:
         self._known: dict[Any, bool] = {} if known is None else known
         self._open: dict[tuple[int, Any], Kept] = {}
         self._placed: dict[Any, Placed] = {}
-        self._now: list[Placed] = []  # those that the calls find that are going on
-        self._left: list[Placed] = []  # sums in whose place the step has put something else
-        self._counted: list[Placed] = []  # numbers that calls have counted
-        self._root: Any = None  # the function that the step calls
-        self._places: dict[Any, tuple[Any, Any]] = {}  # what it shares with the step: where, and what was there
+        self._now: list[Placed] = []  # those that the active calls may update
+        self._left: list[Placed] = []  # those whose place the step has overwritten
+        self._counted: list[Placed] = []  # those that are numbers
+        self._root: Any = None  # the recursive function that the step calls
+        self._places: dict[Any, tuple[Any, Any]] = {}  # places shared with it: token and value at its begin
         self._asked: set[tuple[int, Any]] = set()
         self._over = False
         self.new: list[str] = []
@@ -49,15 +49,15 @@ class Tallies:
         return bool(self._open or self._placed or self._left)
 
     def at(self, container: Any, key: Any) -> Kept | None:
-        """The one that is there, if calls may change it."""
+        """Return the open accumulator at a place of an object, or None."""
         return self._open.get((id(container), key))
 
     def keys_of(self, container: Any) -> set[Any]:
-        """Where there are some in a container."""
+        """Return the keys of a container's open accumulators."""
         return {key for where, key in self._open if where == id(container)}
 
     def begin(self, recording: Any, places: Iterable[Any] = (), root: Any = None) -> Iterator[Tally]:
-        """Those that are there when the step makes a call of ``root``, which shares these places with it."""
+        """Open and yield the accumulators, since the step calls ``root``. ``places``: those that both share."""
         for container, key, value in () if self._over else list(recording.own_writes()):
             where, stored = (id(container), key), recording.last_store(container, key)
             tensors = None if stored is None else self._known.get(place_of(stored).token)
@@ -79,7 +79,7 @@ class Tallies:
         self._places = {place: (place.token, place.get()) for place in places}
         for place, (token, value) in self._places.items():
             tally = self._placed.get(place)
-            if tally is None or value is not tally.given:  # the step has put something else there
+            if tally is None or value is not tally.given:  # new, or overwritten by the step
                 self._left += [] if tally is None else [self._placed.pop(place)]
                 tensors = self._known.get((root, token))
                 if tensors is None or self._is_unfit(recording, value, tensors):
@@ -92,31 +92,33 @@ class Tallies:
             yield tally
 
     def is_placed(self, place: Any) -> bool:
-        """Whether calls that are going on may add to what is there, or count."""
+        """Whether active calls may update this place."""
         return any(tally.place == place for tally in self._now)
 
     def give(self, recording: Any) -> None:
-        """A call begins, or goes on after one that it has made."""
+        """Put the current values in place, since a call begins or resumes."""
         for tally in self._now:
             tally.give(recording)
 
     def take(self, recording: Any) -> bool:
-        """A call is over, or about to make another. False where it has done something else than to add or to count."""
+        """Record a call's updates, since it ends or makes a call. Return False if one is no addition or update."""
         for tally in self._now:
             if not tally.take(recording):
-                if isinstance(tally.place.get(), torch.Tensor) and not tally.tensors:  # it begins with a number
+                if (
+                    isinstance(tally.place.get(), torch.Tensor) and not tally.tensors
+                ):  # a sum of tensors that starts as a number
                     self._known[self._root, tally.key] = True
                     self.new.append(tally.place.name)
                 return False
         return True
 
     def after(self, recording: Any) -> None:
-        """A call of the step is over."""
+        """Put in place what the step sees after one of its calls."""
         for tally in self._now:
             tally.after(recording)
 
     def meet(self, recording: Any, tensor: torch.Tensor) -> None:
-        """The step uses a tensor."""
+        """Close the sum that ``tensor`` is, if any, since the step uses it."""
         for tally in (*self._placed.values(), *self._left):
             if tally.tensors and tally.version and tally.now is tensor:
                 self._placed = {place: other for place, other in self._placed.items() if other is not tally}
@@ -124,12 +126,12 @@ class Tallies:
                 tally.close(recording)
 
     def changed_in_call(self, tensor: torch.Tensor) -> None:
-        """A call changes a tensor in place that the step has made."""
+        """Learn accumulators from a call that changes a tensor of the step in place."""
         for place in [place for place in self._places if place.holds(tensor)]:
             self.set_in_call(place, tensor)
 
     def changed_container(self, container: Any) -> None:
-        """A call changes a list of the step that was given to it as it is."""
+        """Learn accumulators from a call that changes a list which the step has passed to it."""
         for place, (_, value) in list(self._places.items()):
             if (
                 isinstance(place, Item)
@@ -139,7 +141,7 @@ class Tallies:
                 self.set_in_call(place, value)
 
     def set_in_call(self, place: Any, value: Any) -> None:
-        """A call puts something, or may do so, where it is not known that calls do."""
+        """Learn an accumulator from a call that writes, or may write, to a shared place."""
         token, before = self._places.get(place, (None, None))
         tensors = isinstance(value, torch.Tensor)
         fitting = (int, float, torch.Tensor) if tensors else (type(plain(value)),)
@@ -152,14 +154,14 @@ class Tallies:
     def _is_unfit(self, recording: Any, value: Any, tensors: bool) -> bool:
         if isinstance(value, torch.Tensor):
             return not tensors or type(value) is not torch.Tensor or recording.number(value) is None
-        if isinstance(value, Traced) and not tensors:  # the host has to know it before calls are followed
+        if isinstance(value, Traced) and not tensors:  # the host needs it before it traverses the calls
             found = [leaf.access_path for leaf in leaves(value.expr) if isinstance(leaf, Read)]
             known = len(found) == len(list(leaves(value.expr)))
             return not known or any(access_path.waits_for or access_path.is_grown for access_path in found)
         return not is_one_of(type(plain(value)), _KINDS)
 
     def give_up(self) -> None:
-        """No graph will be made of the run: the heap knows best what is there."""
+        """Drop all accumulators, since no graph will be made. The heap keeps the untraced values."""
         self._open.clear()
         for tally in self._placed.values():
             tally.leave()
@@ -169,13 +171,11 @@ class Tallies:
         self._over = True
 
     def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
-        """A call reads what the step has written. Returns whether it is known as a sum or a number."""
+        """Learn from a call's read of what the step has written. Return whether it is a known accumulator."""
         self._asked.add((id(container), key))
         if stored is None:
             return False
-        if is_one_of(
-            type(plain(stored.value)), _KINDS
-        ):  # what is there when a call begins it may use, whoever writes there
+        if is_one_of(type(plain(stored.value)), _KINDS):  # a call may use the number that it finds when it begins
             self._know(place_of(stored), False)
         return not self.new and place_of(stored).token in self._known
 
@@ -186,11 +186,11 @@ class Tallies:
             self.new.append(str(place))
 
     def adds(self, stored: Stored) -> None:
-        """Calls add tensors to what was a number before."""
+        """Learn that calls add tensors to a number."""
         self._know(place_of(stored), True)
 
     def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
-        """A call writes there."""
+        """Learn an accumulator from a call's write to a place that calls have read."""
         tensors = isinstance(value, torch.Tensor)
         if stored is None or (id(container), key) not in self._asked:
             return
@@ -198,33 +198,33 @@ class Tallies:
             self._know(place_of(stored), tensors)
 
     def close(self, recording: Any, container: Any, key: Any) -> None:
-        """The step reads what calls have made of it, or writes something else there."""
+        """Close the accumulator at a place, since the step reads or overwrites it."""
         tally = self._open.pop((id(container), key), None)
         if tally is not None:
             tally.close(recording)
 
     def close_all(self, recording: Any) -> None:
-        """The step is over."""
+        """Close all accumulators, since the step has ended."""
         for container, key in [(tally.container, key) for (_, key), tally in self._open.items()]:
             self.close(recording, container, key)
         for tally in (*self._placed.values(), *self._left):
             tally.close(recording)
 
     def starts(self, lists: Any) -> tuple[tuple[int, Recipe], ...]:
-        """The numbers that calls may count, by their lists: what each is before the first of them."""
+        """Return the start values of the number accumulators, by index of their output lists."""
         return tuple((lists.number_of(t.terms), _start_of(t)) for t in self._found() if not t.tensors)
 
     def _found(self) -> Iterator[Tally]:
-        """Those that the calls find that are going on."""
+        """Yield the accumulators that active calls may update."""
         yield from self._open.values()
         yield from self._now
 
     def entered(self) -> dict[int, int]:
-        """How often calls have written to each when a call begins."""
+        """Return the versions of the number accumulators, by ``id``, at the begin of a call."""
         return {id(tally): tally.version for tally in self._found() if not tally.tensors}
 
     def settled(self, trace: Trace) -> Trace:
-        """The run, where the step sees of numbers that calls count what they are when all calls are over."""
+        """Return the trace with reads after the last call resolved to the final numbers. Earlier reads are refused."""
         counted = [tally for tally in self._counted if tally.seen]
         return _Settled(trace, counted).trace() if counted and not trace.refusals else trace
 
@@ -235,7 +235,7 @@ def _start_of(tally: Tally) -> Recipe:
 
 
 class _Settled(Rewriting):
-    """Says of what the step has seen of each of these numbers last that it is what it is when all calls are over."""
+    """Resolves the step's last read of each number accumulator to its final value."""
 
     def __init__(self, old: Trace, counted: Iterable[Placed]) -> None:
         super().__init__(old)
@@ -244,7 +244,7 @@ class _Settled(Rewriting):
         self.stale = False
 
     def trace(self) -> Trace:
-        """The run anew."""
+        """Return the rewritten trace. It has a refusal if the step uses a number between two calls."""
         events = [self.event(event, 0) for event in self.old.events]
         made = self.made(events)
         for access_path, tally in self.used.items():

@@ -1,7 +1,7 @@
-"""What recursive calls of a step have written to objects, of which nobody may see anything before the commit.
+"""Record what the recursive calls of a step write to objects.
 
-The calls of a speculated run are computed in another order than eager's, and their writes are made when all is known.
-So what they write is for those who come after the step. Knows nothing of how calls are watched.
+A graph runs the calls in another order than eager execution and defers their writes to the commit. So nothing within
+the step may read them. This module does not watch calls.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["CallWrites", "Counts", "share_memory"]
 
 
 class CallWrites:
-    """Of one step. Objects are told apart by identity: the traces of the calls keep them alive."""
+    """The writes of one step's calls. Objects are keyed by ``id``: the traces of the calls keep them alive."""
 
     def __init__(self) -> None:
         self._places: dict[tuple[int, Any], object] = {}
@@ -26,38 +26,37 @@ class CallWrites:
         self._returned: list[tuple[torch.Tensor, int]] = []
 
     def stored(self, container: Any, key: Any, by: object) -> None:
-        """A call has written there. ``by``: who records it."""
+        """Record a write of a call. ``by``: the recording of the call."""
         self._places[id(container), key] = by
 
     def appended(self, container: Any) -> None:
-        """A call has appended to it."""
+        """Record that a call has appended to a container."""
         self._lists.add(id(container))
 
     def returned(self, tensors: Iterable[torch.Tensor]) -> None:
-        """A call of the step itself has returned these."""
+        """Record the tensors that a call made by the step itself has returned."""
         self._returned += [(tensor, _version(tensor)) for tensor in tensors]
 
     def is_stored(self, container: Any, key: Any, by: object) -> bool:
-        """Whether another call than this one has written there."""
+        """Whether a call other than ``by`` has written there."""
         return self._places.get((id(container), key), by) is not by
 
     def last(self, container: Any, key: Any) -> Any:
-        """What a call has written there last; None where none has."""
+        """Return what a call has written there last, None if no call has."""
         by: Any = self._places.get((id(container), key))
         return None if by is None else by.written(container, key)
 
     def is_appended(self, container: Any) -> bool:
-        """Whether calls have appended to it."""
+        """Whether calls have appended to a container."""
         return id(container) in self._lists
 
     def wrote(self, value: Any) -> bool:
-        """Whether calls have changed the object, or its attributes."""
+        """Whether calls have changed an object or its attributes."""
         parts = (id(value), id(attributes_of(value)))
         return id(value) in self._lists or any(place in parts for place, _ in self._places)
 
     def shows(self, leaving: Iterable[torch.Tensor]) -> bool:
-        """Whether the step changes what calls have returned, or lets it out: what they have stored may share memory
-        with that."""
+        """Whether the step changes or returns a tensor that calls have returned. Stored tensors may alias it."""
         if not self._places and not self._lists:
             return False
         changed = any(_version(tensor) != version for tensor, version in self._returned)
@@ -65,9 +64,10 @@ class CallWrites:
 
 
 class Counts:
-    """Numbers that are the same for all calls, and that calls have been seen to write (``self.visited += 1``): such a
-    number is no constant of the program. ``known``: where they are found, in any run; ``new``: those of this run that
-    were not known."""
+    """Numbers of shared objects that calls read and write (``self.visited += 1``): a graph must not specialise on them.
+
+    ``known``: the tokens of their access paths over all runs; ``new``: those that this run has added.
+    """
 
     def __init__(self, known: set[Any] | None = None) -> None:
         self._known: set[Any] = set() if known is None else known
@@ -78,19 +78,19 @@ class Counts:
         return place in self._known
 
     def add(self, place: AccessPath, container: Any, key: Any) -> None:
-        """A call has written there what it had read there."""
+        """Record that a call writes a number where it has read one."""
         if place.token not in self._known:
             self.new.append(str(place))
         self._known.add(place.token)
         self._held.add((id(container), key))
 
     def holds(self, container: Any, key: Any) -> bool:
-        """Whether calls of this run have counted there."""
+        """Whether calls of this run have written a number there."""
         return (id(container), key) in self._held
 
 
 def share_memory(some: Iterable[torch.Tensor], others: Iterable[torch.Tensor]) -> bool:
-    """Whether one of these tensors shares memory with one of those."""
+    """Whether a tensor of ``some`` shares its storage with one of ``others``."""
     return not {_memory(tensor) for tensor in some}.isdisjoint({_memory(tensor) for tensor in others})
 
 

@@ -1,7 +1,6 @@
-"""Flags that a step has set on objects (``model.eval()``), which recursive calls may see.
+"""Record the flags (bool or None) that a step has set on objects (``model.eval()``) and recursive calls may read.
 
-A call that finds other flags is a call of another function: that is how ways through it are told apart. Knows nothing
-of how calls are watched.
+Two calls that read different flags take different variants of a recursive function. This module does not watch calls.
 """
 
 from __future__ import annotations
@@ -14,14 +13,14 @@ __all__ = ["Flags"]
 
 
 class Flags:
-    """Of one run. Objects are told apart by identity: the trace keeps them alive."""
+    """The flags of one run. Objects are keyed by ``id``: the trace keeps them alive."""
 
     def __init__(self) -> None:
         self._set: dict[int, dict[Any, Any]] = {}
         self._token: tuple[Any, ...] | None = ()
 
     def store(self, container: Any, place: Any, value: Any, base: AccessPath) -> None:
-        """The run has written there."""
+        """Record a write of the run. Only a flag is kept; any other value removes the flag at this place."""
         self._token = None
         if type(value) is bool or value is None:
             self._set.setdefault(id(container), {})[place] = (base.token, token_of(place), value)
@@ -29,17 +28,17 @@ class Flags:
             self._set.get(id(container), {}).pop(place, None)
 
     def forget(self, container: Any) -> None:
-        """It is no longer known what is there."""
+        """Forget all flags of a container whose content is no longer known."""
         self._token = None
         self._set.pop(id(container), None)
 
     def at(self, container: Any) -> set[Any]:
-        """The names under which flags have been set there."""
+        """Return the names under which flags are set in a container."""
         return set(self._set.get(id(container), ()))
 
     @property
     def token(self) -> tuple[Any, ...]:
-        """All that are set, whatever the order in which that was done."""
+        """Return all flags, independent of the order in which they were set."""
         if self._token is None:
             flags = [flag for some in self._set.values() for flag in some.values()]
             self._token = tuple(sorted(flags, key=repr))

@@ -1,7 +1,6 @@
-"""What the program's variables are between the iterations of its loops: which hold which tensors, and what else they
-hold.
+"""Describe the program's variables between two iterations of a loop: tensors by number, all else by comparable tokens.
 
-Knows variables and numbers of tensors, not what becomes of loops.
+The loop analysis compares these states to find loop-carried values.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ __all__ = ["note_kinds", "state_of", "with_numbers"]
 
 
 def state_of(recording: WriteRecord, escaped: int) -> dict[Any, Any]:
-    """The variables by name: tensors as they are, all else as what can be compared with what it is another time.
-    ``escaped``: how much the call had put into objects from before it when what is looked at began."""
+    """Return the variables by name: tensors as they are, all else as a comparable description. ``escaped``: how many
+    elements of ``recording.escaped`` existed when the loop began."""
     found = recording.rebinding.state(recording.escaped[:escaped], recording.trace.owners)
     return {name: _told(value) for name, value in found.items()}
 
@@ -47,8 +46,10 @@ def _told(value: Any) -> Any:
 def with_numbers(
     trace: Trace, numbers: Mapping[int, int], owners: Mapping[int, AccessPath], made: Mapping[int, int]
 ) -> None:
-    """Let the states speak of tensors by number, now that all are known, and of objects by where they were found.
-    ``numbers``: by the tensor's id; ``made``: of lists in the making the ids of what they have become."""
+    """Replace, in all loop states, tensors by their numbers and objects by their access paths.
+
+    ``numbers``: tensor numbers by id; ``made``: by id of a comprehension's partial list, the id of the finished list.
+    """
     for frames in trace.frames:
         for state in frames.states:
             for name, value in state.items():
@@ -60,7 +61,7 @@ def with_numbers(
 
 
 def note_kinds(trace: Trace) -> None:
-    """Say what each tensor is like, where a loop was gone through."""
+    """Record size, stride, dtype, device and ``requires_grad`` of each strided tensor of a run with loops or calls."""
     gone_through = trace.frames or trace.iterations or trace.loop_records or trace.changed
     if not gone_through and not any(isinstance(event, Invoked) for event in trace.events):
         return

@@ -1,7 +1,4 @@
-"""Which local variables a function may still read, told by its code: others are left over, whatever they hold.
-
-Knows code objects, nothing of watching.
-"""
+"""Liveness analysis of a function's local variables on its bytecode."""
 
 from __future__ import annotations
 
@@ -18,8 +15,7 @@ _ALWAYS = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUP
 
 
 def live_after(code: CodeType, offset: int) -> frozenset[str]:
-    """The variables that may be read after the instruction at this offset before they are set anew. Those that other
-    functions share are among them."""
+    """Return the variables that are live after the instruction at an offset. Cell and free variables always are."""
     following, before = _analysed(code)
     shared = frozenset((*code.co_cellvars, *code.co_freevars))
     return shared.union(*(before[target] for target in following.get(offset, before)))
@@ -27,7 +23,7 @@ def live_after(code: CodeType, offset: int) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def _analysed(code: CodeType) -> tuple[dict[int, list[int]], dict[int, frozenset[str]]]:
-    """What may follow each instruction, and which variables are live before it."""
+    """Return, by offset, the successors of each instruction and the variables that are live before it."""
     instructions = list(dis.get_instructions(code))
     reads: dict[int, set[str]] = {}
     writes: dict[int, set[str]] = {}
@@ -58,7 +54,7 @@ def _analysed(code: CodeType) -> tuple[dict[int, list[int]], dict[int, frozenset
 
 
 def _accesses(one: dis.Instruction) -> tuple[set[str], set[str]]:
-    """The variables that an instruction reads, and those that it does nothing but set."""
+    """Return the variables that an instruction reads, and those that it only sets."""
     names = [name for name in (one.argval if isinstance(one.argval, tuple) else (one.argval,)) if isinstance(name, str)]
     match one.opname:
         case "STORE_FAST":

@@ -1,7 +1,7 @@
-"""What tells whether an object holds the same as before: of what has no name of its own, and is not looked at part by
-part. Reads objects without running any code of the program's.
+"""Summarise the content of objects in comparable marks: equal marks mean equal content.
 
-Knows objects, neither variables nor loops.
+Used for content that has no name of its own in a snapshot of the variables (see ``variables``). Objects are read
+without running code of the program.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ from torchjanus.core.kinds import is_one_of, isinstance
 
 __all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of", "holds"]
 
-MANY = 64  # attributes
-MOST = 4000  # objects
+MANY = 64  # limit on an object's attributes
+MOST = 4000  # limit on the objects of one snapshot
 VALUES = (torch.Tensor, int, float, str, type(None))
 KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"})
 _BYTES = (bytearray, array.array)
 
 
 class Marks:
-    """What an object holds. ``token``: equal for the same, in one run; of a list (record, length) with the ``Growing``
-    that it had then."""
+    """The content of an object. ``token``: equal for equal content within a run; for a list (``Growing``, length)."""
 
     def __init__(self, token: tuple[Any, ...]) -> None:
         self.token = token
 
 
 def attributes_of(value: Any, slots: bool = False) -> dict[str, Any]:
-    """Of a plain object of the program's with few attributes those."""
-    # By its type: what an object says of its class may be code of the program's.
+    """Return the attributes of a plain object of the program; nothing if there are more than ``MANY``."""
+    # type() and not __class__, which may run code of the program.
     if issubclass(type(value), (type, torch.nn.Module, types.ModuleType)):
         return {}
     found = _slots(type(value), value) if slots else {}
@@ -63,20 +62,19 @@ def _slots(cls: type, value: Any) -> dict[str, Any]:
 
 
 def holds(value: Any) -> bool:
-    """Whether it is a container, or an object of the program's, that may hold something else another time."""
+    """Whether a value is a container or an object of the program, whose content may change."""
     if issubclass(type(value), (list, dict, set, collections.deque)):
         return True
     return type(value).__module__.partition(".")[0] not in KNOWN and not issubclass(type(value), torch.Tensor)
 
 
 class Growing:
-    """A list as long as it does nothing but grow: another record follows where it has changed otherwise. ``marks``: of
-    its elements."""
+    """The record of a list while it only grows; any other change begins a new one. ``marks``: of its elements."""
 
     def __init__(self) -> None:
         self.marks: list[Any] = []
         self.ids: list[int] = []
-        self.compound: list[int] = []  # which elements hold something themselves
+        self.compound: list[int] = []  # indices of elements that have content themselves
 
     def add(self, element: Any, mark: Any) -> None:
         if isinstance(mark, tuple) and mark[0] != "tensor":
@@ -86,24 +84,25 @@ class Growing:
 
 
 class Marking:
-    """Makes marks, for one look at everything. ``running``: the codes of the functions that are running; ``records``:
-    of lists that were looked at before, by the names of the variables that hold them."""
+    """Makes the marks of one snapshot. ``running``: code objects of the active functions; ``records``: the records of
+    lists from earlier snapshots, by name."""
 
     def __init__(self, running: Iterable[CodeType], records: dict[Any, Growing]) -> None:
         self._records = records
         codes = {*running}
-        # What functions hold that belong to a running one is named there.
+        # Cells of functions nested in a running one are variables of that one.
         self._inner = codes | {part for code in codes for part in code.co_consts if isinstance(part, CodeType)}
         self._left = MOST
 
     def unnamed(self, name: Any, value: Any, named: bool) -> tuple[Any, ...] | None:
-        """Of what a value holds that is not named part by part; None for nothing. ``named``: whether its parts are."""
+        """Return the token of a value's content without names, None if there is none. ``named``: whether its parts have
+        names."""
         cls = type(value)
         if is_one_of(cls, (list, collections.deque)):
             record = self._record(name, value)
             return (record, len(record.ids))
         if issubclass(cls, dict) and len(value) > 1 and named:
-            # In which order they come.
+            # The order of the keys.
             return tuple(key if is_one_of(type(key), (int, str)) else id(key) for key in dict.keys(value))
         if named or (cls is tuple and not value):
             return None
@@ -124,7 +123,7 @@ class Marking:
         return record
 
     def _mark(self, value: Any, within: frozenset[int]) -> Any:
-        """Equal for what is the same and holds the same. ``within``: in which objects it lies."""
+        """Return the mark of a value: equal for the same object with equal content. ``within``: ids of its holders."""
         cls = type(value)
         if issubclass(cls, torch.Tensor):
             return ("tensor", id(value))
@@ -134,7 +133,7 @@ class Marking:
             return ("again", id(value))
         self._left -= 1
         if self._left < 0:
-            return object()  # nobody knows
+            return object()  # unknown: equal to nothing
         within |= {id(value)}
 
         def each(parts: Iterable[Any]) -> tuple[Any, ...]:
@@ -165,5 +164,5 @@ class Marking:
 def _content(cell: Any) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # nothing yet
+    except ValueError:  # empty cell
         return None

@@ -1,7 +1,6 @@
-"""The lists of a step to which recursive calls append: made by the step, empty before the first of them.
+"""Record the output lists of a step: it makes them empty, and recursive calls append tensors to them.
 
-The calls see nothing of what is in them. The step sees rows of one tensor, in the order of the program. Knows nothing
-of how calls are watched.
+Calls may not read the lists. The step reads the rows of one tensor, in program order. This module does not watch calls.
 """
 
 from __future__ import annotations
@@ -19,17 +18,20 @@ __all__ = ["GrownLists"]
 
 
 class GrownLists:
-    """Of one step. In the calls that one of its own calls leads to, a list is known by its place among those that this
-    one was given, so that all such calls are alike; ``places``: where objects hold those of them."""
+    """The output lists of one step.
+
+    Within calls, a list is identified by its position among the lists of the entry call, so that all entry calls agree.
+    ``places``: the places of objects that hold such lists.
+    """
 
     def __init__(self) -> None:
-        self._numbers: dict[int, int] = {}  # id(list) -> the index of the step
+        self._numbers: dict[int, int] = {}  # id(list) -> its index in the step
         self._now: list[list[Any]] = []
-        self._held: dict[int, int] = {}  # tensors that calls have put into each, by its number
+        self._held: dict[int, int] = {}  # by index: the number of elements that calls have appended
         self.places: tuple[Any, ...] = ()
 
     def begin(self, given: Iterable[Any], recording: Any, places: Iterable[Any] = (), root: Any = None) -> None:
-        """The step is about to make a call, with these arguments. ``places``, ``root``: see ``Tallies.begin``."""
+        """Collect the output lists for an entry call with these arguments. ``places``, ``root``: see ``Tallies``."""
         self._now = []
         for value in given:
             self._take(value, recording)
@@ -60,21 +62,21 @@ class GrownLists:
         return next(place for place, known in enumerate(self._now) if known is value)
 
     def access_path(self, value: Any) -> AccessPath | None:
-        """By what calls know the list, if they may append to it."""
+        """Return the access path of a list within calls, None if they may not append to it."""
         if type(value) is not list or not any(known is value for known in self._now):
             return None
         return AccessPath.grown(self._place(value))
 
     def number_of(self, value: Any) -> int:
-        """The index of the step the list is."""
+        """Return the list's index in the step."""
         return self._numbers[id(value)]
 
     def lengths(self) -> list[int]:
-        """How long the lists are now."""
+        """Return the current lengths of the entry call's lists."""
         return [len(value) for value in self._now]
 
     def grown(self, lengths: list[int], recording: Any) -> tuple[tuple[int, tuple[TensorRef, ...]], ...]:
-        """What a call has appended to the lists, of which this was the length before it."""
+        """Return, per list, its index and the tensors that a call has appended. ``lengths``: those before the call."""
         found = []
         for value, before in zip(self._now, lengths, strict=True):
             number = self._numbers[id(value)]
@@ -88,6 +90,6 @@ class GrownLists:
         return tuple(found)
 
     def length_of(self, value: Any) -> AccessPath | None:
-        """Where the length of a list is found of which calls have appended all that there is."""
+        """Return the access path whose size is the length of the list, if calls have appended all its elements."""
         number = self._numbers.get(id(value))
         return None if number is None or self._held[number] != len(value) or not value else AccessPath.grown(number)

@@ -1,6 +1,6 @@
-"""Where a step keeps things of its own: variables that functions share, and what is in its lists and dictionaries.
+"""The places where a step keeps state of its own: shared variables (cells), and elements of its lists and dictionaries.
 
-Nobody is told when something is put there, so it is compared. Knows nothing of watching.
+Writes to them are not observed, so their content is compared instead. This module knows nothing of watching.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from torchjanus.core.kinds import is_one_of, isinstance
 __all__ = ["EMPTY", "Item", "Shape", "Spot", "Variable", "native_items"]
 
 EMPTY: Any = object()  # what an unbound variable holds
-_MANY = 64  # elements of a container that are looked at
+_MANY = 64  # limit on the elements of a container that is inspected
 
 
 def native_items(container: Any) -> list[tuple[Any, Any]] | None:
-    """What a list or dictionary holds, by index or key; None of any other, or if there is much, or under other keys
-    than numbers and texts."""
+    """Return (index or key, element) of a list or dictionary; None for other or large containers, or for keys other
+    than numbers and strings."""
     if not is_one_of(type(container), (list, dict)) or len(container) > _MANY:
         return None
     items = list(container.items() if type(container) is dict else enumerate(container))
@@ -28,7 +28,7 @@ def native_items(container: Any) -> list[tuple[Any, Any]] | None:
 
 
 class Spot(ABC):
-    """One of them. Two are equal if they are the same place."""
+    """One place. Two are equal if they denote the same place."""
 
     __slots__ = ()
     name: str
@@ -36,23 +36,23 @@ class Spot(ABC):
     @property
     @abstractmethod
     def key(self) -> Any:
-        """By which it is known as long as it is there."""
+        """Its identity within this run."""
 
     @property
     @abstractmethod
     def token(self) -> Any:
-        """By which it is known in other runs."""
+        """Its identity over all runs."""
 
     @abstractmethod
     def get(self) -> Any:
-        """What is there."""
+        """Return the content, ``EMPTY`` if there is none."""
 
     @abstractmethod
     def set(self, value: Any) -> None:
-        """Put something there."""
+        """Replace the content."""
 
     def holds(self, value: Any) -> bool:
-        """Whether this is there."""
+        """Whether ``value`` is the content."""
         return self.get() is value
 
     def __eq__(self, other: object) -> bool:
@@ -64,7 +64,7 @@ class Spot(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Variable(Spot):
-    """``which``: of several of one name."""
+    """A cell of a shared variable. ``which``: its number among variables of one name."""
 
     cell: types.CellType
     name: str
@@ -90,7 +90,7 @@ class Variable(Spot):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Item(Spot):
-    """An element of a list or dictionary, which the variable ``name`` holds."""
+    """An element of a list or dictionary that the variable ``name`` holds."""
 
     container: Any
     at: Any
@@ -116,7 +116,7 @@ class Item(Spot):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shape(Spot):
-    """How many elements a list has, or the keys of a dictionary."""
+    """The length of a list, or the keys of a dictionary. It can only be compared."""
 
     container: Any
     name: str
@@ -133,7 +133,7 @@ class Shape(Spot):
         return tuple(self.container) if type(self.container) is dict else len(self.container)
 
     def set(self, value: Any) -> None:
-        """It is as it is."""
+        """Do nothing: the length cannot be replaced."""
 
     def holds(self, value: Any) -> bool:
         return bool(self.get() == value)

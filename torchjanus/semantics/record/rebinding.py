@@ -1,9 +1,8 @@
-"""Which variables change from iteration to iteration of a loop: what is handed on from one to the next may come to
-light late.
+"""Find the variables that change from iteration to iteration of a loop.
 
-A chain ``a, b, c = b, c, x`` that begins with one tensor in all places hands that on for several iterations; all those
-look as if ``a`` never changed. It shows in the number of variables that change, which grows from iteration to
-iteration. Knows frames, not loops.
+A chain ``a, b, c = b, c, x`` that starts with the same tensor in all variables carries it over several iterations, in
+which ``a`` seems constant. The set of changing variables then grows from iteration to iteration. This module reads
+frames and knows no loops.
 """
 
 from __future__ import annotations
@@ -24,38 +23,38 @@ from torchjanus.trace.loop_records import KEPT
 __all__ = ["Rebinding", "is_settled", "is_suspended"]
 
 _VALUES = (int, float, str)
-_LONG = ("long",)  # stands among names for a chain of variables
+_LONG = ("long",)  # pseudo name: a long chain of variables
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Rebinding:
-    """Compares the local variables of the program with what they were when it last came to the same point."""
+    """Compares the program's local variables with their state when it last reached the same point."""
 
     def __init__(self) -> None:
         self._before: dict[Any, dict[Any, Any]] = {}
-        self._seen: set[int] = set()  # containers that the latest comparison has looked into, by id
-        # What comprehensions are making: where they stand, what is in it so far, and before which event they began.
+        self._seen: set[int] = set()  # ids of the containers that the latest comparison has inspected
+        # Comprehensions under way: place, elements so far, and the index of the event before which they began.
         self.making: list[tuple[Any, list[Any], int]] = []
-        self.made: dict[int, int] = {}  # the ids of what was in the making -> those of the lists that it has become
+        self.made: dict[int, int] = {}  # id of the partial list -> id of the finished list
         self._alive: list[list[Any]] = []
         self._records: dict[Any, Growing] = {}
 
     def has_seen(self, container: Any) -> bool:
-        """Whether it would have come to light had its elements changed."""
+        """Whether the latest comparison has covered all elements of a container."""
         return id(container) in self._seen and len(container) <= MANY
 
     def state(self, escaped: Iterable[Any], known: Container[int]) -> dict[Any, Any]:
-        """What the variables are now, by name, and all that is in them (see ``all_variables``)."""
+        """Return the current state of the variables (see ``all_variables``)."""
         return all_variables((held for _, held, _ in self.making), escaped, known, self._records)
 
     def known_as(self, held: list[Any], made: list[Any]) -> None:
-        """What was in the making has become this list."""
+        """Record that the partial list ``held`` of a comprehension has become the list ``made``."""
         held.clear()
         self._alive.append(held)
         self.made[id(held)] = id(made)
 
     def since(self, point: Any) -> frozenset[Any]:
-        """What has changed since the last time, by name; everything at first."""
+        """Return the names that have changed since the last call for ``point``; the first time all names."""
         self._seen.clear()
         now = variables(self._seen)
         before = self._before.get(point, {})
@@ -67,7 +66,7 @@ class Rebinding:
 
 
 def is_suspended() -> bool:
-    """Whether the program is within code that may be left and entered again: a generator, a coroutine."""
+    """Whether a generator or coroutine is among the program's frames."""
     return any(frame.f_code.co_flags & _SUSPENDING for frame in frames_of_program())
 
 
@@ -78,10 +77,11 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
-    """Whether it has come to an end that iterations changed what the one before them did not, or had not just put into
-    a container. A chain begins with more of it in each iteration, without a pause, until all of it changes. One so long
-    that after ``KEPT`` iterations it still holds what was there before the loop is never settled: the program may ask
-    for it."""
+    """Whether the set of changing variables no longer grows, elements of growing containers aside.
+
+    A chain adds a variable in each iteration, without a pause, until all of it changes. A chain that still holds values
+    from before the loop after ``KEPT`` iterations never counts as settled: the program may read them.
+    """
     if any(_LONG in names for names in changes):
         return False
     settled = [
@@ -91,10 +91,10 @@ def is_settled(changes: Sequence[frozenset[Any]]) -> bool:
 
 
 def _is_long(before: dict[Any, Any], now: dict[Any, Any], changed: Iterable[Any]) -> bool:
-    """Whether variables hand tensors on for more than ``KEPT`` iterations: ``a, b, c, d = b, c, d, x``."""
+    """Whether variables carry tensors over more than ``KEPT`` iterations: ``a, b, c, d = b, c, d, x``."""
     held: dict[int, list[Any]] = {}
     for name, value in before.items():
-        if len(name) == 2 and isinstance(value, torch.Tensor):  # a variable, and not what a container holds
+        if len(name) == 2 and isinstance(value, torch.Tensor):  # a variable, not an element
             held.setdefault(id(value), []).append(name)
     names = {name for name in changed if len(name) == 2 and isinstance(now.get(name), torch.Tensor)}
     for _ in range(KEPT):
@@ -107,7 +107,7 @@ def _is_in_new(name: tuple[Any, ...], earlier: frozenset[Any]) -> bool:
 
 
 def _grown(name: Any, before: Any) -> Any:
-    """The name; of what an element of a list or dictionary that was not there holds, that the container has grown."""
+    """Return the name. For content of a new element of a list or dictionary, return that the container has grown."""
     if name not in before:
         for end in range(4, len(name) + 1, 2):
             if name[end - 2] in ("list", "dict") and name[:end] not in before:

@@ -1,6 +1,6 @@
-"""A trace in the making: which object was found where.
+"""Record which object a watched run finds at which access path.
 
-Knows nothing of hooks or of torch functions; the watching semantics and the framework recorder write into it.
+The watching semantics and the recorder of torch calls write into it. It knows neither hooks nor torch functions.
 """
 
 from __future__ import annotations
@@ -52,8 +52,7 @@ CONSTANT_TYPES: tuple[type, ...] = (
 
 
 def _is_closure(value: Any) -> bool:
-    """Whether a value is a function of the user's with variables of its own: another one of the same code may come in
-    its place at each call."""
+    """Whether a value is a closure of the user's code: each call may bring another closure of the same code."""
     return (
         type(value) is types.FunctionType
         and bool(value.__closure__)
@@ -63,17 +62,17 @@ def _is_closure(value: Any) -> bool:
 
 
 def _is_bound(value: Any) -> bool:
-    """Whether a value is a native method of an object that may change."""
+    """Whether a value is a native method that is bound to a mutable object."""
     if not isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
         return False
     owner = value.__self__
-    if on_type(type(owner), value.__name__) is MISSING:  # a function of pybind11's holds its own record
+    if on_type(type(owner), value.__name__) is MISSING:  # a pybind11 function: its __self__ is its own record
         return False
     return owner is not None and not isinstance(owner, (*CONSTANT_TYPES, int, float, type, types.ModuleType))
 
 
 def _unchanged(known: Any, value: Any) -> bool:
-    """Whether two reads of one place gave the same: scalars by value, containers made by a descriptor by type."""
+    """Whether two reads of one place agree: scalars by value, objects that a descriptor makes anew by type."""
     if type(known) is not type(value):
         return False
     if isinstance(value, int | float | complex | str | bytes):
@@ -81,17 +80,17 @@ def _unchanged(known: Any, value: Any) -> bool:
     return isinstance(value, (*CONSTANT_TYPES, tuple, types.MappingProxyType, types.MethodType))
 
 
-# Where parts were picked by numbers fetched from tensors, and were not used as copies may be: there a number is held
-# constant from then on. As many as there are such places in the program's text.
+# Places that index a tensor by a fetched number and use the part in a manner that a copy does not allow. There the
+# number is a constant from then on. Bounded by the number of such places in the program's text.
 HELD_NUMBERS: set[Place] = set()
 
 
 def hold_numbers(places: Iterable[Place | None]) -> None:
-    """Hold the numbers constant by which parts are picked at these places."""
+    """Specialise on the index numbers at these places from the next run on."""
     HELD_NUMBERS.update(place for place in places if place is not None)
 
 
-# What each gives where it fails: what there is.
+# What each method returns where torchjanus itself fails in it: the value that it was given.
 _NOTED: dict[str, Callable[..., Any]] = {
     "found": lambda access_path, value, /, **_: value,
     "read_key": lambda base, container, key, /, **_: container[key],
@@ -107,29 +106,29 @@ _NOTED: dict[str, Callable[..., Any]] = {
 
 @noted(_NOTED)
 class Recording(WriteRecord):
-    """One watched run, and the heap as it sees it."""
+    """The record of one watched run with its view of the heap."""
 
     def __init__(self, loose: Collection[AccessPath] = ()) -> None:
-        """``loose``: where texts were found that change from call to call."""
+        """``loose``: access paths of strings that vary from call to call. They are traced like numbers."""
         super().__init__()
         self._loose = loose
         self.counts = Counts()
         self.lists = GrownLists()
-        # What native code was given, and how to tell whether it has changed since: looked at when the run ends.
+        # Arguments of native calls that must stay unchanged: check, description and place. Checked when the run ends.
         self._handed: list[tuple[Callable[[], bool], str, Place]] = []
-        # Numbers of views that are told as copies, and where they were picked by a Python number.
+        # By tensor number of a view that is recorded as a copy: where a Python number selected it.
         self.copied: dict[int | None, Place | None] = {}
-        self.shapes: dict[int, tuple[int, ...]] = {}  # of tensors from before the call, when they were first seen
-        self._versions: dict[int, int] = {}  # of tensors from before the call, when they were first seen
+        self.shapes: dict[int, tuple[int, ...]] = {}  # by id of an input tensor: its shape at the first read
+        self._versions: dict[int, int] = {}  # by id of an input tensor: its version at the first read
         self._found: dict[AccessPath, Any] = {}
-        # Functions and the like that were there before the call.
+        # Ids of functions, classes and modules that existed before the call.
         self._functions: set[int] = set()
         self.made_classes: list[type] = []
-        self.settled: set[AccessPath] = set()  # what was found of libraries, and never changes
+        self.settled: set[AccessPath] = set()  # reads of libraries that need no guard
         self.replaced = ReplacedMemory()
 
     def finish(self) -> None:
-        """Let go of the run's own tensors: only what was there before the call is spoken of from now on."""
+        """Run the final checks, number the loop states, and release the tensors that the run itself has made."""
         self.check_contexts()
         for note in self.unfinished:
             note()
@@ -171,21 +170,21 @@ class Recording(WriteRecord):
     # -- where things come from -----------------------------------------------------------------------------------
 
     def handed(self, same: Callable[[], bool], what: str) -> None:
-        """Native code was given something that must not change until the call ends."""
+        """Record an argument of native code that must not change until the call ends. ``same`` checks that."""
         self._handed.append((same, what, self.place))
 
     def version_before(self, tensor: torch.Tensor) -> int | None:
-        """How often a tensor from before the call had been changed in place when it was first seen."""
+        """Return the version counter of an input tensor at its first read, None if it was not read."""
         return self._versions.get(id(tensor))
 
     def is_as_before(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor from before the call has not been changed in place so far."""
+        """Whether an input tensor has not been changed in place so far."""
         return self._versions.get(id(tensor)) == version_of(tensor) and tensor not in self.replaced
 
     def claim_unless_plain(self, value: Any, access_path: AccessPath) -> None:
-        """Remember where an object was found, in a run of which no graph is made."""
+        """Record an object's access path in a refused run, unless it is a constant or the run has stored it there."""
         if any(event.value is value for event in self._stores.values()):
-            return  # the run itself has put it there: it is settled when the run ends
+            return  # the run has stored it there: it is finalised when the run ends
         if not is_one_of(type(value), (int, float)) and not isinstance(value, CONSTANT_TYPES):
             if callable(value):
                 self._functions.add(id(value))
@@ -195,10 +194,10 @@ class Recording(WriteRecord):
     def found(
         self, access_path: AccessPath, value: Any, *, trusted: bool = False, kept: bool = False, foreign: bool = False
     ) -> Any:
-        """A read of the heap as it was before the call. Returns what the program gets: numbers come back traced.
+        """Record a read of the heap as it was before the call. Return what the program gets: numbers are traced.
 
-        ``trusted``: the namespace is a library's own; ``kept``: its owner never puts another object there; ``foreign``:
-        only foreign code understands the object.
+        ``trusted``: the namespace belongs to a library; ``kept``: its owner never rebinds it; ``foreign``: only
+        native code can read the object.
         """
         if self.lost:
             self.claim_unless_plain(value, access_path)
@@ -223,20 +222,20 @@ class Recording(WriteRecord):
             first = self._owners.get(id(value))
             self.claim(value, access_path)
             if first is not None:
-                # Two paths to one object: the graph relies on their staying one.
+                # Two access paths to one object: the graph assumes that they stay aliases.
                 self.note(Found(access_path, value, kind, detail, kept, self.place))
                 self.note_once(Same(first, access_path, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
             self.note(Found(access_path, value, kind, detail, kept, self.place))
-            if kind == "pinned" and _is_bound(value):  # whose method it is, is found through it
+            if kind == "pinned" and _is_bound(value):  # the receiver is found through the method
                 self.found(access_path.then(Step.FIELD, "__self__"), value.__self__)
         else:
             self.settled.add(access_path)
         return result
 
     def _kind_of(self, access_path: AccessPath, value: Any, foreign: bool) -> tuple[str, Any]:
-        """What kind of value it is that is found there for the first time, and what else is held constant of it."""
+        """Return the kind of a value at its first read, and the details that become part of its guard."""
         if is_one_of(type(value), weakref.ProxyTypes):
             self.refuse_weak("reads a weak reference that was there before the call")
         changing = type(value) is str and (access_path.waits_for or access_path in self._loose)
@@ -263,7 +262,7 @@ class Recording(WriteRecord):
         return "foreign" if foreign else "object", type(value).__qualname__
 
     def _detail_of(self, access_path: AccessPath, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """See ``tensor_detail``. The run remembers what the tensor was like when it was first seen."""
+        """Return ``tensor_detail``, and record shape and version at the first read."""
         detail = tensor_detail(tensor)
         if detail[3] == "nested":
             what = "a tensor of type Tensor with layout nested is read"
@@ -292,11 +291,11 @@ class Recording(WriteRecord):
         return self._found.get(access_path)
 
     def has_found(self, access_path: AccessPath) -> bool:
-        """Whether what was there before the call has been read."""
+        """Whether this run has read the value that was there before the call."""
         return access_path in self._found
 
     def reads(self) -> dict[Any, set[Any]]:
-        """What the run has read so far: by the path of the object, as its token, the names; None for anything else."""
+        """Return the reads so far: by token of the container's access path the names read, None for other keys."""
         known: dict[Any, set[Any]] = {}
         for access_path in self._found:
             key = access_path.key if isinstance(access_path.key, str) else None
@@ -309,24 +308,24 @@ class Recording(WriteRecord):
         return known
 
     def was_there(self, fn: Any) -> bool:
-        """Whether a function was found in the heap, and not made in this run."""
+        """Whether a function existed before the call."""
         return id(fn) in self._functions
 
     def is_new_class(self, cls: type) -> bool:
-        """Whether a class was made in this run: a local one that was not found, nor any object of it."""
+        """Whether this run has made a class: it is local, and neither it nor an instance was read from the heap."""
         return "<locals>" in cls.__qualname__ and id(cls) not in self._functions
 
     def is_new_function(self, fn: types.FunctionType) -> bool:
-        """Whether a function was made in this run, by rewritten code."""
+        """Whether rewritten code has made a function in this run."""
         return id(fn) not in self._functions and any(isinstance(value, Anchor) for value in fn.__code__.co_consts)
 
     def holds_cell(self, fn: Any, cell: types.CellType) -> bool:
-        """Whether a cell in the closure of a new function was there before the call: it is one of its maker's."""
+        """Whether a cell in the closure of a new function existed before the call: its maker holds it."""
         anchor = next((value for value in fn.__code__.co_consts if isinstance(value, Anchor)), None)
         return anchor is not None and any(cell is known for known in anchor.cells.values())  # type: ignore[attr-defined]
 
     def held(self, access_path: AccessPath, value: Any, functions: Iterable[Any] = ()) -> None:
-        """A graph is right only as long as this very object is found there. ``functions``: that it stands for."""
+        """Record a guard on the identity of the object at a path. ``functions``: functions that the object implies."""
         self._functions.update(map(id, functions))
         if access_path not in self._found:
             self._found[access_path] = value
@@ -334,7 +333,7 @@ class Recording(WriteRecord):
             self.note(Found(access_path, value, "pinned", None, place=self.place))
 
     def dropping(self, value: Any) -> None:
-        """The call is about to drop a reference to something from before it."""
+        """Refuse if dropping a reference to ``value`` may run a finalizer of the program."""
         finalizer = getattr(type(value), "__del__", None)
         if isinstance(finalizer, types.FunctionType) and not is_trusted_module(type(value).__module__):
             self.refuse(
@@ -347,7 +346,7 @@ class Recording(WriteRecord):
             self._forget(value)
 
     def _forget(self, value: Any) -> None:
-        """Hold on to an object no longer, so that it goes when the program lets it go. No graph is made of this run."""
+        """Release an object, so that it dies when the program drops it. Only for refused runs."""
         trace = self.trace
         trace.alive[:] = [kept for kept in trace.alive if kept is not value]
         trace.events[:] = [e for e in trace.events if not (isinstance(e, Found) and e.value is value)]
@@ -357,16 +356,15 @@ class Recording(WriteRecord):
     # -- what is in containers ------------------------------------------------------------------------------------
 
     def may_be_key(self, expr: Expr, base: AccessPath, value: Any) -> bool:
-        """Whether what is found in a container under the expression's value can be an input of a graph,
-        whatever the value is: it is no tensor that the host would have to ask. ``base``: where the container was
-        found; ``value``: what was found in it."""
+        """Whether ``expr`` may index a container as a graph input: it depends on no tensor. ``base``: the container's
+        access path; ``value``: the element that was read."""
         return all(isinstance(leaf, Read) for leaf in leaves(expr))
 
     def read_key(self, base: AccessPath, container: Any, key: Any, *, trusted: bool = False, kept: bool = False) -> Any:
-        """``container[key]`` of a dictionary, list or tuple found at ``base``; the key exists."""
+        """Return ``container[key]`` of a dictionary, list or tuple at ``base``. The key exists."""
         if self.has_written(container, key):
             return self.written(container, key)
-        native = native_class(type(container))  # below what the class says of its items in Python
+        native = native_class(type(container))  # bypass a __getitem__ that is written in Python
         value = container[key] if native is None else native.__getitem__(container, key)
         return self.found(base.item(key), value, trusted=trusted, kept=kept)
 
@@ -383,7 +381,7 @@ class Recording(WriteRecord):
         self.note_once(Keys(base, keys, self.place))
 
     def numbers(self, base: AccessPath, numbers: tuple[Any, ...]) -> Expr:
-        """All elements of the sequence at ``base``, as ``numbers_of`` gave them, as one expression."""
+        """Return one expression for all elements of the sequence at ``base``. ``numbers``: see ``numbers_of``."""
         access_path = base.then(Step.NUMBERS)
         if access_path not in self._found:
             self._found[access_path] = numbers
@@ -391,6 +389,6 @@ class Recording(WriteRecord):
         return Read(access_path)
 
     def length(self, base: AccessPath, container: Any) -> Any:
-        """``len(container)``, traced."""
-        native = native_class(type(container))  # its class may count in its own way
+        """Return ``len(container)``, traced."""
+        native = native_class(type(container))  # bypass a __len__ that is written in Python
         return self.found(base.then(Step.LEN), len(container) if native is None else native.__len__(container))

@@ -1,7 +1,7 @@
-"""``x.data = y`` in a watched run: whether a graph can do the same, and what lay where before.
+"""Decide whether a graph can do ``x.data = y``, and keep the memory in which tensors were before it.
 
-A graph takes tensors of the sizes and kinds that they had, and holds each input to be alone in its memory where it is
-changed. Knows nothing of how the assignment is recorded.
+A graph assumes size, strides and dtype of its inputs, and that an input which it changes shares its memory with no
+other. The assignment itself is recorded elsewhere.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _KINDS = (torch.Tensor, torch.nn.Parameter)
 
 
 def hindrance_of(tensor: torch.Tensor, other: Any) -> str:
-    """Why a graph cannot put ``tensor`` on the memory of ``other``; empty where it can."""
+    """Return why a graph cannot give ``tensor`` the memory of ``other``, or an empty string if it can."""
     with torch._C.DisableTorchFunction():
         if (
             not is_one_of(type(tensor), _KINDS)
@@ -38,17 +38,19 @@ def hindrance_of(tensor: torch.Tensor, other: Any) -> str:
 
 
 class ReplacedMemory:
-    """Where tensors lay before the run put them elsewhere."""
+    """The memory of tensors before ``x.data = y`` replaced it."""
 
     def __init__(self) -> None:
-        self._before: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # of those that were there before the call
-        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # kept, so that no memory is found twice
+        self._before: dict[
+            int, tuple[torch.Tensor, torch.Tensor]
+        ] = {}  # by id of an input: it, and an alias of its old memory
+        self._pairs: list[tuple[torch.Tensor, torch.Tensor]] = []  # kept alive, so that no storage address is reused
 
     def __contains__(self, tensor: object) -> bool:
         return id(tensor) in self._before
 
     def about_to(self, tensor: torch.Tensor, other: torch.Tensor, found: bool) -> None:
-        """Note where it lies: it is about to be put where ``other`` is. ``found``: it was there before the call."""
+        """Record the memory of ``tensor`` before it gets that of ``other``. ``found``: it existed before the call."""
         with torch._C.DisableTorchFunction():
             lying = tensor.detach()
             self._pairs.append((lying, other.detach()))
@@ -56,7 +58,7 @@ class ReplacedMemory:
                 self._before.setdefault(id(tensor), (tensor, lying))
 
     def joined(self, memory: Sequence[int]) -> list[int]:
-        """Which memory each tensor of a run lies in: what a tensor lay in one after the other counts as one."""
+        """Return the memory ids with those united that one tensor has used in succession."""
         same: dict[int, int] = {}
         for pair in self._pairs:
             places = [_memory(one) for one in pair]
@@ -65,7 +67,7 @@ class ReplacedMemory:
         return [same.get(place, place) for place in memory]
 
     def shared(self, inputs: Iterable[torch.Tensor]) -> bool:
-        """Whether one of these lay in memory of another that has been put elsewhere."""
+        """Whether an input overlaps the old memory of another input that has been replaced."""
         if not self._before:
             return False
         others = {id(tensor): tensor for tensor in inputs if id(tensor) not in self._before}

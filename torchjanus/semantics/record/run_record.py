@@ -1,6 +1,7 @@
-"""What one watched run has met, in order: events, refusals, tensors by number, numbers and what became of them.
+"""Record the events of one watched run in program order: refusals, numbered tensors, traced numbers.
 
-Knows nothing of the heap: where things were found, and what was written, is kept by ``recording``.
+Holds the ``Trace`` under construction. It does not model the heap: ``recording`` keeps access paths and
+``write_record`` keeps writes.
 """
 
 from __future__ import annotations
@@ -39,30 +40,31 @@ __all__ = ["RunRecord"]
 
 
 class RunRecord:
-    """State of one watched run. Every object whose ``id`` is used as a key is kept alive by ``trace.alive``."""
+    """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
 
     def __init__(self) -> None:
         self.trace = Trace()
         self.place: Place = NOWHERE
         self.ops = 0
-        self.externs = 0  # extern calls so far
+        self.externs = 0  # number of extern calls so far
         self.rebinding = Rebinding()
         self.called_back = CalledBack(self.refuse)
         self._noted: set[Any] = set()
-        self._texts: set[int] = set()  # that were found
+        self._texts: set[int] = set()  # ids of the strings that were read from the heap
         self._owners: dict[int, AccessPath] = self.trace.owners
         self._numbers: dict[int, int] = {}
-        self.opened = False  # whether the framework call that is about to be made has read lists from before the call
-        self.unfinished: list[Callable[[], None]] = []  # what may still have to be noted when the run is over
-        self.made_at: list[int] = []  # of each tensor, how many events there were before it
-        self.identities: dict[int, Expr] = {}  # the ids of the objects that are keys of containers of its own
-        self.new_ids: set[int] = set()  # of objects that are none from before the call
+        self.opened = False  # whether the next framework call has read lists that existed before the call
+        self.unfinished: list[Callable[[], None]] = []  # notes to make when the run ends
+        self.made_at: list[int] = []  # per tensor number: the number of events before it
+        self.identities: dict[int, Expr] = {}  # by id of an object that is a key of the run's own containers
+        self.new_ids: set[int] = set()  # ids of objects that this run has made
         self._contexts: dict[int, tuple[contextvars.ContextVar[Any], list[contextvars.Token[Any]]]] = {}
-        # Iterators over what was known of a list, and those over the list itself that the heap holds in their place.
+        # By id of an iterator over a list's traced elements: it, and the iterator that the heap gets in its place.
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
-        self._reaching: dict[int, WrappedIterable] = {}  # whose likes of Python's own lie in the heap
-        self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # views, and what they stand for
-        # Tuples that hold traced numbers, and what the heap holds in their place.
+        self._reaching: dict[int, WrappedIterable] = {}  # emulated iterators; the heap holds Python's own instead
+        # By id of a view: the view, and the tensor that it represents.
+        self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
     # -- events ---------------------------------------------------------------------------------------------------
@@ -75,11 +77,11 @@ class RunRecord:
         self.trace.events.append(event)
 
     def has_found_text(self, text: str) -> bool:
-        """Whether this very text was found somewhere."""
+        """Whether this string object was read from the heap."""
         return id(text) in self._texts
 
     def note_once(self, event: Event) -> None:
-        """Record a fact about the heap as it was; facts that are known already are not repeated."""
+        """Record a fact about the heap before the call, unless it is recorded already."""
         token = event.token
         if token not in self._noted:
             self._noted.add(token)
@@ -88,7 +90,7 @@ class RunRecord:
     def refuse(
         self, reason: str, what: str, why: str, remedy: str = "", place: Place | None = None, of_lifetimes: bool = False
     ) -> None:
-        """The run goes on for real, but no graph will be made of it."""
+        """Record why no graph can be made of this run. The run itself continues."""
         place = place or self.place
         refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
@@ -96,10 +98,10 @@ class RunRecord:
         self.refused()
 
     def refused(self) -> None:
-        """No graph will be made of the run."""
+        """Called after each refusal; subclasses drop what only a graph needs."""
 
     def give_up(self) -> None:
-        """No graph will be made of the run, in which even saying so has failed."""
+        """Record an internal fault without reading any state. Used where ``refuse`` itself has failed."""
         self.trace.refusals.append(
             Refusal("internal-fault", "torchjanus itself failed", "no graph is made of this call.")
         )
@@ -116,19 +118,19 @@ class RunRecord:
 
     @property
     def lost(self) -> bool:
-        """Whether code that is not watched may have changed anything: no graph is made of this run, and from now on
-        reads take what the heap holds, not what is known of it."""
+        """Whether the run has a refusal: unwatched code may have changed anything. From then on reads return what the
+        heap holds, not what is recorded."""
         return bool(self.trace.refusals)
 
     def keep(self, value: Any) -> None:
         self.trace.alive.append(value)
 
     def context_set(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-        """The call has set a context variable: it has to be set back."""
+        """Record that the call has set a context variable. It has to reset it before it ends."""
         self._contexts.setdefault(id(variable), (variable, []))[1].append(token)
 
     def context_reset(self, variable: contextvars.ContextVar[Any], token: contextvars.Token[Any]) -> None:
-        """The call has set a context variable back to what it was before ``token`` was made."""
+        """Record that the call has reset a context variable to its value before ``token`` was made."""
         _, tokens = self._contexts.get(id(variable), (variable, []))
         if token in tokens:
             del tokens[tokens.index(token) :]
@@ -136,7 +138,7 @@ class RunRecord:
             self._left_changed(variable)
 
     def context_is_set(self, variable: contextvars.ContextVar[Any]) -> bool:
-        """Whether a context variable has what this call has set it to."""
+        """Whether this call has set a context variable and not yet reset it."""
         return bool(self._contexts.get(id(variable), (variable, []))[1])
 
     def _left_changed(self, variable: contextvars.ContextVar[Any]) -> None:
@@ -148,7 +150,7 @@ class RunRecord:
         )
 
     def check_contexts(self) -> None:
-        """Refuse what the call leaves changed."""
+        """Refuse a run that leaves context variables set."""
         for variable, tokens in self._contexts.values():
             if tokens:
                 self._left_changed(variable)
@@ -156,11 +158,11 @@ class RunRecord:
     # -- objects --------------------------------------------------------------------------------------------------
 
     def owner(self, value: Any) -> AccessPath | None:
-        """The path on which this object was found, or None for one made in this run."""
+        """Return the access path of an object, or None if this run has made it."""
         return self._owners.get(id(value))
 
     def claim(self, value: Any, access_path: AccessPath) -> None:
-        """From now on, ``value`` is the object at ``access_path``."""
+        """Record ``access_path`` as the access path of ``value``, unless it has one already."""
         if id(value) not in self._owners:
             self._owners[id(value)] = access_path
             self.keep(value)
@@ -171,7 +173,7 @@ class RunRecord:
         return self._numbers.get(id(tensor))
 
     def new_tensor(self, tensor: torch.Tensor) -> TensorRef:
-        """Number a tensor that a framework call has just made."""
+        """Number a tensor that a framework call has just returned."""
         number = len(self.trace.tensors)
         self._numbers[id(tensor)] = number
         self.trace.tensors.append(tensor)
@@ -179,7 +181,7 @@ class RunRecord:
         return TensorRef(number)
 
     def input_tensor(self, tensor: torch.Tensor, access_path: AccessPath) -> TensorRef:
-        """Number a tensor that was there before the call."""
+        """Number a tensor that existed before the call."""
         ref = self.new_tensor(tensor)
         self.trace.access_paths[ref.number] = access_path
         return ref
@@ -187,7 +189,10 @@ class RunRecord:
     # -- numbers --------------------------------------------------------------------------------------------------
 
     def bare(self, value: Any) -> Any:
-        """What the real heap gets for ``value``: plain numbers, also in tuples, since those cannot be settled later."""
+        """Return what the heap gets for ``value``: untraced numbers and native iterators, also within tuples.
+
+        Tuples cannot be finalised later, so they are replaced at once.
+        """
         if isinstance(value, Traced):
             return plain(value)
         if isinstance(value, torch.Tensor):
@@ -212,29 +217,29 @@ class RunRecord:
         return known[1]
 
     def stands_for(self, view: torch.Tensor, meant: torch.Tensor) -> None:
-        """A recursive call has returned a tensor that it did not make: to the trace it is another one."""
+        """Record that ``view``, returned by a recursive call, represents ``meant``, which the call did not make."""
         self._meant[id(view)] = (view, self.bare(meant))
 
     def is_stand_in(self, value: Any) -> bool:
-        """Whether the program takes this to be another tensor."""
+        """Whether this tensor represents another one (see ``stands_for``)."""
         return id(value) in self._meant
 
     def iterates(self, iterator: Iterator[Any], original: list[Any]) -> None:
-        """The program goes through a list from before the call, and reads what is known of its elements."""
+        """Record that ``iterator`` yields the traced elements of ``original``, a list that existed before the call."""
         self._iterators[id(iterator)] = (iterator, iter(original))
 
     def advance_iterators(self) -> None:
-        """Bring the real iterators to where the program's are."""
+        """Advance the heap's iterators to the positions of the program's."""
         for reaching in self._reaching.values():
             reaching.advance()
         for known, real in self._iterators.values():
             index = known.__reduce__()[2:]
             real.__setstate__(index[0] if index else sys.maxsize)  # type: ignore[attr-defined]
             if not index:
-                next(real, None)  # it has ended, and does so whatever is added to the list
+                next(real, None)  # exhausted: it stays so when the list grows
 
     def pin(self, value: Any, why: str) -> Any:
-        """The bare value of a traced one; the trace remembers that only this value will do."""
+        """Return the untraced value, and record a specialisation on it. ``why`` goes into the report."""
         if isinstance(value, TracedInt | TracedFloat | TracedStr):
             bare = plain(value)
             token = value.expr.token
@@ -246,7 +251,7 @@ class RunRecord:
         return value
 
     def refuse_nan(self) -> None:
-        """NaN is one of those values that are equal where they are one object."""
+        """Refuse a lookup of NaN: containers find it by identity, not by equality."""
         self.refuse(
             "number-nan-key",
             "looks up NaN, or compares what holds it",
@@ -255,14 +260,14 @@ class RunRecord:
         )
 
     def computed(self, value: Any, func: Callable[..., Any], *args: Any, risky: bool = False) -> Any:
-        """``value``, which is ``func(*args)`` of expressions and constants, traced. ``risky``: it may raise on some."""
+        """Return ``value`` traced as ``func(*args)`` of expressions and constants. ``risky``: ``func`` may raise."""
         expr = Apply(func, args, self.place)
         if risky or is_hazardous(expr):
             self.note_once(Computed(expr, self.place))
         return trace_value(value, expr)
 
     def deep(self) -> None:
-        """A number has come of a long row of operations."""
+        """Refuse a number whose expression is deeper than ``DEEP`` operations."""
         self.refuse(
             "number-too-long",
             f"computes a number by more than {DEEP} operations of Python, each on the result of the one before",
@@ -275,7 +280,7 @@ class RunRecord:
         token = (
             self.place,
             event.token,
-        )  # what is asked again in another loop is a question of that loop's iterations, too
+        )  # the place is part of it: the same predicate in another loop belongs to that loop's iterations
         if token not in self._noted:
             self._noted.add(token)
             self.note(event)
@@ -283,12 +288,12 @@ class RunRecord:
 
 
 def _caller() -> Place:
-    """The line of the program from which the library is called that is running."""
+    """Return the line of the program that called the running library, or ``NOWHERE``."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         name = frame.f_globals.get("__name__", "")
         place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
-        if name.startswith("torchjanus.runtime"):  # what is further out has called the step
+        if name.startswith("torchjanus.runtime"):  # frames further out belong to the caller of the step
             return NOWHERE
         if not place.is_library and not name.startswith("torchjanus."):
             return place

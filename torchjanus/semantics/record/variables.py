@@ -1,7 +1,7 @@
-"""What the program's local variables hold, and what those objects hold: by name, as far as it can be looked at without
-running any code of the program's.
+"""Take snapshots of the program's local variables and of the objects that they hold, without running its code.
 
-Knows frames and objects, neither numbers of tensors nor loops.
+Variables are keyed by frame depth, name and the path within the object. Loop states and the detection of loop-carried
+values are based on these snapshots.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ from torchjanus.semantics.record.marks import KNOWN, VALUES, Growing, Marking, M
 __all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables"]
 
 DEEP = 3
-MANY = 64  # elements of a container that are looked at
-MOST = 4000  # variables
+MANY = 64  # limit on the elements of a container that is inspected
+MOST = 4000  # limit on the variables of a snapshot
 OURS = "torchjanus."
-_FIRST = ("torchjanus.semantics.watch.watch", "_watched")  # below it there is nothing of the program
-_TELLING = frozenset({"locals", "vars", "dir", "eval", "exec", "_getframe"})  # who calls these may have the very dict
+_FIRST = ("torchjanus.semantics.watch.watch", "_watched")  # frames further out are not the program's
+_TELLING = frozenset(
+    {"locals", "vars", "dir", "eval", "exec", "_getframe"}
+)  # their callers may hold the frame's dictionary itself
 
 
 class Other:
-    """An object of which nothing is kept but what tells it from others."""
+    """The identity and class name of an object, which is not kept alive."""
 
     def __init__(self, value: Any) -> None:
         self.number = id(value)
@@ -38,7 +40,7 @@ class Other:
 
 
 def frames_of_program() -> Iterator[Any]:
-    """The frames of the program, from the innermost."""
+    """Yield the frames of the program, innermost first."""
     frame: Any = sys._getframe(1)
     while frame is not None and (frame.f_globals.get("__name__"), frame.f_code.co_name) != _FIRST:
         if not str(frame.f_globals.get("__name__", "")).startswith(OURS):
@@ -47,12 +49,12 @@ def frames_of_program() -> Iterator[Any]:
 
 
 def variables(seen: set[int]) -> dict[Any, Any]:
-    """Each variable by name, and what is in it: tensors and numbers as they are, of others the id. ``seen``: takes the
-    ids of those containers whose elements were looked at."""
+    """Return the content of the variables by name: tensors and numbers as they are, other objects by id. ``seen``:
+    receives the ids of the containers whose elements were inspected."""
     found: dict[Any, Any] = {}
     for depth, frame in enumerate(reversed(list(frames_of_program()))):
         if not _TELLING.isdisjoint(frame.f_code.co_names):
-            found[depth, "anything", object()] = None  # a new name each time
+            found[depth, "anything", object()] = None  # unknown: differs from every other snapshot
             continue
         for name, value in _locals_of(frame).items():
             for part, held in _parts((depth, name), value, DEEP, seen):
@@ -66,12 +68,12 @@ def _locals_of(frame: Any) -> dict[str, Any]:
     found = dict(frame.f_locals)
     held = frame.f_locals
     if type(held) is dict and frame.f_code.co_flags & inspect.CO_OPTIMIZED and frame.f_trace is None:
-        held.clear()  # before Python 3.13 the frame keeps it, and all that is in it, until it returns
+        held.clear()  # before Python 3.13 it would keep all values alive until the frame returns
     return found
 
 
 def _parts(name: tuple[Any, ...], value: Any, deep: int, seen: set[int]) -> Iterator[tuple[Any, Any]]:
-    # What may have a finalizer is not kept: it has to go when the program lets go of it.
+    # Objects that may have a finalizer are not kept: they must die when the program drops them.
     yield name, value if issubclass(type(value), VALUES) else id(value)
     parts: Any = ()
     if deep and is_one_of(type(value), (list, tuple)) and len(value) <= MANY:
@@ -87,16 +89,19 @@ def _parts(name: tuple[Any, ...], value: Any, deep: int, seen: set[int]) -> Iter
 
 
 def _key(key: Any) -> Any:
-    return key if is_one_of(type(key), (int, str)) else id(key)  # others may have a hash of the program's
+    return key if is_one_of(type(key), (int, str)) else id(key)  # hashing others may run code of the program
 
 
 def all_variables(
     making: Iterable[Any], escaped: Iterable[Any], known: Container[int], records: dict[Any, Growing]
 ) -> dict[Any, Any]:
-    """The variables that may still be read, and all that is in them: tensors and numbers as they are, else ``Other``,
-    and ``Marks`` of what has no name. ``making``: containers that comprehensions are making, and ``escaped``: what
-    the call has put into objects from before it, for no variable may hold these; ``known``: the ids of objects from
-    before the call, of which the heap tells what becomes of them; ``records``: see ``Marking``."""
+    """Return the content of the live variables by name: tensors and numbers as they are, ``Other`` for objects, and
+    ``Marks`` for content without a name.
+
+    ``making``: containers that comprehensions are building; ``escaped``: new objects stored into old ones (variables
+    need not hold either); ``known``: ids of objects from before the call, whose writes are recorded; ``records``: see
+    ``Marking``.
+    """
     frames = list(reversed(list(frames_of_program())))
     escaped = list(escaped)
     looking = _Looking(Marking((frame.f_code for frame in frames), records), known, frozenset(map(id, escaped)))
@@ -105,7 +110,7 @@ def all_variables(
             looking.found[depth, "anything", object()] = None
             continue
         live = live_after(frame.f_code, frame.f_lasti)
-        given = frame.f_code.co_freevars if not depth else ()  # what the program's function was made with
+        given = frame.f_code.co_freevars if not depth else ()  # cells of the step function's maker
         for name, value in _locals_of(frame).items():
             if name in live:
                 looking.look((depth, name), value, DEEP, name not in given)
@@ -117,15 +122,15 @@ def all_variables(
 
 
 class _Looking:
-    """Looks into everything."""
+    """Traverses the live variables."""
 
     def __init__(self, marking: Marking, known: Container[int], escaped: frozenset[int]) -> None:
         self.marking, self.known, self.escaped = marking, known, escaped
         self.found: dict[Any, Any] = {}
-        self._unknown = object()  # another one each time
+        self._unknown = object()  # differs from every other snapshot
 
     def look(self, name: tuple[Any, ...], value: Any, deep: int, own: bool) -> None:
-        """``own``: whether it may be the call's own."""
+        """Add a value and its parts, ``deep`` levels down. ``own``: whether the call may have made it."""
         cls = type(value)
         if len(self.found) >= MOST:
             self.found[0, "anything", self._unknown] = None
@@ -142,7 +147,7 @@ class _Looking:
             self.look((*name, kind, _key(key)), part, deep - 1, own)
 
     def _parts(self, name: tuple[Any, ...], value: Any) -> tuple[list[tuple[Any, Any]], str]:
-        """What is named one by one, and the kind of container."""
+        """Return the parts that get names of their own, and the kind of container."""
         cls = type(value)
         if is_one_of(cls, (list, collections.deque)):
             self.found[(*name, "list", "length")] = len(value)

@@ -1,6 +1,6 @@
-"""What one watched run has written to objects that were there before it: reads after that see it.
+"""Record what one watched run writes to objects that existed before it, so that its later reads see it.
 
-Knows nothing of where objects are found.
+Access paths of reads are kept by ``recording``.
 """
 
 from __future__ import annotations
@@ -33,25 +33,25 @@ ABSENT = _Absent()
 
 
 def _place(key: Any) -> Any:
-    """What tells places in one container apart: keys, as dictionaries do (1, 1.0 and True are one)."""
+    """Return the identity of a place in a container: keys equal as in dictionaries (1, 1.0 and True are one)."""
     return ("tensor", id(key)) if isinstance(key, torch.Tensor) else plain(key)
 
 
 class WriteRecord(ScalarRecord):
-    """A run's record of its writes."""
+    """The writes of one run."""
 
     def __init__(self) -> None:
         super().__init__()
         self.call_writes = CallWrites()
         self.flags = Flags()
         self.tallies = Tallies()
-        # What this run wrote, by the id of the container or object and then by key.
+        # What this run has written: by id of the container or object, then by key.
         self._written: dict[int, dict[Any, Any]] = {}
-        self._changed: dict[int, Any] = {}  # objects that it wrote to, in this order
+        self._changed: dict[int, Any] = {}  # by id: the objects that it wrote to, in program order
         self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
-        self.escaped: list[Any] = []  # what it has put into objects from before the call, if that holds anything
-        self._mutated: set[AccessPath | None] = set()  # containers that a mutation was recorded of as a whole
-        # The run, the recursive call that it is in, and so on to the innermost; and those that have written anything.
+        self.escaped: list[Any] = []  # new containers and objects that it stored into old ones
+        self._mutated: set[AccessPath | None] = set()  # containers with a recorded mutation of the whole
+        # The recordings of the run and of its active recursive calls, outermost first; and those with writes.
         self.chain: list[WriteRecord] = [self]
         self.depth = 0
         self.writers: list[WriteRecord] = []
@@ -60,7 +60,7 @@ class WriteRecord(ScalarRecord):
         self.tallies.give_up()
 
     def _object_at(self, access_path: AccessPath) -> Any:
-        """What was found there, None if nothing was."""
+        """Return the object that was read at an access path, None if none was."""
         raise NotImplementedError
 
     def store(
@@ -74,8 +74,8 @@ class WriteRecord(ScalarRecord):
         field: str | None = None,
         new: bool = False,
     ) -> None:
-        """A write of ``value`` (ABSENT: a deletion) to an object that was there before the call. ``field``: what the
-        object itself calls the place; ``new``: nothing was there before."""
+        """Record a write of ``value`` (ABSENT: a deletion) to an object that existed before the call. ``field``: the
+        object's own name of the place; ``new``: the place was empty."""
         self.tallies.close(self, container, _place(key))
         self.keep(container)
         self.keep(key)
@@ -90,16 +90,16 @@ class WriteRecord(ScalarRecord):
         self.note(event)
 
     def last_store(self, container: Any, key: Any) -> Stored | None:
-        """This run's last write to the place."""
+        """Return this run's last write to a place."""
         return self._stores.get((id(container), key))
 
     def tallied_now(self, container: Any, key: Any, value: Any) -> None:
-        """Recursive calls have made this of what the run wrote there (see ``tallies``)."""
+        """Replace the value that the run has written by what recursive calls have made of it (see ``tallies``)."""
         self.keep(value)
         self._written[id(container)][key] = value
 
     def mutate(self, owner: type, method: str, args: tuple[Any, ...], base: AccessPath) -> None:
-        """Record a mutation that has been made: the method is that of ``owner``, a class written in C."""
+        """Record a mutation that has been made by ``method`` of ``owner``, a native class."""
         self.keep(args)
         self._look_at(base)
         self._mutated.add(base)
@@ -113,7 +113,7 @@ class WriteRecord(ScalarRecord):
             self.escaped.append(value)
 
     def forget_writes(self, container: Any) -> None:
-        """What was written to single keys is gone, or lies elsewhere now."""
+        """Forget the writes to single keys of a container: its elements are gone or have moved."""
         self._written.pop(id(container), None)
         self.flags.forget(container)
 
@@ -122,7 +122,7 @@ class WriteRecord(ScalarRecord):
             self.writers.append(self)
 
     def written(self, container: Any, key: Any) -> Any:
-        """What this run wrote there last: a value, ABSENT after a deletion, or KeyError raised if it never wrote."""
+        """Return what this run wrote there last, ABSENT after a deletion. Raises KeyError if it never wrote there."""
         self.tallies.close(self, container, _place(key))
         found = self._written[id(container)][_place(key)]
         if (event := self.last_store(container, _place(key))) is not None:
@@ -135,26 +135,26 @@ class WriteRecord(ScalarRecord):
         return not self.lost and self.knows_write(container, key)
 
     def knows_write(self, container: Any, key: Any) -> bool:
-        """Whether this run has written there, be a graph made of it or not."""
+        """Whether this run has written there, refused or not."""
         known = self._written.get(id(container))
         return known is not None and _place(key) in known
 
     def own_writes(self) -> Iterator[tuple[Any, Any, Any]]:
-        """What this run has written to objects: the object, or its dictionary; the name; what is there now."""
+        """Yield this run's writes as (object or its dictionary, key, current value)."""
         for container in self._changed.values():
             yield from ((container, key, value) for key, value in self._written.get(id(container), {}).items())
 
     def is_written(self, value: Any) -> bool:
-        """Whether this run has changed the container or the attributes of the object."""
+        """Whether this run has changed a container or the attributes of an object."""
         parts = {id(value), id(attributes_of(value))}
         return not parts.isdisjoint(self._written) or self.owner(value) in self._mutated
 
     def has_set_flag(self, container: Any, key: Any) -> bool:
-        """Whether a flag is what this run wrote there last."""
+        """Whether this run's last write there is a flag."""
         return self.knows_write(container, key) and _place(key) in self.flags.at(container)
 
     def is_changed(self, value: Any) -> bool:
-        """Whether this run has changed more of an object than flags, and what calls add up."""
+        """Whether this run has changed an object beyond flags and accumulators."""
         if self.owner(value) in self._mutated:
             return True
         parts = (value, attributes_of(value))
@@ -163,12 +163,12 @@ class WriteRecord(ScalarRecord):
         )
 
     def _look_at(self, access_path: AccessPath | None) -> None:
-        """Something is asked of what was found there."""
+        """Refuse a query of a container to which recursive calls have appended."""
         if access_path is not None and self.call_writes.is_appended(self._object_at(access_path)):
             self.refuse_call_writes()
 
     def refuse_call_writes(self) -> None:
-        """What recursive calls write is seen in the same step."""
+        """Refuse a read, within the step, of what recursive calls write."""
         self.refuse(
             "recursion-reads-writes",
             "what recursive calls write to objects is used in the same step",
@@ -176,5 +176,5 @@ class WriteRecord(ScalarRecord):
             "Return it from the call.",
         )
         calls = [event for event in self.trace.events if isinstance(event, Invoked)]
-        if calls:  # it is they that cannot be watched each for itself
+        if calls:  # the calls are the cause: from now on they are unrolled
             calls[-1].call.refusals.append(self.trace.refusals[-1])

@@ -1,1 +1,1 @@
-"""Watching: the program runs for real while a trace is recorded (JANUS 4.1)."""
+"""Watch a call: run the rewritten program on real values and record a trace (JANUS, section 4.1)."""

@@ -1,8 +1,8 @@
-"""Watching: the program runs for real, on real values, while a Trace is recorded (JANUS 4.1's profiler).
+"""Watch a call: run the rewritten program on real values and record a ``Trace`` (the profiler of JANUS, section 4.1).
 
-Knows what a Python operation reads and writes; what torch does is recorded by ``framework``, what is known of native
-callees is in ``natives``. Nothing here changes what the program computes: an operation that is not understood is
-carried out all the same, and the trace says why no graph can be made of it.
+``Watch`` is the semantics that answers the hooks. It knows what a Python operation reads and writes. ``framework``
+records calls of torch; ``natives`` models native callees. Watching does not change what the program computes: an
+operation that cannot be modelled runs natively, and the trace gets a refusal.
 """
 
 from __future__ import annotations
@@ -67,25 +67,25 @@ log = logging.getLogger("torchjanus")
 
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
-# What total_ordering gives classes: each calls a method of the user's.
+# Methods that total_ordering adds to classes: each calls a method of the program.
 _ORDERINGS = frozenset(
     value for name, value in vars(functools).items() if isinstance(value, types.FunctionType) and "_from_" in name
 )
 
 
-# Every hook that is asked while a program runs, but for what must not be called natively in its place.
+# All hooks: where torchjanus fails in one, Python carries out the operation (see ``falling_back``).
 _HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, types.FunctionType)]
 
 
 @falling_back(_HOOKS)
 @looking
 class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
-    """The watching semantics of one call."""
+    """The semantics that watches one call."""
 
-    # -- what is entered ------------------------------------------------------------------------------------------
+    # -- functions entered ------------------------------------------------------------------------------------------
 
     def leave_native(self, fn: Any) -> str | None:
-        """Why a Python function is not looked into, or None."""
+        """Return why a Python function is called natively instead of being entered, or None."""
         module = fn.__globals__.get("__name__")
         if module in _DYNAMO_WRAPPERS:
             return "a wrapper of torch.compile's: what it wraps is called"
@@ -128,7 +128,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         try:
             if (call := self.recursive_call(fn, args, kwargs, member)) is not None:
                 return self.make_call(at, call)
-            if member is not None:  # the class of its object has decided what is done here
+            if member is not None:  # the method was selected by the receiver's class
                 self.looked_at(member.receiver)
             recording.note(Entered(name, recording.place))
             self.discovery.enter(fn, args, kwargs)
@@ -137,7 +137,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             finally:
                 self.discovery.leave()
                 if self.discovery.varied and not self.recursions.fresh:
-                    # No graph is made of this run: what is left of it may as well be watched call by call.
+                    # No graph is made of this run, so the rest of it is watched call by call.
                     self.recursions.fresh = self.recursions.add(dict(self.discovery.recursive()))
                 recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
         finally:
@@ -145,11 +145,11 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             self.at(at)
 
     def _is_foreign_method(self, fn: types.FunctionType, obj: Any) -> bool:
-        """Whether this is Python code of a foreign object's class, like ``os.environ.get``."""
+        """Whether this is a Python method of a foreign object's class, like ``os.environ.get``."""
         return self.natives.is_foreign(obj) and inspect.getattr_static(type(obj), fn.__name__, None) is fn
 
     def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Enter the speculated function itself."""
+        """Call the speculated function itself and return its result."""
         self.natives.externs.outermost = _ENTERING
         code = fn.__code__
         self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
@@ -160,7 +160,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def star(self, at: Site, iterable: Any) -> Any:
         several = self._several(at, iterable)
-        # Without a site it is a call's starred arguments, which ``partial`` hands on.
+        # Without a site these are the starred arguments of a ``partial``.
         return several if at is None or at.kind != "elements" else map(self._put_together, several)
 
     def _put_together(self, key: Any) -> Any:
@@ -177,7 +177,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         return super().star(at, self.recording.pin(iterable, "its characters are taken"))
 
     def _is_found(self, value: Any) -> bool:
-        """Whether this is a container that was there before the call."""
+        """Whether this is a container that existed before the call."""
         return self.recording.owner(value) is not None and isinstance(value, CONTAINERS)
 
     def double_star(self, at: Site, mapping: Any) -> Any:
@@ -208,15 +208,15 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         if fn is class_keyword:
             return self.recording.pin(args[0], "is given to a class statement")
         if isinstance(fn, types.MethodType) and (access_path := self.recording.owner(fn)) is not None:
-            # One that was found, and not looked up on its object: the object is found through it.
+            # A bound method that was read from the heap: its receiver is found through it.
             self.recording.found(access_path.then(Step.FIELD, "__self__"), fn.__self__)
             self.recording.found(access_path.then(Step.FIELD, "__func__"), fn.__func__)
-        # A speculated function called by another is part of the other's trace.
+        # A speculated function that another one calls belongs to the caller's trace.
         if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
             fn, args = fn.__func__, (fn.__self__, *args)
         if on_type(type(fn), "__janus_target__") is not MISSING:
             fn = fn.__janus_target__
-        # Its class is abstract: isinstance() would ask the metaclass of a callable of the program's for a hash.
+        # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
         if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
             return self.natives.unknown(fn, args, kwargs)
@@ -275,11 +275,11 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         source: Any = None,
         **options: Any,
     ) -> None:
-        """``warnings.warn`` as it would be called from the user's line: at commit there is no such frame."""
+        """Record ``warnings.warn`` with an explicit location: at commit the frame of the user's line is gone."""
         frames = _of_eager(program_frames(_ENTERING))
         caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
         if options or (stacklevel > 1 and caller is None):
-            # Who calls the step, and from where, may be another one next time.
+            # The next call of the step may come from another place.
             self.recording.refuse(
                 "caller-of-log", "warns in its caller's name", "the caller is not there at commit.", ""
             )
@@ -297,14 +297,14 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         registry = owner.setdefault("__warningregistry__", {})
         self.recording.claim(registry, AccessPath.const(registry))
         module = owner.get("__name__") or "<unknown>"
-        self.natives.externs.dropped = True  # it gives nothing
+        self.natives.externs.dropped = True  # it returns nothing
         self.natives.extern(warnings.warn_explicit, (message, kind, file, line, module, registry), {})
 
     def call_native(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         try:
             result = self._call_native(at, fn, args, kwargs)
         finally:
-            # If the call was no extern one (a list's append), the next one that is may well be asked for its result.
+            # Applies to this call only: a later extern call may use its result.
             self.natives.externs.dropped = False
         self.note_call(at, fn, args, kwargs, result)
         return result
@@ -329,7 +329,7 @@ _ENTERING = Watch.enter_first.__code__
 
 
 def _in_its_module(cls: type) -> type:
-    """A class that native code may just have made: it takes the module of the frame which called for its own."""
+    """Correct ``__module__`` of a class that native code has just made: it reads the calling frame, which is ours."""
     module = namespace_of(cls).get("__module__")
     if isinstance(module, str) and module.startswith("torchjanus.semantics."):
         if vars(sys.modules[module]).get(cls.__name__) is not cls:
@@ -338,14 +338,14 @@ def _in_its_module(cls: type) -> type:
 
 
 def program_frame(depth: int = 0) -> types.FrameType:
-    """``sys._getframe`` as the program would see it, without the frames of the watch. Raises ValueError."""
+    """Return ``sys._getframe(depth)`` without the frames of torchjanus. Raises ValueError if there is none."""
     for frame in itertools.islice(program_frames(), depth, None):
         return frame
     raise ValueError("call stack is not deep enough")
 
 
 def _of_eager(frames: Iterator[types.FrameType]) -> Iterator[types.FrameType]:
-    """Frames without those in which torch shows a call to whoever watches, and then makes it once more."""
+    """Yield frames without those of torch function dispatch: eager execution does not have them."""
     for frame in frames:
         if frame.f_code is _SHOWING_CALLS:
             next(frames, None)
@@ -357,7 +357,7 @@ _SHOWING_CALLS = torch.overrides.handle_torch_function.__code__
 
 
 def program_module(depth: int = 0) -> str | None:
-    """``sys._getframemodulename`` likewise."""
+    """Return ``sys._getframemodulename(depth)`` without the frames of torchjanus."""
     try:
         name: str | None = program_frame(depth).f_globals.get("__name__")
     except ValueError:
@@ -366,8 +366,7 @@ def program_module(depth: int = 0) -> str | None:
 
 
 def _without_dynamo(fn: types.FunctionType) -> Any:
-    """The function or method under torch's wrappers that say whether to compile it, which do nothing else; a compiled
-    one itself where the compiler is the program's own."""
+    """Return the function or method under Dynamo's enable and disable wrappers; stop at one with its own compiler."""
     found: Any = fn
     while isinstance(found, types.FunctionType) and found.__globals__.get("__name__") in _DYNAMO_WRAPPERS:
         inner = found.__dict__.get("_torchdynamo_orig_callable") or found.__dict__.get("__wrapped__")
@@ -378,12 +377,12 @@ def _without_dynamo(fn: types.FunctionType) -> Any:
 
 
 def ambient_state() -> tuple[Modes, bool, torch.device | None]:
-    """Torch's modes now, whether deterministic algorithms are asked for, and where tensors are made if nobody says."""
+    """Return torch's modes, whether deterministic algorithms are requested, and the default device."""
     return ambient_modes(), torch.are_deterministic_algorithms_enabled(), default_device()
 
 
 def _settle_after(error: BaseException, recording: Recording, code: BackwardCode) -> None:
-    """What the call stored before it raised stays in the heap, and the error goes out: neither holds traced numbers."""
+    """Remove traced numbers from the error and from what the call stored in the heap before it raised."""
     settlement = Settlement(recording)
     try:
         settlement.settle(None)
@@ -401,7 +400,7 @@ def _settle_after(error: BaseException, recording: Recording, code: BackwardCode
 
 
 def _linked(error: BaseException) -> Iterator[BaseException]:
-    """The error and those it hangs together with."""
+    """Yield the error with its causes, contexts and group members."""
     waiting, seen = [error], set()
     while waiting:
         one = waiting.pop()
@@ -424,12 +423,12 @@ def watch_call(
     columns: Columns | None = None,
     deciding: set[Site] | None = None,
 ) -> tuple[Any, Trace]:
-    """Run one call under watch. Returns the real result and the trace; the program's exceptions come through.
+    """Run one call under watch. Return its result and the trace. Exceptions of the program propagate.
 
-    ``leading`` are arguments bound beforehand (a method's self): they are the same at every call. ``journal``: extern
-    calls that have been made for this call already; they are not made again. ``loose``: where texts were found that
-    change from call to call: they are traced, like numbers. ``recursions``: the functions whose calls are watched each
-    for itself. ``columns``: the lists of numbers that are rows of tensors. ``deciding``: see WatchBase.
+    ``leading``: arguments bound beforehand (a method's self), the same at every call. ``journal``: extern calls that
+    were made for this call already and are not repeated. ``loose``: access paths of strings that vary from call to
+    call; they are traced like numbers. ``recursions``: the recursive functions known so far. ``columns``: the lists of
+    numbers that are rows of tensors. ``deciding``: see WatchBase.
     """
     watch = Watch(journal, loose, recursions, columns=columns, deciding=deciding)
     with room():
@@ -481,7 +480,7 @@ def _watched(
         result = settlement.settle(result)
         watch.framework.code.leave(settlement.bare)
     except Exception as error:
-        # The call has been made, for real: it must not be made again. Only its trace is lost.
+        # The call has taken effect and must not be repeated. Only its trace is lost.
         _failed(recording, "on what leaves the step", error)
         result = recording.bare(result)
     try:

@@ -1,1 +1,1 @@
-"""Watching recursive calls each for itself."""
+"""Watch recursive calls one by one, each with a trace of its own."""

@@ -1,6 +1,6 @@
-"""What recursive calls are given: arguments, variables of the step, and what is the same in all calls.
+"""Collect the inputs of recursive calls: arguments, variables shared with the step, and values common to all calls.
 
-Knows nothing of how a call is made.
+``GivenWatch.recursive_call`` also decides whether a call can be watched by itself.
 """
 
 from __future__ import annotations
@@ -41,11 +41,15 @@ _POINTER = struct.calcsize("P")
 
 @dataclass(slots=True)
 class RecursiveCall:
-    """A call that is about to be made. ``callee`` says which function, under which of torch's modes, and what is the
-    same in all of its calls; ``names``: what its parameters are called; ``method``: by which name it was found, where
-    the class of its object decides which function it is; ``shared``: what it shares with the step; ``passed``: the
-    variables of the step that are among ``bound``; ``own``: tensors that the step has made and all calls find;
-    ``made``: what objects that the step has made and all calls are given hold, see ``made_here``."""
+    """A recursive call before it is made.
+
+    ``bound``: parameter values by name; ``fixed``: access paths of parameters that are common to all calls; ``given``:
+    recipes of the others; ``callee``: the identity of the callee: function, torch's modes and everything common to
+    its calls; ``names``: parameter names within the method set; ``shared``: old values of variables shared with the
+    step; ``passed``: the step's variables among ``bound``; ``own``: tensors that the step has made and all calls read;
+    ``made``: contents of the step's objects that all calls get (see ``made_here``); ``method``: its name, if the class
+    of the receiver selects the function.
+    """
 
     fn: types.FunctionType
     bound: dict[str, Any]
@@ -62,18 +66,18 @@ class RecursiveCall:
 
     @property
     def alike(self) -> set[str]:
-        """The parameters that are given the same in all calls."""
+        """The parameters that have the same value in all calls."""
         return {*self.fixed, *self.made}
 
 
 class GivenWatch(WatchBase):
-    """What calls are given, as far as watching is concerned."""
+    """The part of the watch that collects the inputs of recursive calls."""
 
     def recursive_call(
         self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], member: Member | None
     ) -> RecursiveCall | None:
-        """The call, if it can be watched for itself: everything it is given can be told to another call. ``member``:
-        how a method was found."""
+        """Return the call with its inputs, None if it cannot be watched by itself: each input needs a recipe.
+        ``member``: the method lookup, if it is a method."""
         code = code_of(fn)
         always = self.recursions.fixed(code, member)
         bound = None if always is None else bind(fn, args, kwargs)
@@ -146,7 +150,7 @@ class GivenWatch(WatchBase):
             given.append((names[name], recipe))
         if method is not None and not isinstance(given[0][1], FoundAt):
             return None
-        # Called without gradients, or when flags are set, it is another function: nothing else tells its calls apart.
+        # The modes and flags are part of the identity: nothing else distinguishes calls under other ones.
         callee = (
             id(code) if method is None else ("method", method, tuple(names.values())),
             ambient_modes(),
@@ -168,9 +172,8 @@ class GivenWatch(WatchBase):
         )
 
     def made_here(self, value: Any, shared: list[tuple[AccessPath, Any]]) -> tuple[Any, ...] | None:
-        """The class of an object that the step has made, and what it holds, if that is nothing but constants and what
-        was there before: such an object tells recursions apart, as variables of the step do. What is found goes into
-        ``shared``. None for others."""
+        """Return class and content of an object that the step has made, if it holds only constants and old objects;
+        else None. The content becomes part of the callee's identity. Old objects are appended to ``shared``."""
         cls = type(value)
         if self.recording.owner(value) is not None or not _has_attributes_only(cls):
             return None
@@ -202,7 +205,7 @@ class GivenWatch(WatchBase):
         self.recursions.unsuit(code, what, remedy)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
-        """How another call is given this. ``within``: so many containers."""
+        """Return the recipe of an argument, None if there is none. ``within``: the nesting depth of containers."""
         if isinstance(value, Traced):
             known = all(isinstance(leaf, Read) and not leaf.access_path.waits_for for leaf in leaves(value.expr))
             return Number(value.expr) if known else None
@@ -221,24 +224,23 @@ class GivenWatch(WatchBase):
             return None if unknown else FoundAt(access_path)
         if is_one_of(type(value), (tuple, list)):
             parts = [self._recipe(part, tensors, within + 1) for part in value]
-            # Which of several it is nobody asks: each is made anew where it is passed.
+            # The number of a Build is irrelevant here: each argument is a new container.
             return None if None in parts else Build(within, type(value), tuple(parts), ())
         return None
 
 
 def _has_attributes_only(cls: type) -> bool:
-    """Whether all that an object of this class holds is in its dictionary, if it has one: not in slots, nor where only
-    native code finds it."""
+    """Whether instances of a class keep all their state in their dictionary, with no slots or native fields."""
     weak = _POINTER if cls.__weakrefoffset__ > 0 else 0
     return cls.__basicsize__ - weak == object.__basicsize__ and not cls.__itemsize__
 
 
 def _kind_of(tensor: torch.Tensor) -> Any:
-    """What tells cells of tensors like this from others."""
+    """Return what a shared tensor contributes to the callee's identity: dtype and ``requires_grad``."""
     with torch._C.DisableTorchFunction():
         return str(tensor.dtype), tensor.requires_grad
 
 
 def is_own(access_path: AccessPath | None) -> bool:
-    """Whether the step has made the tensor that is found there."""
+    """Whether an access path denotes a tensor that the step has made."""
     return access_path is not None and access_path.step is Step.OWN

@@ -1,7 +1,7 @@
-"""Watching what a step does with tensors that recursive calls have returned and not made: a parameter, what was passed.
+"""Watch uses of tensors that recursive calls return without making them: parameters and arguments.
 
-To the trace these are views, for another call may return another tensor; to eager they are the very tensors. Knows
-nothing of how calls are watched.
+The trace represents such a result by a view, since another call may return another tensor. Eager returns the tensor
+itself. Operations that can distinguish the two are refused.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_gr
 
 
 class PassedOnWatch(WatchBase):
-    """The leaves at which it shows."""
+    """The hooks that can distinguish a tensor from its view."""
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if op in ("is", "is not") and (self._stands_in(a, "compares") or self._stands_in(b, "compares")):
@@ -30,7 +30,7 @@ class PassedOnWatch(WatchBase):
         return super().load_attr(at, obj, name)
 
     def _stands_in(self, value: Any, what: str) -> bool:
-        """Whether the step sees a view where eager has the very tensor; then it cannot be told what it does with it."""
+        """Whether a value is such a view. If it is, refuse the run."""
         if not self.recording.is_stand_in(value):
             return False
         what = f"the step {what} a tensor that a recursive call returned and did not make"

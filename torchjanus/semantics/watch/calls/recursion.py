@@ -1,7 +1,7 @@
-"""Watching calls of a recursive function each for itself, so that one body can be made for all of them (JANUS 4.2.1).
+"""Watch the calls of a recursive function one by one, so that they can share one graph (JANUS, section 4.2.1).
 
-Each call is a run with a trace of its own; in its caller's trace it is one event. What calls read around themselves is
-read by the step before the first of them. Knows nothing of what is made of the traces.
+Each call has a trace of its own and is one ``Invoked`` event in its caller's trace. The step reads, before its first
+call, the shared heap values that calls are known to rely on.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _REMEDY = "Return what the call computes, and let the step do the rest."
 
 
 class RecursionWatch(GivenWatch):
-    """Recursive calls, as far as watching is concerned."""
+    """The part of the watch that makes recursive calls."""
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
     _made_calls = 0
-    _told = False  # whether the step has read what its calls rely on
+    _told = False  # whether ``read_ahead`` has run
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
-        """Make the call for real, watched by itself unless it is recognised."""
+        """Make the call and record it. It is watched by itself unless its variants are known."""
         step: Any = self.step
         place = self.recording.place
         step.read_ahead()
@@ -64,7 +64,7 @@ class RecursionWatch(GivenWatch):
         lengths = lists.lengths()
         try:
             with _pop_mode_temporarily():
-                # What one adds that is not watched nobody sees.
+                # Updates of accumulators would be lost in a call that is not watched.
                 told = step is self and not step.recording.tallies
                 known = self._recognised(call) if told else None
                 if known is None:
@@ -88,7 +88,7 @@ class RecursionWatch(GivenWatch):
         else:
             step.recording.tallies.give(self.recording)
         relied = step.recording.trace.events[before:]
-        if self.recursions.fresh:  # in this very run they have become known: the step has met before what they rely on
+        if self.recursions.fresh:  # found in this run: the step may have read the facts before
             relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
         self.recursions.remember(relied)
         self.recording.place = place
@@ -119,14 +119,14 @@ class RecursionWatch(GivenWatch):
         if made is not None:
             result = with_numbers(result, made, access_path, self.recording.note, place)
         if step is self and not self.recording.trace.refusals:
-            # It will be told when the run is over, and tensors are looked at: the program has no part in either.
+            # The call will be merged after the run. A failure must not reach the program.
             with contextlib.suppress(Exception), torch._C.DisableTorchFunction():
                 self.recursions.take(event)
         return result
 
     def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
-        """The known variants that the call and those within take, its own, and what it returns; None if it has to be
-        watched."""
+        """Return the variants of the call and its inner calls, its own variant, and the structure of its result; None
+        if it has to be watched."""
         recogniser = self.recursions.recogniser(around(self.recording.trace.events))
         if recogniser is None:
             return None
@@ -134,7 +134,7 @@ class RecursionWatch(GivenWatch):
         return recogniser.recognise(call.callee, self.given, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
-        """What is known of a value without its tensors."""
+        """Return an argument as the host sees it, with a marker for each tensor."""
         if isinstance(value, torch.Tensor):
             return TENSOR
         if is_one_of(type(value), (tuple, list)) and self.recording.owner(value) is None:
@@ -142,15 +142,15 @@ class RecursionWatch(GivenWatch):
         return plain(value)
 
     def _unwatched(self, call: RecursiveCall, made: Any) -> Any:
-        """Make a call of which all is known but its values. ``made``: what its result looks like."""
+        """Make a call of known variants without watching it. ``made``: the structure of its result."""
         bound = {name: self.recording.bare(value) for name, value in call.bound.items()}
         positional, named = arguments(call.fn.__code__, bound)
-        with using(None), self._variables(call, bound):  # a function that was made in the step has hooks
+        with using(None), self._variables(call, bound):  # functions made in the step contain hooks
             return with_tensors(call.fn(*positional, **named), made, self._own_tensor)
 
     @contextlib.contextmanager
     def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
-        """The variables of the step that a call is given hold what they are to it."""
+        """Give the step's variables their values within the call. Refuse writes to them."""
         recording, step = self.recording, self.step
         tallies, lists = step.recording.tallies, step.recording.lists
         places = [p for p in places_within(call.fn, recording, lists) if not tallies.is_placed(p)]
@@ -169,7 +169,7 @@ class RecursionWatch(GivenWatch):
         self.recording.refuse(reason, what, why or "calls are run many at a time.", _REMEDY, place)
 
     def _take_tallies(self) -> None:
-        """See what the call has made by now of what calls add to, or count."""
+        """Record the call's updates of accumulators so far. Refuse it for other uses."""
         recording: Any = self.recording
         if not self.step.recording.tallies.take(recording):
             recording.refuse_tally()
@@ -177,7 +177,7 @@ class RecursionWatch(GivenWatch):
     # -- the call itself ------------------------------------------------------------------------------------------
 
     def run(self, at: Site, call: RecursiveCall) -> Any:
-        """Run the call."""
+        """Run the call under this watch and return its result."""
         recording: Any = self.recording
         assert isinstance(recording, InnerRecording)
         self.framework.around = self._tell_step
@@ -202,7 +202,9 @@ class RecursionWatch(GivenWatch):
         try:
             with using(watch), self.framework, self._variables(call, given):
                 if call.method is not None:
-                    watch.attr(at, next(iter(given.values())), call.method)  # it tells which function is called
+                    watch.attr(
+                        at, next(iter(given.values())), call.method
+                    )  # records the lookup of the method in the call's own trace
                 self.step.recording.tallies.give(recording)
                 result = self._own(rewritten(call.fn)(*positional, **named))
                 self._take_tallies()
@@ -221,7 +223,7 @@ class RecursionWatch(GivenWatch):
         return result
 
     def looked_at(self, value: Any) -> None:
-        """What the run does depends on the value's class."""
+        """Record that the run depends on the class of a value."""
         if isinstance(value, Traced) and isinstance(value.expr, Read) and value.expr.access_path.is_grown:
             self.recording.pin(value, "its class decides")
         access_path = self.recording.owner(value)
@@ -229,15 +231,15 @@ class RecursionWatch(GivenWatch):
             self.recording.trace.looked_at.add(access_path.token)
 
     def asks_for_class(self, args: tuple[Any, ...]) -> bool:
-        """Whether ``isinstance()`` is asked of something that a recursive call has found, and it is noted what comes
-        out: another call may find another class there, as long as the answer is the same."""
+        """Record ``isinstance()`` on a node of a recursive call as a fact of its outcome, and return whether that was
+        possible. Other calls may have other classes with the same outcome."""
         if self.step is self or len(args) != 2:
             return False
         value, classes = args
         asked = classes if type(classes) is tuple else (classes,)
         if not all(type(cls).__instancecheck__ is type.__instancecheck__ for cls in asked if isinstance(cls, type)):
             return False
-        # For a tensor that is passed on something else stands on the host.
+        # On the host, markers represent tensors.
         if not all(isinstance(cls, type) and not issubclass(cls, torch.Tensor) for cls in asked):
             return False
         if isinstance(value, torch.Tensor) or any(issubclass(torch.Tensor, cls) for cls in asked):
@@ -255,7 +257,7 @@ class RecursionWatch(GivenWatch):
         return True
 
     def _own(self, result: Any) -> Any:
-        """The result, with tensors of the call's own: what it was given or found is returned as another view of it."""
+        """Return the result with each tensor that the call has not made replaced by a view of it."""
         if isinstance(result, torch.Tensor):
             return self._own_tensor(result)
         if self.recording.owner(result) is not None:
@@ -278,7 +280,7 @@ class RecursionWatch(GivenWatch):
         return view
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
-        """Whether the step, which watches no further, has met the tensor before."""
+        """Whether this is the step and it knows the tensor already."""
         return self.step is self and self.recording.number(tensor) is not None
 
     def _tell_step(self, tensor: torch.Tensor, access_path: AccessPath) -> None:
@@ -289,14 +291,15 @@ class RecursionWatch(GivenWatch):
                 step.shared.setdefault(ref.number)
 
     def _check_writes(self, recording: InnerRecording, given: list[torch.Tensor]) -> None:
-        """What a call stores has to be of its own making: a row of it becomes a tensor of its own."""
+        """Check the writes of a call. Tensors that it stores must be its own and share no memory with others: in the
+        graph they are rows of buffers."""
         trace = recording.trace
         stored: dict[int, torch.Tensor] = {}
         for event in trace.events:
             if not isinstance(event, Stored | Mutation):
                 continue
             if isinstance(event, Mutation) and event.base.is_grown:
-                # What was found is a row like any other.
+                # A tensor that was read from the heap becomes a row like any other.
                 number = recording.number(event.args[0])
                 if number is not None:
                     trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
@@ -340,12 +343,12 @@ class RecursionWatch(GivenWatch):
 
     @property
     def shared(self) -> dict[int, None]:
-        """The numbers of the tensors that calls find around themselves."""
+        """The numbers of the step's tensors that calls read."""
         made: dict[int, None] = self.__dict__.setdefault("_shared", {})
         return made
 
     def read_ahead(self) -> None:
-        """Read what calls are known to rely on, in one order, so that two runs of the step are alike."""
+        """Read the facts that calls are known to rely on, in a fixed order, so that traces of the step correspond."""
         if self._told:
             return
         self._told = True
@@ -367,7 +370,7 @@ class RecursionWatch(GivenWatch):
                 if access_path.base is not None and recording.knows_write(
                     access_path.base.read(args, kwargs), access_path.key
                 ):
-                    return  # that is not what was there before the step
+                    return  # the step has overwritten it
                 if kind == "pinned":
                     recording.held(access_path, value)
                 else:
@@ -390,7 +393,7 @@ class RecursionWatch(GivenWatch):
 
 
 def _is_plain_write(event: Stored | Mutation) -> bool:
-    """Whether an attribute is set, or something is appended to a list that is the same in all calls."""
+    """Whether a write sets an attribute, or appends to a list that is common to all calls."""
     if isinstance(event, Mutation):
         return event.owner is list and event.method == "append" and not is_local(event.base)
     place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
@@ -398,7 +401,7 @@ def _is_plain_write(event: Stored | Mutation) -> bool:
 
 
 def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
-    """What the step had found by itself of what a call finds around itself."""
+    """Yield the step's earlier reads of shared values that a call relies on."""
     relied = set()
     for event in call.events:
         at = event.access_path if isinstance(event, Found) and not is_local(event.access_path) else None

@@ -1,1 +1,1 @@
-"""Watching loops, comprehensions and branches: iterations and the values that vary in them."""
+"""Watch loops, comprehensions and ``if`` regions: iterations and the values that vary in them."""

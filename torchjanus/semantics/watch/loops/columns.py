@@ -1,7 +1,6 @@
-"""Watching loops that take numbers from lists element by element: as rows of a tensor, where ``columns`` says so.
+"""Watch loops that read numbers from lists element by element: as rows of a tensor, where ``columns`` selects the list.
 
-To the trace it looks as if the program had a tensor there, and fetched its elements. Knows hooks, not what is made of
-iterations.
+The trace looks as if the program had a tensor there and fetched its elements.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OVER_ZIP = re.compile(r"\bin\s+zip\s*\(")
 
 
 class ColumnWatch(DescentWatch):
-    """The leaves, as far as such lists are concerned."""
+    """The hooks that lists of numbers concern."""
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if (
@@ -49,7 +48,7 @@ class ColumnWatch(DescentWatch):
         return super().load_item(at, obj, key)
 
     def native_iter(self, at: Site, obj: Any) -> Any:
-        """A loop goes through a list, or through several at once: ``for x_t, flag in zip(x, flags)``."""
+        """Iterate over a list, or over several at once: ``for x_t, flag in zip(x, flags)``."""
         if is_one_of(type(obj), (list, tuple)) and self._may_take(at):
             self.at(at)
             if (rows := self._rows(obj, 0)) is not None:
@@ -64,9 +63,9 @@ class ColumnWatch(DescentWatch):
     def _taken(
         self, at: Site, iterations: Iterator[Any], lists: dict[int, Any], alone: bool = False, whole: bool = False
     ) -> Iterator[Any]:
-        """What iterations are given: in the place of a row its value. What an iteration takes is a tensor of its own,
-        as it is where it takes a row by its number. Lists that the iterations write are gone through as they are then.
-        ``alone``: one list, and no ``zip``; ``whole``: nothing but lists."""
+        """Yield the items with the rows replaced by fetched values. Each iteration fetches from a clone of its row.
+        Lists that the iterations write are read in their current state. ``alone``: one list without ``zip``; ``whole``:
+        all operands of the ``zip`` are lists."""
         count = 0
         for count, item in enumerate(iterations, 1):
             if any(count > len(one) for one in lists.values()):
@@ -81,14 +80,14 @@ class ColumnWatch(DescentWatch):
             yield item[0] if alone else item
 
     def _present(self, at: Site, container: Any, key: int, row: torch.Tensor) -> Any:
-        """The element of a list, whatever the iterations have done to it."""
+        """Return the current element of a list."""
         if self.recording.is_written(container):
             return super().load_item(at, container, key)
         return self._value(at, row.clone())
 
     @staticmethod
     def _is_direct(at: Site) -> bool:
-        """Whether nobody but the loop has the ``zip``."""
+        """Whether the ``zip`` is called in the loop header, so that only the loop holds it."""
         return bool(_OVER_ZIP.search(linecache.getline(at.file, at.line)))
 
     def consume(self, at: Site, fn: Any, args: Any, kwargs: Any, where: Any) -> Any:
@@ -104,7 +103,7 @@ class ColumnWatch(DescentWatch):
         return result
 
     def call_builtin(self, at: Site, fn: Any, args: Any, kwargs: Any) -> Any:
-        """A tensor is made of a list: ``torch.tensor(words)``."""
+        """Make a tensor of a list: ``torch.tensor(words)``."""
         if is_one_of(fn, MAKING) and len(args) == 1 and is_one_of(type(args[0]), (list, tuple)) and self._may_take(at):
             self.at(at)
             kind = type(args[0][0]) if args[0] else None
@@ -112,24 +111,24 @@ class ColumnWatch(DescentWatch):
             access_path = None if dtype is None else self._changing(args[0], fn)
             column = None if access_path is None else self._column(access_path, args[0])
             if column is not None:
-                # A whole number becomes a fraction by way of a double, as torch.tensor() makes it.
+                # torch.tensor() converts integers to floats by way of double.
                 wide = column.double() if kind is int and dtype.is_floating_point else column
                 return wide.to(dtype, copy=True)
         return super().call_builtin(at, fn, args, kwargs)
 
     def _changing(self, container: Any, number: Any) -> AccessPath | None:
-        """Where a list is, if one of another length or with other flags was seen in its place."""
+        """Return the access path of a list, if other runs have seen lists of other lengths or values in its place."""
         place = (self.recording.place, number)
         if self.recording.is_written(container):
             self.columns.hold(place)
             return None
         access_path = self._kept(container)
-        changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are looked at
+        changing = [self.columns.at(place, container, key) for key in (0, 1)]  # all elements are read
         return access_path if access_path is not None and not access_path.waits_for and all(changing) else None
 
     def _rows(self, container: Any, number: int) -> tuple[torch.Tensor, ...] | None:
-        """The elements of a list as rows of a tensor; None where they are to stay what they are. ``number``: the
-        index list it is of those that a loop goes through."""
+        """Return the elements of a list as rows of a tensor, None where the list stays a list. ``number``: its index
+        among the operands of the loop."""
         access_path = self._changing(container, number)
         column = None if access_path is None else self._column(access_path, container)
         if column is None:
@@ -139,21 +138,21 @@ class ColumnWatch(DescentWatch):
         return rows
 
     def _value(self, at: Site, row: torch.Tensor) -> Any:
-        """An element, as if it was fetched."""
+        """Return a row as a fetched number."""
         self.at(at)
         return bool(row) if row.dtype == torch.bool else row.item()
 
     def _is_active_loop(self, at: Site) -> bool:
-        """Whether a loop whose iterations have numbers is going on."""
+        """Whether a loop with an induction variable is active."""
         return bool(self._known("_counters")) and self._may_take(at)
 
     def _may_take(self, at: Site) -> bool:
-        """Whether lists are looked at here. Iterations that make recursive calls are calls themselves: what they take
-        from lists is theirs (see graph.root_finding)."""
+        """Whether lists may become tensors here. Iterations that make recursive calls are calls themselves, with what
+        they read from lists as arguments."""
         return self.outer is None and not self.recursions.known and not self._in_library(at)
 
     def _column(self, access_path: AccessPath, container: Any) -> torch.Tensor | None:
-        """The tensor of a list; None where that cannot be one."""
+        """Return the tensor of a list, None if its elements do not fit into one."""
         known = self._known("_columns")
         if id(container) not in known:
             try:
@@ -165,13 +164,13 @@ class ColumnWatch(DescentWatch):
         return column
 
     def _element(self, at: Site, column: torch.Tensor, key: int) -> Any:
-        """An element, as if it was fetched."""
+        """Return an element of the tensor as a fetched number."""
         self.columns.used.add(self.recording.place)
         return self._value(at, column[key])
 
 
 def _is_even(parts: tuple[Any, ...]) -> bool:
-    """Whether these are lists and tensors of one length."""
+    """Whether all parts are lists and tensors of equal length."""
     with torch._C.DisableTorchFunction():
         known = [
             is_one_of(type(part), (list, tuple)) or (isinstance(part, torch.Tensor) and part.dim() > 0)

@@ -1,7 +1,4 @@
-"""Watching comprehensions: what is in a list in the making, which no variable holds, while the loops in it iterate.
-
-Knows hooks, not what becomes of loops.
-"""
+"""Watch comprehensions: record the elements of the list under construction, which no variable holds."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ _NUMBERS = (int, float)
 
 
 class MakingWatch(WatchBase):
-    """The leaves, as far as comprehensions are concerned."""
+    """The hooks that comprehensions concern."""
 
     def making(self, at: Site) -> int:
         if is_installed(at.file):
@@ -29,7 +26,7 @@ class MakingWatch(WatchBase):
     def gathered(self, at: Site, value: Any) -> Any:
         here = _place(at)
         for place, held, _ in reversed(self.recording.rebinding.making):
-            # Those above it have come to an end by an exception.
+            # An exception has ended those above it.
             if place == here:
                 held.append(value)
                 break
@@ -43,8 +40,7 @@ class MakingWatch(WatchBase):
         del making[level:]
         trace = self.recording.trace
         if type(container) is list and len(held) != len(container):
-            # One that an exception has ended at the same place has taken the elements: nothing is known of the
-            # iterations.
+            # A comprehension at the same place, ended by an exception, has taken elements: the states are wrong.
             trace.frames[:] = [frames for frames in trace.frames if frames.end <= start]
         elif type(container) is list and any(position >= start for position in reversed(trace.changed)):
             if all(isinstance(value, _NUMBERS) for value in held):

@@ -1,8 +1,7 @@
-"""Watching loops whose trip count is a number or a size: where each iteration begins, and whether iterations could tell
-which of them they are.
+"""Watch ``for`` loops whose trip count is a traced number or a size: record iterations and their untraced computations.
 
-A loop can be run for another number of iterations only if no iteration computes with plain Python numbers: those would
-be others in iterations that have not been seen. Knows nothing of what is made of a loop.
+A loop can run for another trip count only if its untraced numbers are induction variables or recurrences: others are
+unknown for iterations that were not seen.
 """
 
 from __future__ import annotations
@@ -50,46 +49,46 @@ __all__ = ["LoopWatch"]
 _OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
 _HOLDERS = (list, dict, set, collections.deque)
-_KEPT = frozenset({"append", "appendleft", "print"})  # what they are given is among what an iteration shows
-_CLASSES = (builtins.isinstance, callable, id, type)  # they say nothing of what a container holds
-_PASSING = frozenset({"_combined_iterations", "_taken", "<genexpr>"})  # what goes through loops, and keeps nothing
+_KEPT = frozenset({"append", "appendleft", "print"})  # their arguments are recorded as effects of the iteration
+_CLASSES = (builtins.isinstance, callable, id, type)  # their result does not depend on a container's length
+_PASSING = frozenset({"_combined_iterations", "_taken", "<genexpr>"})  # our generators that pass iterations on
 _BACKWARDS = slice(None, None, -1)
 
 
 def _held(over: Sequence[Any]) -> Iterator[Any]:
-    """The list, and its elements that hold something themselves."""
+    """Yield the list and its elements that are containers."""
     yield over
     yield from (one for one in over if is_one_of(type(one), (list, dict)))
 
 
 def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
-    """The counters but for what goes down with the iterations' own numbers: that comes to the same, however many
-    iterations there are."""
+    """Return the counters without those that decrease with a reversed induction variable: their last value does not
+    depend on the trip count."""
     if span is None or not is_back(span):
         return list(counters)
     return [(first, step) for first, step in counters if step != -1 or abs(first - span.start) > 1]
 
 
 def _is_stated() -> bool:
-    """Whether it is the program that iterates, and no native code, which may keep what no variable holds."""
-    frame: Any = sys._getframe(1)  # of ``_iterations``, which is asked for its first iteration
+    """Whether the program iterates, and no native code, which may hold loop-carried values in no variable."""
+    frame: Any = sys._getframe(1)  # ``_iterations`` at its first iteration
     names = []
     while (frame := frame.f_back) is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
         names.append(frame.f_code.co_name)
     others = [name for name in names if name not in _PASSING]
-    # Iterations that are counted on behalf of those that combine several.
+    # ``_combined_iterations`` delegates to ``_iterations``.
     return not others or (others == ["_iterations"] and "_combined_iterations" in names[names.index("_iterations") :])
 
 
 class LoopWatch(PlainWatch):
-    """The leaves, as far as iterations are concerned."""
+    """The hooks that ``for`` loops concern."""
 
-    _over: Any = None  # what the loop that begins next iterates over
-    # Ranges, and what goes backwards: these, how many iterations they make, and by which numbers.
+    _over: Any = None  # the iterable of the loop that begins next
+    # By id of a range or reversed iterable: it, its trip count, and the range of the induction variable.
     _ranges: dict[int, tuple[Any, Expr, range | None]]
-    _passing: dict[int, int]  # what goes through a list of the run's own: how many iterations it makes
-    _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # enumerations and zips, and what they go over
-    _counts: dict[int, tuple[LoopRecord, Expr | None]]  # how many iterations loops have
+    _passing: dict[int, int]  # by id of an iterator over a list of the run: its trip count
+    _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # by id of an enumerate or zip: it, and its operands
+    _counts: dict[int, tuple[LoopRecord, Expr | None]]  # by id of a loop's record: it, and its trip count
 
     def iterate(self, at: Site, iterable: Any) -> Any:
         self._over = iterable
@@ -117,7 +116,7 @@ class LoopWatch(PlainWatch):
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
-        """How many iterations there will be, if that is a number from before the call, or computed of one."""
+        """Return the trip count of a loop over ``over`` as an expression, or None."""
         known: tuple[Any, Expr, range | None] | None = self._known("_ranges").get(id(over))
         if type(over) is range or (known is not None and known[2] is not None):
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
@@ -135,8 +134,7 @@ class LoopWatch(PlainWatch):
         return None
 
     def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
-        """The number of iterations of a loop through a list of the run's own; like every loop it says that it has as
-        many, as long as it is not told."""
+        """Return ``count``. For a list of the run's own, specialise on it until the loop is merged."""
         own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
         iterations = len(over) if own else self._known("_passing").get(id(over))
         if count is not None and iterations is not None:
@@ -155,7 +153,7 @@ class LoopWatch(PlainWatch):
         inner: bool = False,
         unpinned: bool = False,
     ) -> Iterator[Any]:
-        """``alone``: nobody else watches the same iterations."""
+        """Yield the items of a loop and record its iterations. ``alone``: no other loop record covers them."""
         going = self._noted(self._begun, place, count, span, free, access_path, inner, unpinned, _is_stated())
         for item in iterator:
             if going is not None:
@@ -165,7 +163,7 @@ class LoopWatch(PlainWatch):
             self._noted(self.ended, going, count, alone)
 
     def _noted(self, note: Callable[..., Any], *args: Any) -> Any:
-        """What a note of a loop gives; None where it fails: the loop goes on."""
+        """Return what a note of a loop returns, None if torchjanus fails in it. The loop continues."""
         return attempt(self.recording, "in a loop", note, *args)
 
     def _begin_iteration(self, going: ActiveLoop, item: Any, span: range | None) -> None:
@@ -196,7 +194,7 @@ class LoopWatch(PlainWatch):
         return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, count is not None, span, stated)
 
     def ended(self, going: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
-        """A loop has come to its end. ``alone``: see ``_iterations``."""
+        """Record a loop that has run to its end. ``alone``: see ``_iterations``."""
         trace, span = self.recording.trace, going.loop_record.over
         going.end(count)
         if count is not None and going.starts and is_settled(going.changes[1:]):
@@ -207,8 +205,7 @@ class LoopWatch(PlainWatch):
             self._note_lengths(whole, first + len(going.starts), going.place)
 
     def _not_found(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
-        """What there is in what an iteration is given that was not found anywhere: an iteration may know by it which it
-        is."""
+        """Yield what an iteration is given and was not read from the heap: it may depend on the iteration index."""
         if isinstance(item, Traced | torch.Tensor) or self.recording.owner(item) is not None:
             return
         if is_one_of(type(item), (tuple, list)):
@@ -221,8 +218,8 @@ class LoopWatch(PlainWatch):
             yield token_of(item) if is_one_of(type(item), _PLAIN) or item is None or type(item) is bool else id(item)
 
     def _counted(self, going: ActiveLoop, count: Expr) -> Iterator[LoopInstance]:
-        """The iterations of a loop that has come to its end, if what they computed with plain numbers lets them go on
-        like that."""
+        """Yield the loop instance of a loop that has ended, if its untraced numbers are induction variables or
+        recurrences."""
         computed, starts, span = going.computed(), going.starts, going.loop_record.over
         found, back = counted(computed[1:]), is_back(span)
         reckoned = find_recurrences(computed, back, going.plains[0]) if found is None else None
@@ -238,14 +235,13 @@ class LoopWatch(PlainWatch):
             own = _apart(sums(computed), span)
             yield replace(iterations, counters=(*iterations.counters, *own), reckoned=reckoned)
             return
-        # What the first iteration has computed with plain numbers the others may not have.
+        # The first iteration may differ in its untraced computations: it is peeled then.
         iterations = iterations if counted(computed) is not None else iterations.without_first()
         own = _apart(counted(computed[iterations.skipped :]) or (), span)
         yield replace(iterations, counters=(*iterations.counters, *own))
 
     def _combined_iterations(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
-        """The iterations of a loop over ``enumerate()`` or ``zip()``: counted where all that it goes over has as
-        many."""
+        """Yield the items of a loop over ``enumerate()`` or ``zip()``. Its trip count is known if all operands' are."""
         loop_record = LoopRecord([], None, 0)
         combined = self._noted(self._combined_begun, at, place, iterator, over, loop_record)
         iterator, listed, watched = (iterator, [], False) if combined is None else combined
@@ -259,13 +255,13 @@ class LoopWatch(PlainWatch):
     def _combined_begun(
         self, at: Site, place: Place, iterator: Iterator[Any], over: Any, loop_record: LoopRecord
     ) -> tuple[Iterator[Any], list[Expr | None], bool]:
-        """What gives the elements; how many iterations each part has, and whether the first one's are watched."""
+        """Return the iterator, the trip counts of the operands, and whether the first operand is watched as a loop."""
         trace = self.recording.trace
         listed = [
             self._count(at, part) if is_one_of(type(part), (list, tuple)) else None for part in self._gone_over(over)
         ]
         watched = bool(listed) and listed[0] is not None
-        if watched:  # it ends the iterations, and nothing else will say how many there are
+        if watched:  # it ends the loop, and nothing else gives the trip count
             iterator = self._iterations(
                 place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False
             )
@@ -304,13 +300,13 @@ class LoopWatch(PlainWatch):
             or not iterations.starts
         ):
             return
-        # Whoever asks all of them for one more (``strict``) comes to the end of each.
+        # With ``strict`` all operands are exhausted, and each has a loop instance.
         same = [known for known in trace.iterations if known.starts == iterations.starts]
         iterations = replace(same[-1], end=same[0].end) if watched else same[0]
         trace.iterations[:] = [*(known for known in trace.iterations if known.starts != iterations.starts), iterations]
         counts = self._counts_within(at, over, loop_record, watched)
         if counts is None:
-            trace.iterations.pop()  # something else may end it
+            trace.iterations.pop()  # an unknown operand may end the loop
             return
         for count in counts[1:]:
             if count.token != counts[0].token:
@@ -321,8 +317,8 @@ class LoopWatch(PlainWatch):
             trace.iterations[-1] = replace(iterations, counters=(*iterations.counters, (first + iterations.skipped, 1)))
 
     def _counts_within(self, at: Site, over: Any, loop_record: LoopRecord, watched: bool) -> list[Expr] | None:
-        """How many iterations each of what a combination goes over has; None where that is not known of all.
-        ``watched``: its own iterations are known, too, and were the first."""
+        """Return the trip counts of all operands, None if one is unknown. ``watched``: the first operand has a loop
+        record of its own."""
         parts = list(self._gone_over(over))
         within = [self._count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
         if len(within) < len(parts):
@@ -340,7 +336,7 @@ class LoopWatch(PlainWatch):
                 yield part
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
-        """Native code was called, and gave this."""
+        """Record what a native call reveals of lengths, ranges and untraced numbers."""
         self.peek_call(fn, args, tuple(kwargs.values()))
         if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
@@ -365,7 +361,7 @@ class LoopWatch(PlainWatch):
             if fn not in _CLASSES:
                 self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
-            # What it gives depends on how often it was asked.
+            # Its result depends on the number of calls before it.
             self._note_plain(at, *args, made=True, structure=structure_of_look(fn, args, kwargs, self._kept))
         elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
             self._note_given(at, (*args, *kwargs.values()))
@@ -375,8 +371,7 @@ class LoopWatch(PlainWatch):
             self._note_length(at, holder)
 
     def _note_passing(self, over: Any, result: Any, less: int = 0) -> None:
-        """Something goes through all of this, from the last to the first, or through each two that follow each other
-        (one ``less``)."""
+        """Record the trip count of ``reversed(over)``, or of ``pairwise(over)`` (one ``less``)."""
         known = self._known("_ranges").get(id(over))
         if known is not None and known[2] is not None and not less:
             self._known("_ranges")[id(result)] = (result, known[1], over[::-1])

@@ -1,9 +1,8 @@
-"""Watching loops that count a plain number from before the call down: ``while n > 0: ...; n -= 1``. They are told as
-loops over ``range(n - 1, -1, -1)`` are.
+"""Watch ``while`` loops that count a number from before the call down, and record them like ranges.
 
-The number that the variable begins with is taken for a plain one, and so is what iterations make of it. If the loop is
-left otherwise than by its test, or its number goes down by something else, only that number will do. Knows nothing of
-what is made of a loop.
+``while n > 0: ...; n -= 1`` is recorded as a loop over ``range(n, 0, -1)``. The start value is taken as untraced, and
+so are the numbers that iterations derive from it. If the loop is left early, or the step is not -1, the graph
+specialises on the start value.
 """
 
 from __future__ import annotations
@@ -24,21 +23,21 @@ _FUNCTIONS = {">": operator.gt, ">=": operator.ge, "!=": operator.ne, "truth": o
 
 @dataclass(slots=True, eq=False)
 class _Descent(Asking):
-    """``limit``: with what the variable began."""
+    """An active loop that counts down. ``limit``: the start value."""
 
-    even: bool = True  # whether it has gone down by one in each iteration
+    even: bool = True  # whether each iteration has decremented the number by one
 
     def facts(self) -> list[Expr]:
-        return []  # it is known already with what it began
+        return []  # the specialisation on the start value implies them
 
     def decided(self) -> list[int]:
         return [] if self.even else self.numbers
 
 
 class DescentWatch(WhileWatch):
-    """The leaves, as far as such loops are concerned."""
+    """The hooks that loops which count down concern."""
 
-    _answered: int | None = None  # the variable of which is known what its test will give
+    _answered: int | None = None  # the number whose predicate has been answered by ``descend``
 
     def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
         asking, number = self._whiles.get(id(at)), plain(value)
@@ -69,7 +68,7 @@ class DescentWatch(WhileWatch):
         return number
 
     def _descent(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _Descent:
-        """A loop that begins with this number. That it has so many iterations holds as long as it is not told."""
+        """Register a loop that begins with ``number``, and specialise on its trip count until the loop is merged."""
         first = Apply(operator.sub, (limit, low)) if low else limit
         going = self._going()
         going.loop_record.over, going.loop_record.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
@@ -93,5 +92,5 @@ class DescentWatch(WhileWatch):
 
 
 def _follows(asking: Asking, value: Any) -> bool:
-    """Whether this is the number of the iteration that comes next, or of none any more."""
+    """Whether ``value`` is the number of the next iteration."""
     return type(value) is int and value == asking.numbers[-1] - 1

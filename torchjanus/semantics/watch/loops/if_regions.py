@@ -1,8 +1,7 @@
-"""Watching ``if`` statements in which tensors decide, and whose ways meet again: what the variables were before, and
-what they are behind.
+"""Watch ``if`` statements with tensor-dependent predicates: record the variables before and after the statement.
 
-Such a region is told as a loop of one iteration (see ``graph.switch_tell``). Looking at all variables takes time, so it
-is done only where a tensor was seen to decide before. Knows nothing of what is made of a region.
+Such a region is recorded as a loop of one iteration. A snapshot of all variables is slow, so it is taken only where a
+tensor has decided in an earlier run.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ __all__ = ["RegionWatch"]
 
 
 class RegionWatch(WatchBase):
-    """The leaves, as far as regions are concerned."""
+    """The hook that ``if`` regions concern."""
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
-        # What a recursive call decides, its variants tell.
+        # Decisions within a recursive call are represented by its variants.
         if self.outer is not None or is_installed(at.file):
             return NOTHING
         return _Region(self, at)
 
 
 class _Region(AbstractContextManager[None, None]):
-    """One ``if`` statement that is going on."""
+    """One active ``if`` statement."""
 
     __slots__ = ("_before", "_escaped", "_given", "_plain", "_site", "_start", "_watch")
 
@@ -60,7 +59,7 @@ class _Region(AbstractContextManager[None, None]):
             return
         watch.at(self._site)
         after = state_of(watch.recording, self._escaped)
-        # What nobody reads any more is as it was.
+        # Dead variables count as unchanged.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
         place, end = watch.recording.place, len(run.events)

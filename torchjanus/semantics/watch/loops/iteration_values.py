@@ -1,4 +1,4 @@
-"""What of plain values may say which iteration of a loop it is. Knows values, not loops."""
+"""Helpers that find untraced values which may depend on the iteration index. They know values, not loops."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _TAKING_SOME = frozenset({"heapq", "_heapq", "random"})
 
 
 def is_statement(at: Site | None) -> bool:
-    """Whether nobody gets what the call gives."""
+    """Whether the result of the call is discarded."""
     return at is not None and at.kind == "procedure"
 
 
 def integers(values: Any, depth: int = _DEEP) -> Iterator[int]:
-    """The plain integers among the values, and in containers among them, which may hold themselves."""
+    """Yield the untraced integers among the values and in containers among them, ``depth`` levels down."""
     for value in values:
         if type(value) is int:
             yield value
@@ -37,8 +37,8 @@ def integers(values: Any, depth: int = _DEEP) -> Iterator[int]:
 
 
 def by_iteration(name: Any, done: set[int | None]) -> Any:
-    """The name of what an iteration has changed; of an element with the number of that iteration, that there is
-    more."""
+    """Return a changed name. For an element whose index is in ``done`` (iteration numbers), return that its container
+    has grown."""
     for end in range(4, len(name) + 1, 2):
         if name[end - 2] in ("list", "dict") and type(name[end - 1]) is int and name[end - 1] in done:
             return (*name[: end - 1], "more")
@@ -46,7 +46,7 @@ def by_iteration(name: Any, done: set[int | None]) -> Any:
 
 
 def cut_by(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterator[Any]:
-    """The containers of which native code takes, or keeps, so many elements at most."""
+    """Yield the containers of which a native call takes or keeps a limited number of elements."""
     if fn is itertools.islice or getattr(fn, "__module__", None) in _TAKING_SOME:
         yield from args[:2]
     elif fn is collections.deque and kwargs.get("maxlen", args[1] if len(args) > 1 else None) is not None:
@@ -57,7 +57,7 @@ def cut_by(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Iterato
 
 
 def is_all_but_few(part: slice) -> bool:
-    """Whether it is all of a sequence, but for a few of the first and a few of the last."""
+    """Whether a slice drops only a constant number of elements at the begin and the end."""
     if part.step not in (None, 1):
         return False
     first = part.start is None or (type(part.start) is int and part.start >= 0)
@@ -65,7 +65,7 @@ def is_all_but_few(part: slice) -> bool:
 
 
 def reals(values: Any) -> Iterator[float]:
-    """The plain floats among the values."""
+    """Yield the untraced floats among the values."""
     return (value for value in values if type(value) is float)
 
 
@@ -74,28 +74,28 @@ def where(at: Site | None) -> tuple[int, int]:
 
 
 def is_from(first: tuple[Any, ...]) -> bool:
-    """Whether a range begins with a number that is known, or with none."""
+    """Whether a range has no start or a constant one. ``first``: the arguments before the bound."""
     return not first or (len(first) == 1 and type(first[0]) is int and first[0] >= 0)
 
 
 def is_by_steps(bounds: tuple[Any, ...]) -> bool:
-    """Whether a range goes from 0 to a number that may change, by more than one in each step."""
+    """Whether a range goes from 0 to a traced bound with a constant step above one."""
     by_steps = len(bounds) == 3 and type(bounds[0]) is int and type(bounds[2]) is int
     return by_steps and bounds[0] == 0 and isinstance(bounds[1], Traced) and bounds[2] > 1
 
 
 def is_added(fn: Any, args: tuple[Any, ...]) -> bool:
-    """Whether a container is given one more element, at an end of it, whatever else it holds."""
+    """Whether a call adds one element at an end of a container, independent of its content."""
     return fn.__name__ == "append" or (fn.__name__ == "insert" and type(args[0]) is int and args[0] == 0)
 
 
 def is_back(span: range | None) -> bool:
-    """Whether it goes down to 0, or to 1."""
+    """Whether a range counts down to 0 or 1."""
     return span is not None and span.step == -1 and span.stop in (-1, 0)
 
 
 def total_of(op: str, a: Any, b: Any) -> int | None:
-    """What adding or taking away gives."""
+    """Return the result of adding or subtracting two untraced integers, None for anything else."""
     if type(a) is not int or type(b) is not int:
         return None
     return a + b if op in ("+", "+=") else a - b if op in ("-", "-=") else None

@@ -1,7 +1,6 @@
-"""One loop that is being watched: where its iterations begin, what they have computed, and what variables are between
-them.
+"""Record one active loop: where its iterations begin, what they compute with untraced numbers, and the states between.
 
-Knows neither what the loop goes over nor what is made of it.
+It knows neither the iterable nor what later becomes of the loop.
 """
 
 from __future__ import annotations
@@ -25,10 +24,12 @@ __all__ = ["ActiveLoop"]
 
 
 class ActiveLoop:
-    """``counters``: the numbers of the iterations of all loops that are going on, to which it adds its own;
-    ``counting``: whether its number of iterations is known by an expression; ``span``: the numbers of its iterations,
-    where they are known beforehand; ``stated``: whether variables, and containers in the making, hold all that it hands
-    on."""
+    """A loop under watch.
+
+    ``counters``: current induction variables of all active loops, by ``id`` of their records; ``counting``: whether
+    the trip count is an expression; ``span``: the range of its induction variable, if known beforehand; ``stated``:
+    whether variables and partial lists of comprehensions hold all loop-carried values.
+    """
 
     def __init__(
         self,
@@ -43,20 +44,20 @@ class ActiveLoop:
         self.place = place
         self.loop_record = loop_record
         self.starts = loop_record.starts
-        self.plains: list[int] = []  # how much had been computed with plain numbers before each iteration
+        self.plains: list[int] = []  # per iteration: the number of untraced computations before it
         self.changes: list[frozenset[Any]] = []
         self._recording = recording
         self._counters = counters
         self._counting = counting
-        self._given: list[int] = []  # how much native code was given
+        self._given: list[int] = []  # per iteration: the number of entries of ``trace.given`` before it
         self._states: list[dict[Any, Any]] = []
-        # What goes on between the iterations of a generator, and what one holds, is in no variable.
+        # The state of a suspended generator is in no variable.
         self._own = stated and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
         self._iteration: int | None = None
         self._escaped = len(recording.escaped)
 
     def begin(self, iteration: int | None, given: tuple[Any, ...]) -> None:
-        """An iteration begins. ``iteration``: its number, if the loop has such; ``given``: see ``LoopRecord``."""
+        """Record the begin of an iteration. ``iteration``: its induction variable; ``given``: see ``LoopRecord``."""
         trace = self._recording.trace
         self._keep_last()
         self.starts.append(len(trace.events))
@@ -73,11 +74,11 @@ class ActiveLoop:
         self.loop_record.given.append(given)
 
     def leave(self) -> None:
-        """It iterates no more."""
+        """Record that the loop is no longer active."""
         self._counters.pop(id(self.loop_record), None)
 
     def end(self, count: Expr | None) -> None:
-        """It has come to its end. ``count``: how many iterations there would be, if that is known."""
+        """Record that the loop has run to its end. ``count``: its trip count as an expression, if known."""
         trace, starts, span = self._recording.trace, self.starts, self.loop_record.over
         self.leave()
         self._keep_last()
@@ -98,8 +99,8 @@ class ActiveLoop:
         self.loop_record.end = len(trace.events) - 1
 
     def _keep_last(self) -> None:
-        """What the last iteration has computed behind all that it did is still its own, not the next one's, nor of what
-        follows the loop. Where a tensor has decided in it, it stays behind what was decided."""
+        """Attribute untraced computations after the last event of an iteration to this iteration, not to what follows.
+        An iteration with a tensor-dependent predicate keeps its positions."""
         trace = self._recording.trace
         end, number = len(trace.events), len(trace.plain)
         if self.starts and any(position >= self.starts[-1] for position in trace.changed):
@@ -109,5 +110,5 @@ class ActiveLoop:
             trace.plain[number] = replace(trace.plain[number], position=end - 1)
 
     def computed(self) -> list[list[Plain]]:
-        """What each iteration has computed with plain numbers."""
+        """Return the untraced computations of each iteration."""
         return [self._recording.trace.plain[a:b] for a, b in itertools.pairwise(self.plains)]

@@ -1,7 +1,6 @@
-"""Watching what the program's own code computes with plain values, and looks up with them: by such a number an
-iteration of a loop may know which of them it is.
+"""Watch computations and lookups of the program's own code on untraced values, which may depend on the iteration.
 
-Says so in words that can be compared with another iteration's. Knows hooks, not what is made of loops.
+Each is recorded with a description that can be compared between iterations.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ __all__ = ["PlainWatch", "are_alike"]
 
 _HOLDERS = (list, dict, set, collections.deque)
 _HOLDING = (tuple, list, dict)
-_WHOLE = (slice(None), slice(None, None, -1))  # what there is, in either order
+_WHOLE = (slice(None), slice(None, None, -1))  # all elements, in either order
 _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
@@ -42,7 +41,7 @@ def _is_plain(part: Any) -> bool:
 
 
 def _are_pairs(over: Sequence[Any]) -> bool:
-    """Whether these are tuples, lists or dictionaries of plain tensors, all of one make."""
+    """Whether these are tuples, lists or dictionaries of plain tensors with the same class and keys."""
     if not is_one_of(type(over[0]), (tuple, list, dict)) or any(type(one) is not type(over[0]) for one in over):
         return False
     keys = {tuple(one) if type(one) is dict else len(one) for one in over}
@@ -50,39 +49,37 @@ def _are_pairs(over: Sequence[Any]) -> bool:
 
 
 def are_alike(over: Sequence[Any]) -> bool:
-    """Whether these are plain tensors, or hold such, in the same way."""
+    """Whether these are all plain tensors, or containers of plain tensors with one structure."""
     with torch._C.DisableTorchFunction():
         return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
 
 
 class PlainWatch(ListWatch):
-    """The leaves, as far as plain values are concerned."""
+    """The hooks that untraced values concern."""
 
-    _counters: dict[int, int]  # plain integers that count the iterations of loops that are going on
-    _looked_up: dict[int, Any]  # lists from before the call of which iterations look up elements by their numbers
-    _has_form: dict[
-        int, float
-    ]  # plain floats that the program has computed, by which it may hand libraries an iteration's
+    _counters: dict[int, int]  # current induction variables, by id of the loop's record
+    _looked_up: dict[int, Any]  # by id: old lists that iterations index by their number
+    _has_form: dict[int, float]  # by id: untraced floats that the program has computed and may pass to a library
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
         return found
 
     def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
-        """Native code was given plain numbers, for something else than a number."""
+        """Record untraced numbers that native code gets and does not only compute a number of."""
         whole, others = tuple(integers(values)), tuple(reals(values))
         if (whole or others) and not self._in_library(at):
             trace = self.recording.trace
             trace.given.append(Plain(len(trace.events), whole, reals=others))
 
     def _note_length(self, at: Site, holder: Any) -> None:
-        """The program looks at how much a container of its own holds: that may be as much as there were iterations."""
+        """Record that the program reads the length of its own container: it may equal the number of iterations."""
         if self.recording.owner(holder) is None and not self._in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
             self._note_counted(at, (holder,))
 
     def _note_counted(self, at: Site, values: Any) -> None:
-        """What is made of containers of the program's own may tell how much they hold."""
+        """Record containers of the program whose length may have influenced a result."""
         trace = self.recording.trace
         for value in values:
             if is_one_of(type(value), _COUNTED) and self.recording.owner(value) is None and not self._in_library(at):
@@ -90,7 +87,7 @@ class PlainWatch(ListWatch):
                 trace.counted.append((len(trace.events), self.recording.place, held))
 
     def _kept(self, holder: Any) -> AccessPath | None:
-        """Where a container that nobody has changed in this run was found."""
+        """Return the access path of a container that this run has not changed, or None."""
         return None if self.recording.is_written(holder) else self.recording.owner(holder)
 
     def _note_plain(
@@ -103,8 +100,8 @@ class PlainWatch(ListWatch):
         lookup: bool = False,
         compared: str = "",
     ) -> None:
-        """The program's own code has computed with these: unless it was with tensors, it may know of iterations. What
-        is made of numbers fetched from tensors is known as such, unless plain numbers were ``made`` of it."""
+        """Record a computation of the program's own code on untraced values. Values derived from fetches are traced and
+        therefore skipped, unless untraced numbers were ``made`` of them."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
         if not self._in_library(at) or self._have_forms(values):
@@ -113,7 +110,7 @@ class PlainWatch(ListWatch):
             trace.plain.append(Plain(len(trace.events), whole, total, structure, others, where(at), lookup, compared))
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
-        """A plain float came out: whatever is made of it, an iteration may know it by that, in a library, too."""
+        """Record an untraced float result: computations of libraries on it are recorded, too."""
         if type(result) is float and (not self._in_library(at) or self._have_forms(values)):
             self._known("_has_form")[id(result)] = result
 
@@ -122,12 +119,12 @@ class PlainWatch(ListWatch):
         return any(type(value) is float and id(value) in known for value in values)
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
-        """The same, where nothing but the values decides what is made of them."""
+        """Record a computation whose result depends on the values only."""
         structure = structure_of((what, values), self._kept)
         self._note_plain(at, *values, total=total, structure=structure, compared=compared)
 
     def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
-        """The same, where what is computed with traced numbers is traced."""
+        """Record a computation on untraced values; on traced numbers its result is traced anyway."""
         if not any(isinstance(value, Traced) for value in values):
             self._note_values(at, what, *values, total=total)
 
@@ -153,7 +150,7 @@ class PlainWatch(ListWatch):
         return result
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # of a small one there is one object
+        if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # small integers are unique objects
             compared = op if op not in ("is", "is not") and type(a) is type(b) is int else ""
             self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
             self._note_counted(at, (a, b))
@@ -168,12 +165,11 @@ class PlainWatch(ListWatch):
         return super().native_format(at, value, spec)
 
     def _structure_of_item(self, obj: Any, key: Any) -> Any:
-        """Of an element that is looked up: what is the same in two iterations gives the same, or what variables
-        hold."""
+        """Return the description of a lookup, or None. Equal ones give equal elements or loop-carried values."""
         if is_one_of(type(obj), (str, bytes)):
             return structure_of(("item", obj, key), self._kept)
         if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
-            return structure_of(("item", key), self._kept)  # a size, and known as such
+            return structure_of(("item", key), self._kept)  # a traced size
         access_path = self._kept(obj)
         if access_path is not None:
             return structure_of(("item", access_path.token, key), self._kept)
@@ -181,8 +177,8 @@ class PlainWatch(ListWatch):
         return structure_of(("item", key), self._kept) if known else None
 
     def _iteration_of(self, obj: Any, key: Any) -> ByIteration | None:
-        """Of an element that is a tensor, or holds some, looked up while loops with numbered iterations go on: by how
-        much more than theirs. Which it is shows in what is done with it."""
+        """Return the offsets of an index from the active induction variables, if the element is or holds a tensor; else
+        None."""
         counters = self._known("_counters")
         if type(key) is not int or not is_one_of(type(obj), (list, tuple)) or not counters or not 0 <= key < len(obj):
             return None
@@ -194,9 +190,8 @@ class PlainWatch(ListWatch):
         return ByIteration(tuple(key - iteration for iteration in counters.values()), self._structure_of_item(obj, key))
 
     def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
-        """Iterations have come to their end. Lists from before the call, of which each has looked up an element, are as
-        long as the last one's number says: that holds them as long as what the loop goes through. ``ended``: the number
-        of an iteration that would follow."""
+        """Record, for a loop that has ended, that old lists which its iterations have indexed are as long as its trip
+        count. ``ended``: the number of the iteration that would follow."""
         for obj in [*self._known("_looked_up").values()]:
             if len(obj) == ended and (access_path := self._kept(obj)) is not None and are_alike(obj):
                 length = Read(access_path.then(Step.LEN))
@@ -226,8 +221,8 @@ class PlainWatch(ListWatch):
         super().drop_item(at, obj, key)
 
     def _note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
-        """A ``part`` of a list is looked at, or changed: which elements that are may depend on how many there are. But
-        all without a few of the first or last are as many less."""
+        """Record that a slice of a list is read or changed: its elements may depend on the length. A slice without a
+        constant number of elements at the ends has a symbolic length and needs no record."""
         if type(key) is not slice or not isinstance(obj, list | tuple) or key in _WHOLE:
             return
         count = self.framework.sizes.count

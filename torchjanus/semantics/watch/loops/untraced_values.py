@@ -1,8 +1,7 @@
-"""What plain computations are made of, said so that it can be compared with another iteration's: a mode, a flag, a
-class.
+"""Describe the operands of untraced computations (a mode, a flag, a class), to compare them between iterations.
 
-Equal words mean that the same came out, whichever iteration asked; where that cannot be said there are none. Knows
-values, not iterations.
+Equal descriptions imply equal results in all iterations. Where that is not certain there is no description. This module
+knows values, not iterations.
 """
 
 from __future__ import annotations
@@ -23,34 +22,34 @@ from torchjanus.trace.values import Fetch, Size, Traced, leaves, plain
 
 __all__ = ["structure_of", "structure_of_call", "structure_of_look"]
 
-MOST = 64  # elements of a container that are looked at
+MOST = 64  # limit on the elements of a container that is described
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type(...))))
 _FOUND = frozenset(map(id, (list, dict, set, frozenset)))
 _TOLD = frozenset(map(id, (tuple, list, set, frozenset)))
-# Native code that makes values of values, and looks at nothing else.
+# Native functions whose result depends on their arguments only.
 _PURE = frozenset(
     id(fn)
     for fn in (int, float, str, bytes, bool, complex, len, abs, min, max, sum, round, divmod, pow, ord, chr, any, all)
 ) | {id(fn) for fn in (issubclass, math.sqrt, math.exp, math.log, math.cos, math.sin, math.tanh, math.floor, math.ceil)}
 _BOUND = (types.BuiltinFunctionType, types.MethodWrapperType)
-_SUBJECTS = (str, bytes, int, float, tuple, frozenset)  # whose methods are such
+_SUBJECTS = (str, bytes, int, float, tuple, frozenset)  # their methods are such functions
 _OF_TENSORS = frozenset(
     """dim ndimension numel nelement size stride is_floating_point is_complex is_contiguous element_size
     get_device""".split()
 )
 _LOOKS = frozenset({"get", "index", "count", "__getitem__", "__contains__", "__len__"})
 
-# Where a container that was there before the call was found, as long as nobody has changed it.
+# Returns the access path of a container from before the call that the run has not changed, or None.
 Owner = Callable[[Any], AccessPath | None]
 
 
 def structure_of(value: Any, owner: Owner) -> Any:
-    """None where nothing can be said."""
+    """Return a description of a value, None where equal descriptions would not imply equal values."""
     if isinstance(value, Traced):
         found = list(leaves(value.expr))
         if any(isinstance(leaf, Fetch) for leaf in found):
             return None
-        if found and all(isinstance(leaf, Size) for leaf in found):  # of tensors that may be each iteration's own
+        if found and all(isinstance(leaf, Size) for leaf in found):  # each iteration may have a tensor of its own
             return ("of sizes", token_of(plain(value)))
         return ("traced", value.expr.token)
     kind = type(value)
@@ -70,10 +69,10 @@ def structure_of(value: Any, owner: Owner) -> Any:
 
 
 def structure_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any, owner: Owner) -> Any:
-    """Of a call of native code that gave ``result``."""
+    """Return a description of a native call with its ``result``, or None."""
     name = getattr(fn, "__name__", "")
     tensors = [value for value in (getattr(fn, "__self__", None), *args) if isinstance(value, torch.Tensor)]
-    if name in _OF_TENSORS and len(tensors) == 1:  # alike iterations work on tensors that are alike
+    if name in _OF_TENSORS and len(tensors) == 1:  # iterations that match use tensors with equal metadata
         return _all(name, (result, *(value for value in args if value is not tensors[0])), owner)
     if fn is builtins.isinstance and len(args) == 2:
         return _all("isinstance", (type(args[0]), args[1]), owner)
@@ -86,7 +85,7 @@ def structure_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
 
 
 def structure_of_look(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
-    """Of a call that looks something up in a container from before the call."""
+    """Return a description of a lookup in a container from before the call, or None."""
     subject = getattr(fn, "__self__", None)
     if not is_one_of(type(subject), (list, dict, set, frozenset)) or fn.__name__ not in _LOOKS:
         return None

@@ -1,10 +1,7 @@
-"""Watching loops that go on as long as a plain number of their own is below one from before the call:
-``while i < n: ...; i += 1``. They are told as loops over ``range(i, n)`` are.
+"""Watch ``while`` loops that count an untraced number up to a bound from before the call, and record them like ranges.
 
-What was asked is noted when the loop has come to its end: that it made so many iterations, or, where it was left
-otherwise or its number did not go up by the same in each iteration, all that was asked. Only loops that are in no other
-are watched so: for the iterations of another one the number may say which of them they are. Knows nothing of what is
-made of a loop.
+``while i < n: ...; i += 1`` is recorded as a loop over ``range(i, n)``. The predicates are recorded when the loop ends:
+as one trip count, or one by one if the loop was left early or the number did not grow by a constant step.
 """
 
 from __future__ import annotations
@@ -33,29 +30,28 @@ _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 @dataclass(slots=True, eq=False)
 class Asking:
-    """A ``while`` that is going on. ``op``: what is asked of its number and of the ``limit``, in this order;
-    ``numbers``: those that were below it; ``length``: the first call of ``len()`` that gave them, if it was that of a
-    list of the run's own."""
+    """An active ``while``. Its predicate is ``number op limit``; ``numbers``: those for which it held; ``length``: the
+    first call of ``len()`` that gave the number, if it is the length of a list of the run's own."""
 
     site: Site
     op: str
     limit: Expr
-    value: int  # of the limit
+    value: int  # value of ``limit``
     going: ActiveLoop
     numbers: list[int] = field(default_factory=list)
     length: tuple[Any, ...] | None = None
 
     def facts(self) -> list[Expr]:
-        """What was asked, where it cannot be told as a loop."""
+        """Return the predicates to hold one by one if this is not recorded as a loop."""
         return [Apply(_FUNCTIONS[self.op], (number, self.limit)) for number in self.numbers]
 
     def decided(self) -> list[int]:
-        """Which numbers have decided something, where it cannot."""
+        """Return the numbers to record as compared if this is not recorded as a loop."""
         return self.numbers
 
     def span(self, end: int | None = None) -> range | None:
-        """The numbers of the iterations, where they go up by the same. ``end``: what was not below the limit, or None
-        if the loop has been left before."""
+        """Return the range of the induction variable, None if its step is not constant. ``end``: the first number for
+        which the predicate failed, None if the loop was left before."""
         first, known = self.numbers[0], self.numbers if end is None else [*self.numbers, end]
         steps = {b - a for a, b in itertools.pairwise(known)}
         step = steps.pop() if len(steps) == 1 else 0
@@ -63,7 +59,7 @@ class Asking:
         return range(first, self.value + (self.op == "<=") if end is None else end, step) if even else None
 
     def past(self) -> Expr:
-        """The number that is the first one behind those below the limit."""
+        """Return the exclusive bound."""
         return Apply(operator.add, (self.limit, 1)) if self.op == "<=" else self.limit
 
 
@@ -71,15 +67,15 @@ _A = TypeVar("_A", bound=Asking)
 
 
 class WhileWatch(LoopWatch):
-    """The leaves, as far as such loops are concerned."""
+    """The hooks that ``while`` loops concern."""
 
-    _asking: Asking | None = None  # the loop that is going on
+    _asking: Asking | None = None  # the active loop
 
-    _length: tuple[Any, ...] | None = None  # a call of ``len()`` whose result is compared next
+    _length: tuple[Any, ...] | None = None  # the ``len()`` call whose result is compared next
 
     @property
     def _whiles(self) -> dict[int, Any]:
-        """The loops that are going on, by the id of their site."""
+        """The active loops, by id of their site."""
         return self._known("_going_on")
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -88,14 +84,14 @@ class WhileWatch(LoopWatch):
         if own and at.kind == "turning" and self._length is None:
             self._length = (at, fn, args, kwargs, result)
         elif asking is not None:
-            number = asking.numbers[-1]  # as if it were computed of the number of the iteration
+            number = asking.numbers[-1]  # recorded as a computation on the induction variable
             if result != number:
                 self._note_values(at, "+", number, result - number, total=result)
         else:
             super().note_call(at, fn, args, kwargs, result)
 
     def _filling(self, holder: Any) -> Asking | None:
-        """The loop that goes on until this holds as much as it asks for."""
+        """Return the active loop whose predicate reads the length of this list, or None."""
         going = self._whiles.values()
         return next((one for one in going if one.length is not None and one.length[2][0] is holder), None)
 
@@ -104,7 +100,7 @@ class WhileWatch(LoopWatch):
             result: Any = super().compare(at, op, a, b)
             return result
         finally:
-            if self._length is not None:  # it was no comparison of numbers
+            if self._length is not None:  # the length was not compared with a number
                 length, self._length = self._length, None
                 super().note_call(*length)
 
@@ -119,7 +115,7 @@ class WhileWatch(LoopWatch):
         return super().native_compare(at, op, a, b)
 
     def _turns(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
-        """Whether a loop iterates once more; None where it is none that can be told."""
+        """Return the outcome of a loop's predicate, None if the loop cannot be recorded."""
         if isinstance(a, Traced) and type(b) is int:
             op, a, b = _MIRRORED.get(op, ""), b, a
         limited = type(a) is int and isinstance(b, Traced) and type(plain(b)) is int and is_limit(b.expr)
@@ -145,23 +141,23 @@ class WhileWatch(LoopWatch):
         return bool(outcome)
 
     def begun(self, asking: _A) -> _A:
-        """A loop begins."""
+        """Register a loop that begins."""
         self._whiles[id(asking.site)] = asking
         self.recording.unfinished.append(lambda: self.leave(asking))
         return asking
 
     def over(self, asking: Asking) -> bool:
-        """It is over now; False if it was before."""
+        """Unregister a loop. Return False if it was not active."""
         return self._whiles.get(id(asking.site)) is asking and self._whiles.pop(id(asking.site)) is asking
 
     def _going(self) -> ActiveLoop:
-        """A loop that begins."""
+        """Return the record of a loop that begins."""
         place: Place = self.recording.place
         loop_record = LoopRecord([], None, len(self.recording.trace.plain))
         return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, True, None)
 
     def _goes_on(self, asking: Asking) -> bool:
-        """Whether it is the same loop that asks once more: the function that it is in has not been left."""
+        """Whether the predicate belongs to the same loop instance: its function has not returned since."""
         deep = 0
         for event in self.recording.trace.events[asking.going.starts[-1] :]:
             deep += isinstance(event, Entered) - isinstance(event, Left)
@@ -170,15 +166,15 @@ class WhileWatch(LoopWatch):
         return deep == 0
 
     def leave(self, asking: Asking) -> None:
-        """It has been left, or cannot be told as a loop: what it has asked is noted."""
+        """Record the predicates of a loop that was left early or cannot be recorded as a loop."""
         if self.over(asking):
             asking.going.leave()
             if not self._is_as_left(asking):
                 self._note_asked(asking)
 
     def _is_as_left(self, asking: Asking) -> bool:
-        """A loop in whose iterations tensors have decided is told as one over a range is that was left; False if it is
-        none of that kind."""
+        """Record a loop that was left early as a left loop over a range. Return False if no tensor decided in it or it
+        has no range."""
         trace, loop_record = self.recording.trace, asking.going.loop_record
         span = asking.span() if asking.length is None and loop_record.count is None else None
         if span is None or not any(position >= loop_record.starts[0] for position in trace.changed):
@@ -215,12 +211,12 @@ class WhileWatch(LoopWatch):
 
 
 def _count_of(span: range, end: Expr) -> Expr:
-    """How many iterations there are, as of a loop over a range."""
+    """Return the trip count of a range with a symbolic end."""
     if span.step != 1:
         return Apply(operator.floordiv, (Apply(operator.add, (end, span.step - 1)), span.step))
     return Apply(operator.sub, (end, span.start)) if span.start else end
 
 
 def is_limit(expr: Expr) -> bool:
-    """Whether the number is known when the call begins, or is a size."""
+    """Whether an expression depends only on numbers from before the call and on sizes."""
     return all(isinstance(leaf, Read | Size) for leaf in leaves(expr))

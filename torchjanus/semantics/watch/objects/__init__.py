@@ -1,1 +1,1 @@
-"""Watching values, attributes, subscripts, classes and errors."""
+"""Watch operations on objects: values, attributes, subscripts, class lookups, errors, and what leaves the call."""

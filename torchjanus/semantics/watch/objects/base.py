@@ -1,4 +1,4 @@
-"""What all parts of watching share: the recording, the place, and what is known of native callees."""
+"""The state that all parts of the watching semantics share: the recording, the place, the models of native callees."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 
 
 class WatchBase(Protocols):
-    """State of the watching semantics of one call."""
+    """The watching semantics of one call, without the hooks for particular constructs."""
 
     recorder: type[FrameworkRecorder] = FrameworkRecorder
 
@@ -50,13 +50,13 @@ class WatchBase(Protocols):
         columns: Columns | None = None,
         deciding: set[Site] | None = None,
     ) -> None:
-        """``outer``: what watches the caller, if this watches a recursive call by itself. ``deciding``: the ``if``
-        statements in which tensors were seen to decide, and whose ways meet again; more are put in."""
+        """``outer``: the watch of the caller, if this one watches a recursive call. ``deciding``: the ``if`` statements
+        with a predicate on tensors and a common successor; receives further ones."""
         super().__init__()
         self.outer = outer
         self.step: WatchBase = self if outer is None else outer.step
-        self.given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}  # what the call was given
-        self.warnings = warnings_shown()  # when the call began
+        self.given: tuple[tuple[Any, ...], dict[str, Any]] = (), {}  # arguments of the call
+        self.warnings = warnings_shown()  # filters in force when the call began
         self.recording: Recording = (
             Recording(loose) if outer is None else InnerRecording(self.step.recording, outer.recording)
         )
@@ -69,7 +69,7 @@ class WatchBase(Protocols):
             self.step.framework.code.inner.append(self.framework.code)
         self.depth: Depth = Depth() if outer is None else outer.depth
         self.lookups = Lookups()
-        self.member: Member | None = None  # the method that is called next, if it was looked up for that
+        self.member: Member | None = None  # the method that was looked up to be called next
         self.journal = journal or Journal()
         self.natives = NativeCalls(self.recording, self.framework, self, self.journal)
         self.recursions = recursions or Recursions()
@@ -86,7 +86,7 @@ class WatchBase(Protocols):
         )
 
     def forget(self) -> None:
-        """The run is over, and only its trace is needed."""
+        """Release everything but the trace, since the run has ended."""
         inner: list[Any] = [code.watch for code in self.framework.code.inner]
         forget([self, *inner], (Recursions, Columns))
         for watch in (self, *inner):
@@ -112,21 +112,21 @@ class WatchBase(Protocols):
         return self.out(super().native_inplace, at, op, a, b)
 
     def one_nan(self, a: Any, b: Any) -> bool:
-        """Whether two values that are not equal are one object nonetheless."""
+        """Whether two unequal values are the same object (a NaN)."""
         return False
 
     def at(self, site: Site | None) -> None:
-        """What is recorded from now on belongs to this place."""
-        if site is None:  # a native call's own doing: the place is that of the call
+        """Set the place of the events that follow."""
+        if site is None:  # within a native call, whose place stays
             return
         self.recording.place = Place(site.file, site.line, site.column, site.function)
 
     def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
-        """A function's code and defaults are known to be found with it: they may be given to it, or told of it."""
+        """Record a function's code and defaults: guard on them, and give access paths to default objects."""
         root = self.recording.owner(fn) or AccessPath.const(fn)
         settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
         if (first or self.recording.was_there(fn)) and not settled:
-            # Whoever reloads a module while it is in use (IPython does) puts new code into the old functions.
+            # IPython's autoreload puts new code into existing functions.
             self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
             self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
             if fn.__kwdefaults__ is not None:

@@ -1,9 +1,8 @@
-"""Watching classes: what Python looks up on them, which is found there as long as nobody puts something else there.
+"""Watch lookups on classes: methods, class attributes, descriptors and special methods.
 
-Methods, class attributes, properties and other descriptors, special methods. A graph relies on each that it came upon,
-on no class in between having one of that name, on none having what was asked for in vain, and on the order in which
-classes are asked. Classes of trusted libraries are relied upon as they are, and those
-of installed packages but for what the program names.
+A graph is guarded on each attribute that a lookup finds, on its absence in the classes before it in the method
+resolution order, on the absence of names that no class has, and on the order itself. Classes of trusted libraries and
+of installed packages are assumed not to change, except for attributes that the program names.
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from torchjanus.semantics.watch.objects.base import WatchBase
 
 __all__ = ["ClassWatch", "class_lookup", "hook_may_change"]
 
-# Whether nobody is expected to change a class, and it or one of its bases.
+# By class: whether it belongs to a library, and whether all its bases do.
 _libraries: ClassTable[bool] = ClassTable()
 _lasting: ClassTable[bool] = ClassTable()
 _kinds: ClassTable[Callable[[type], bool]] = ClassTable()
 
 
 class ClassWatch(WatchBase):
-    """What is found on classes."""
+    """The hooks that look up attributes on classes."""
 
     def load_class_attr(self, cls: type, name: str) -> Any:
         if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._stays(cls):
@@ -55,15 +54,15 @@ class ClassWatch(WatchBase):
         return self.class_value(cls, name, value)
 
     def class_value(self, cls: type, name: str, value: Any) -> Any:
-        """``value`` was read from a class, or through it from an object: what the program gets of it."""
+        """Record that ``value`` was read from a class, or by way of it from an object. Return what the program gets."""
         raw, owner = class_lookup(cls, name)
         if owner is None:
-            return value  # a library's metaclass's affair
+            return value  # provided by a library's metaclass
         self._not_before(cls, owner, name)
         return self._held_by(owner, name, raw, value)
 
     def shown_by_own(self, obj: Any, name: str, value: Any) -> Any:
-        """``value`` was read from an object made in this call. If its class shows it, it was there before."""
+        """Record the class lookup if ``value`` was read from a new object but belongs to its class."""
         cls = type(obj)
         if _lasts(cls) or in_instance(obj, name):
             return value
@@ -74,7 +73,7 @@ class ClassWatch(WatchBase):
         return value if self._stays(owner) else self._held_by(owner, name, raw, value)
 
     def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
-        """``value`` is what a class has under this name, as ``raw``."""
+        """Record ``owner``'s attribute ``raw``, of which ``value`` was read. Return what the program gets."""
         base = AccessPath.const(owner).then(Step.DICT)
         if isinstance(raw, classmethod | staticmethod):
             self.note_lookup(owner, name)
@@ -86,7 +85,7 @@ class ClassWatch(WatchBase):
         return found if raw is value and not isinstance(value, types.FunctionType) else value
 
     def load_super_attr(self, found: Any, name: str) -> Any:
-        """``super().name``: of the classes after the current one, the first that has it."""
+        """Record and return ``super().name``, from the first class after the current one that has it."""
         value = getattr(found, name)
         cls, this = found.__self_class__, found.__thisclass__
         after = mro_of(cls)[mro_of(cls).index(this) + 1 :] if cls is not None and this in mro_of(cls) else ()
@@ -97,7 +96,7 @@ class ClassWatch(WatchBase):
                 return self._held_by(owner, name, namespace_of(owner)[name], value)
             if not self._stays(owner):
                 self.recording.absent(AccessPath.const(owner).then(Step.DICT), name)
-        return value  # what 'super' has itself
+        return value  # an attribute of super itself
 
     def getter(self, raw: Any) -> tuple[Any, Any] | None:
         if type(raw) is functools.cached_property and raw.attrname is not None:
@@ -109,7 +108,7 @@ class ClassWatch(WatchBase):
     def dunder(self, tp: type, name: str) -> Any:
         found = super().dunder(tp, name)
         if found is None:
-            self.note_lookup(tp, name)  # there is none, or native code
+            self.note_lookup(tp, name)  # missing or native
         return found
 
     def note_lookup(self, tp: type, name: str) -> None:
@@ -126,8 +125,7 @@ class ClassWatch(WatchBase):
             self._claim_held(access_path, raw)
 
     def _claim_held(self, access_path: AccessPath, raw: Any) -> None:
-        """What a class has under a name was there before the call, and so was what it is made of: what that holds may
-        be another thing at the next call."""
+        """Record the access paths of a class attribute and of the functions within it: their contents may change."""
         if is_one_of(type(raw), PLAIN_DESCRIPTORS) and not is_one_of(type(raw), _WRAPPING):
             return
         self.recording.claim(raw, access_path)
@@ -137,10 +135,10 @@ class ClassWatch(WatchBase):
                 self.recording.found(access_path.then(Step.FIELD, part), value)
 
     def note_subclass_check(self, tp: type, kind: Any) -> None:
-        """Of an abstract class others may be registered at any time (``abc.ABCMeta.register``)."""
+        """Record an instance check against an abstract class: classes may be registered later (``abc.ABCMeta``)."""
         if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
             if not (self._stays(kind) and self._stays(tp)):
-                if hook_may_change(kind):  # a guard would ask it once more
+                if hook_may_change(kind):  # a guard would call the hook again
                     self.recording.refuse(
                         "subclass-hook",
                         f"asks {kind.__qualname__} for its kinds, by a __subclasshook__ that may change something",
@@ -152,7 +150,7 @@ class ClassWatch(WatchBase):
                 self.recording.found(AccessPath.const(tp).then(Step.OF, asked), asked(tp))
 
     def _not_before(self, cls: type, owner: type | None, name: str) -> None:
-        """No class that is asked before the owner has the name, and none at all if nobody owns it."""
+        """Record the absence of a name in the classes before its owner, in all classes if there is no owner."""
         if not self._stays(cls):
             self.recording.held(AccessPath.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for before in mro_of(cls):
@@ -162,7 +160,7 @@ class ClassWatch(WatchBase):
                 self.recording.absent(AccessPath.const(before).then(Step.DICT), name)
 
     def _stays(self, cls: type) -> bool:
-        """Whether nobody is expected to change the class."""
+        """Whether the class is assumed not to change: a library's, or one made in this run."""
         return _is_library(cls) or self.recording.is_new_class(cls)
 
 
@@ -170,14 +168,14 @@ _WRAPPING = (staticmethod, classmethod)
 
 
 def _parts_of(raw: Any) -> tuple[str, ...]:
-    """The fields by which a descriptor written in C holds what it calls."""
+    """Return the fields in which a native descriptor holds its functions."""
     if isinstance(raw, property):
         return ("fget", "fset", "fdel")
     return ("__func__",) if isinstance(raw, _WRAPPING) else ()
 
 
 def hook_may_change(kind: type) -> bool:
-    """Whether code of the program's that may change something is asked for subclasses of an abstract class."""
+    """Whether a ``__subclasshook__`` of the program, which may have side effects, decides about an abstract class."""
     for base in mro_of(kind):
         hook = namespace_of(base).get("__subclasshook__")
         if isinstance(hook, classmethod) and isinstance(hook.__func__, types.FunctionType):
@@ -187,7 +185,7 @@ def hook_may_change(kind: type) -> bool:
 
 
 def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
-    """Asks of a class whether it is of that kind."""
+    """Return a function that tests a class for being a subclass of ``kind``."""
 
     def is_of(cls: type) -> bool:
         asked = kind()
@@ -197,7 +195,7 @@ def _is_of(kind: weakref.ref[type]) -> Callable[[type], bool]:
 
 
 def _is_library(cls: type) -> bool:
-    """Whether the class is not the user's own."""
+    """Whether a class belongs to a library or an installed package."""
     known = _libraries.known.get(id(cls))
     if known is None:
         file = getattr(sys.modules.get(cls.__module__), "__file__", None)
@@ -206,7 +204,7 @@ def _is_library(cls: type) -> bool:
 
 
 def _lasts(cls: type) -> bool:
-    """Whether nobody is expected to change the class or one of its bases."""
+    """Whether a class and all its bases belong to libraries."""
     known = _lasting.known.get(id(cls))
     if known is None:
         known = _lasting.put(cls, all(map(_is_library, mro_of(cls))))
@@ -214,7 +212,7 @@ def _lasts(cls: type) -> bool:
 
 
 def class_lookup(cls: type, name: str) -> tuple[Any, type | None]:
-    """The raw class attribute and the class that holds it."""
+    """Return the raw class attribute and the class that holds it, or (None, None)."""
     for owner in mro_of(cls):
         namespace = namespace_of(owner)
         if name in namespace:

@@ -1,8 +1,7 @@
-"""Operations that raise: whatever made them raise is held constant, or no graph is made of the run (JANUS A.1).
+"""Watch operations that raise: specialise on their operands, or refuse the run (JANUS, appendix A.1).
 
-A watched program's own handlers see its errors, so a run may go on after one. Which way it took then rests on the
-values that the failed operation met, and no event tells of an operation that came to nothing. Errors that the program
-raises itself need none of this: the decisions before them are recorded.
+The program may handle an error and continue. Its path then depends on the operands of the operation that raised, which
+has no event of its own. Errors that the program raises itself need no guard: the decisions before them are recorded.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ _ONE_ELEMENT = frozenset({"item", "__float__", "__int__", "__bool__", "is_nonzer
 
 
 class ErrorRecorder(FrameworkRecorder):
-    """Records framework calls; a call that raises is refused, where more than its arguments' metadata may be why."""
+    """Records framework calls. A call whose error may depend on more than its operands' metadata is refused."""
 
     _last: Exception | None = None
 
     def is_new(self, error: Exception) -> bool:
-        """Whether no operation has failed with this very error yet."""
+        """Whether this error object has not been recorded yet."""
         new, self._last = error is not self._last, error
         return new
 
@@ -48,7 +47,7 @@ class ErrorRecorder(FrameworkRecorder):
         try:
             return super().call(func, args, kwargs)
         except _StopRecomputationError:
-            raise  # checkpoint() has seen enough of its function
+            raise  # the early stop of checkpoint() is no error
         except Exception as error:
             try:
                 self._raised(error, func, args, kwargs)
@@ -59,7 +58,7 @@ class ErrorRecorder(FrameworkRecorder):
     def _raised(
         self, error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
-        """A call has raised."""
+        """Record the failure of a framework call. Refuse it if metadata does not explain the error."""
         if self.is_new(error):
             self.recording.trace.failures += 1
         if not self._explained(error, func, args, kwargs):
@@ -73,7 +72,7 @@ class ErrorRecorder(FrameworkRecorder):
     def _explained(
         self, error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> bool:
-        """Whether the error follows from shapes, dtypes and numbers alone, all of which the graph's guards hold."""
+        """Whether shapes, dtypes and numbers explain the error. The graph specialises on them."""
         name = getattr(func, "__name__", "")
         leaves = pytree.tree_leaves((args, kwargs))
         tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
@@ -91,7 +90,7 @@ class ErrorRecorder(FrameworkRecorder):
 
 
 def _held(leaf: F) -> F:
-    """The leaf, with its operands held constant where it raises."""
+    """Return the hook extended so that it specialises on its operands where it raises."""
 
     @functools.wraps(leaf)
     def attempt(watch: ErrorWatch, at: Site, *operands: Any) -> Any:
@@ -105,7 +104,7 @@ def _held(leaf: F) -> F:
 
 
 class ErrorWatch(ItemWatch, ValueWatch):
-    """The leaves whose outcome may be an error that depends on more than types."""
+    """The hooks whose errors may depend on more than types."""
 
     recorder = ErrorRecorder
     framework: ErrorRecorder
@@ -132,12 +131,12 @@ class ErrorWatch(ItemWatch, ValueWatch):
             raise
 
     def call_failed(self, error: Exception, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A native callee raised."""
+        """Record that a native callee has raised."""
         owner = getattr(fn, "__self__", None)
         self.failed(error, (owner, *args, *kwargs.values()))
 
     def failed(self, error: Exception, operands: tuple[Any, ...]) -> None:
-        """Hold the operands of an operation that raised, unless what is under it has done so."""
+        """Specialise on the operands of an operation that raised, unless an inner operation has done so."""
         if not self.framework.is_new(error):
             return
         self.recording.trace.failures += 1
@@ -152,7 +151,7 @@ class ErrorWatch(ItemWatch, ValueWatch):
 def _raises_without_data(
     error: Exception, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> bool:
-    """Whether such an error comes of tensors that have no contents, too. (The words may differ: other kernels.)"""
+    """Whether the call raises the same class of error on meta tensors. Messages may differ: the kernels do."""
 
     def bare(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -161,7 +160,7 @@ def _raises_without_data(
         return plain(value)
 
     try:
-        with torch.no_grad():  # what saves tensors for backward() may run the program's own code
+        with torch.no_grad():  # saved-tensor hooks may run code of the program
             func(*pytree.tree_map(bare, args), **pytree.tree_map(bare, kwargs))
     except Exception as other:
         return type(other) is type(error) and "meta" not in str(other)

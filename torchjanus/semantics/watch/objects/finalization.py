@@ -1,7 +1,7 @@
-"""The end of a watched run: what leaves the call is described by recipes, and holds only real values from now on.
+"""Finalise a watched run: build recipes for all values that leave the call, and remove traced numbers from them.
 
-While the run goes on, objects made in it may hold traced numbers. Those that escape are settled here: every traced
-number in them is replaced by its plain value, in place.
+During a run, new objects may hold traced numbers. In objects that escape, each is replaced in place by its untraced
+value.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from torchjanus.trace.values import Described, Traced, plain
 
 __all__ = ["ARGS", "Settlement"]
 
-ARGS: Any = vars(BaseException)["args"]  # reads and writes it without methods of the error's class
+ARGS: Any = vars(BaseException)["args"]  # access that bypasses methods of the error's class
 
 
 class Settlement:
-    """Describes and settles everything that one run lets out."""
+    """Builds the recipes of one run, and finalises the objects that leave it."""
 
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
@@ -42,10 +42,10 @@ class Settlement:
         self._built: dict[int, int] = {}
         self._settled: dict[int, Any] = {}
         self._extern: Extern | None = None  # the extern call whose arguments are being described
-        self._open: set[int] = set()  # objects whose parts are being described, and that come after their parts
+        self._open: set[int] = set()  # numbers of unfinished recipes that are built after their parts
 
     def settle(self, result: Any) -> Any:
-        """Fill in the trace's recipes; return ``result`` with plain numbers."""
+        """Fill in the recipes of the trace. Return ``result`` with untraced numbers."""
         trace = self.trace
         self.recording.advance_iterators()
         for event in trace.events:
@@ -65,12 +65,12 @@ class Settlement:
             if isinstance(event, Stored | Mutation | Extern):
                 for value in self._parts_of(event):
                     self.bare(value)
-        for made in self.recording.made_classes:  # by their bases, and by metaclasses, others may hold them
+        for made in self.recording.made_classes:  # reachable through their bases and metaclasses
             self._settle_class(made)
         return self.bare(result)
 
     def _settle_class(self, cls: type) -> None:
-        """What stands in a class that the run has made, without traced numbers and hooks."""
+        """Remove traced numbers and hooks from the namespace of a class that the run has made."""
         self._settled[id(cls)] = cls
         for name, part in list(namespace_of(cls).items()):
             if (settled := self.bare(part)) is not part:
@@ -85,7 +85,7 @@ class Settlement:
         return (*event.args, *event.kwargs.values())
 
     def recipe(self, value: Any) -> Recipe:
-        """How to make ``value`` again. What cannot be made again is refused."""
+        """Return the recipe to make ``value`` at each call. Values without one are refused."""
         if isinstance(value, Traced | Described):
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
@@ -111,13 +111,13 @@ class Settlement:
         return self._new(value)
 
     def _stays(self, value: Any) -> bool:
-        """Whether a value stands for itself at each call."""
+        """Whether a value is the same object at each call."""
         if isinstance(value, type):
             if self.recording.is_new_class(value):
                 self._refuse(value, "each call would have to run its class statement again.")
             return True
         if isinstance(value, types.FunctionType):
-            # Those made in the call have rewritten code, or are made by native code of names that it was given.
+            # Functions made in the call have rewritten code, or native code has made them.
             return self.recording.was_there(value) or original_code(value.__code__) is value.__code__
         if isinstance(value, types.BuiltinMethodType):
             return isinstance(value.__self__, types.ModuleType | type | None)
@@ -159,7 +159,7 @@ class Settlement:
         return TensorOf(TensorRef(number))
 
     def _new(self, value: Any) -> Recipe:
-        """The recipe of an object that the call made."""
+        """Return the recipe of an object that the call has made."""
         parts = parts_of(value)
         cls = type(value)
         if not isinstance(parts, str) and self.recording.is_new_class(cls):
@@ -170,7 +170,7 @@ class Settlement:
         number = self._built[id(value)] = len(self._built)
         self.recording.keep(value)
         opened = self._open
-        # What a cell holds is made after all else.
+        # Contents of cells are filled in last.
         self._open = set() if cls is types.CellType else opened | {number} if parts.fixed else opened
         if isinstance(value, dict):
             items: tuple[Any, ...] = tuple((self.recipe(k), self.recipe(v)) for k, v in parts.items)
@@ -190,7 +190,7 @@ class Settlement:
         return self.recipe(part)
 
     def bare(self, value: Any) -> Any:
-        """``value`` without traced numbers: objects made in this call are changed in place, tuples made anew."""
+        """Return ``value`` without traced numbers. New objects are changed in place; tuples are replaced."""
         if isinstance(value, Traced):
             return plain(value)
         if isinstance(value, WrappedIterable):
@@ -217,7 +217,7 @@ class Settlement:
             if anew:
                 dict.clear(value)
             for (key, settled), (_, part) in zip(settled_items, items, strict=True):
-                if settled is not part or anew:  # whether a key is there may be asked of the program
+                if settled is not part or anew:  # avoids a lookup, which may call methods of the program
                     dict.__setitem__(value, key, settled)
         elif isinstance(value, set):
             for part in [part for part in value if self.bare(part) is not part]:
@@ -231,7 +231,7 @@ class Settlement:
         elif isinstance(value, tuple):
             for part in value:
                 self.bare(part)
-            # The same new tuple that the heap may have got already.
+            # The heap may have got this tuple already.
             made = self._settled[id(value)] = self.recording.bare(value)
             return made
         else:
@@ -251,12 +251,12 @@ class Settlement:
         return value
 
     def _settle_others(self, value: Any) -> None:
-        """Objects of classes written in C that hold others."""
+        """Finalise the parts of an instance of a native class."""
         match value:
             case _ if isinstance(value, types.FunctionType):
                 code = original_code(value.__code__)
                 if code is not None:
-                    value.__code__ = code  # no hooks remain in what the user gets
+                    value.__code__ = code  # functions that leave the step have no hooks
                 value.__defaults__ = self.bare(value.__defaults__)
                 self.bare(value.__kwdefaults__)
                 for cell in value.__closure__ or ():
@@ -279,5 +279,5 @@ class Settlement:
             case _ if isinstance(value, BaseException):
                 given = ARGS.__get__(value)
                 bare = self.bare(given)
-                if bare is not given:  # not by ``__setattr__``, which may be the program's
+                if bare is not given:  # bypasses a ``__setattr__`` of the program
                     ARGS.__set__(value, bare)

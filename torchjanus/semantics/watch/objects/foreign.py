@@ -1,6 +1,6 @@
-"""Watching foreign objects: whatever the program does with one is an extern call.
+"""Watch foreign objects: each operation on one is an extern call.
 
-A layer above the other leaves of watching: it takes what is foreign and hands everything else on.
+This layer handles foreign operands and delegates all others to the next class.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["ForeignWatch"]
 
 
 class ForeignWatch(WatchBase):
-    """The leaves, for foreign objects."""
+    """The hooks that foreign objects concern."""
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
         if not self.natives.is_foreign(obj):
@@ -89,7 +89,7 @@ class ForeignWatch(WatchBase):
         if not self._any_foreign(a, b):
             return super().native_inplace(at, op, a, b)
         function: Callable[..., Any] = getattr(operator, INPLACE[op])
-        # What cannot be changed in place makes something new, which numbers and arrays' scalars do.
+        # Immutable operands (numbers, array scalars) make a new object.
         changes = self.natives.is_foreign(a) and hasattr(type(a), f"__{INPLACE[op]}__") and hasattr(a, "__setitem__")
         return self._operate(at, function, f"__{INPLACE[op]}__" if changes else op, a, b)
 
@@ -133,7 +133,7 @@ class ForeignWatch(WatchBase):
 
 
 class _ForeignContext:
-    """A foreign context manager: entered and left by extern calls."""
+    """A foreign context manager that is entered and left by extern calls."""
 
     def __init__(self, watch: ForeignWatch, at: Site, manager: Any) -> None:
         self._watch = watch

@@ -1,5 +1,5 @@
-"""Watching the heap: what an attribute or a name reads and writes, and where it was found. For subscripts see
-watch_items."""
+"""Watch the heap: reads and writes of attributes, globals and cells, with their access paths. For subscripts see
+``items``."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _FLAGS = (bool, str, types.NoneType)
 
 
 class HeapWatch(ClassWatch):
-    """Reads and writes of objects that were there before the call are recorded; those of new ones are private."""
+    """The hooks of attributes and names. Accesses to old objects are recorded; new objects are private to the run."""
 
     # -- attributes -----------------------------------------------------------------------------------------------
 
     def access_path_of(self, obj: Any) -> AccessPath | None:
-        """Where an object was found. Functions, classes and modules stand for themselves."""
+        """Return the access path of an object, None for a new one. Functions, classes and modules are roots."""
         if isinstance(obj, types.FunctionType) and self.recording.is_new_function(obj):
             return None
         if isinstance(obj, type) and self.recording.is_new_class(obj):
@@ -63,7 +63,7 @@ class HeapWatch(ClassWatch):
         super().del_plain_attr(at, obj, self._name(at, name))
 
     def _name(self, at: Site, name: str) -> str:
-        """Which descriptor it is that the class has under a name, if any, only this very name tells."""
+        """Return the untraced attribute name, and specialise on it: it selects the descriptor."""
         if type(name) is str:
             return name
         self.at(at)
@@ -80,9 +80,9 @@ class HeapWatch(ClassWatch):
         if isinstance(obj, types.CodeType):
             return getattr(obj, name)
         if isinstance(obj, Traced):
-            # A method stays bound to the traced value; what else there is (real, numerator) is a constant.
+            # A method stays bound to the traced value; other attributes (real, numerator) become constants.
             if name == "__class__" or not hasattr(plain(obj), name):
-                return getattr(plain(obj), name)  # an error names the number, and its class
+                return getattr(plain(obj), name)  # raises an error that names the class
             value = getattr(obj, name)
             return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
         if type(obj) is super:
@@ -120,7 +120,7 @@ class HeapWatch(ClassWatch):
             if not self.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
                 return super().load_attr(at, module, name)  # AttributeError, as a rule
             return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
-        # A library's functions stay; a flag of it is set by whom it pleases.
+        # Functions of a library do not change, but anybody may set its flags.
         trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
         return self.recording.read_key(base, namespace, name, trusted=trusted)
 
@@ -145,7 +145,7 @@ class HeapWatch(ClassWatch):
         if owner is not None and hasattr(type(raw), "__set__"):
             unset = type(raw) is types.MemberDescriptorType and not hasattr(obj, name)
             if unset and not recording.has_written(obj, name):
-                recording.found(access_path.then(Step.OF, lacks(name)), True)  # another time it may be there
+                recording.found(access_path.then(Step.OF, lacks(name)), True)  # it may be set at a later call
             return self._load_field(access_path, obj, name)
         if namespace is not None:
             base = self._dict_of(access_path, namespace)
@@ -161,16 +161,16 @@ class HeapWatch(ClassWatch):
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
         if owner is None and self.accessor_left_native(type(obj), "__getattr__"):
-            if isinstance(obj, torch.nn.Module):  # of torch.jit's, or the user's own: it may hold anything
+            if isinstance(obj, torch.nn.Module):  # its lookup is not nn.Module's: the value may be anything
                 self._refuse_attribute(obj, name)
-            return getattr(obj, name)  # an affair of code that is left out of graphs
+            return getattr(obj, name)  # code that is left out of graphs handles it
         if owner is None:
             value = _native_getattr(obj, name)  # raises AttributeError, as a rule
             self._refuse_attribute(obj, name)
             return value
         if not is_one_of(type(raw), PLAIN_DESCRIPTORS) and self.accessor_left_native(type(obj), "__getattr__"):
             self._refuse_attribute(obj, name)
-            return getattr(obj, name)  # where the descriptor raises, the class's own __getattr__ is asked
+            return getattr(obj, name)  # if the descriptor raises, __getattr__ is called
         return self.class_value(type(obj), name, _native_getattr(obj, name))
 
     def hides(self, obj: Any, name: str) -> bool:
@@ -178,7 +178,7 @@ class HeapWatch(ClassWatch):
         access_path, namespace = self.recording.owner(obj), attributes_of(obj)
         if not hidden and access_path is not None and namespace is not None:
             if not self.recording.has_written(namespace, name):
-                self.recording.absent(self._dict_of(access_path, namespace), name)  # another time it may have it
+                self.recording.absent(self._dict_of(access_path, namespace), name)  # it may be there at a later call
         return hidden
 
     def _refuse_attribute(self, obj: Any, name: str) -> None:
@@ -190,8 +190,8 @@ class HeapWatch(ClassWatch):
         )
 
     def _load_registered(self, base: AccessPath, module: torch.nn.Module, namespace: dict[str, Any], name: str) -> Any:
-        """A parameter, buffer or submodule: what nn.Module.__getattr__ finds, without its detours. A name is in one of
-        the three registries only, as register_parameter() and its like see to."""
+        """Record and return a parameter, buffer or submodule directly. nn.Module ensures that a name is in one registry
+        only."""
         registry = _registered(module, namespace, name)
         assert registry is not None
         entries = namespace[registry]
@@ -211,7 +211,7 @@ class HeapWatch(ClassWatch):
         return self.recording.found(access_path.then(Step.FIELD, name), value)
 
     def _attributes(self, access_path: AccessPath, namespace: dict[str, Any]) -> MappingShadow:
-        """The shadow of an object's instance attributes."""
+        """Return the shadow of an object's instance dictionary."""
         return self.natives.shadows.mapping(namespace, self._dict_of(access_path, namespace))
 
     def store_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
@@ -227,7 +227,7 @@ class HeapWatch(ClassWatch):
             return
         access_path = self.access_path_of(obj)
         if access_path is None:
-            # An object made in this call: private until it escapes, so it may hold traced numbers.
+            # A new object is private until it escapes, so it may hold traced numbers.
             super().store_attr(at, obj, name, self.private(value))
             return
         if (kind := replaces_kind(obj, name, value)) is not None:
@@ -238,7 +238,7 @@ class HeapWatch(ClassWatch):
                 "Do it outside of the step, or make another object.",
             )
         if name == "__dict__" and isinstance(value, dict) and self.recording.owner(value) is None:
-            for key, part in list(dict.items(value)):  # from now on it is the object's, and not one of the run's own
+            for key, part in list(dict.items(value)):  # from now on it belongs to an old object
                 dict.__setitem__(value, key, self.recording.pin(part, "is an attribute of an object's new __dict__"))
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
@@ -251,8 +251,8 @@ class HeapWatch(ClassWatch):
             super().store_attr(at, obj, name, self.recording.bare(value))
 
     def private(self, value: Any) -> Any:
-        """What an object gets that has not been found anywhere. Where the run is refused that may be because it was
-        there, and could not be found: it is not to hold traced numbers."""
+        """Return the value to store in an object without an access path. In a refused run the object may be an old one,
+        so it gets the untraced value."""
         return self.recording.bare(value) if self.recording.lost else value
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
@@ -272,7 +272,7 @@ class HeapWatch(ClassWatch):
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             if not self.recording.has_written(obj, name) and hasattr(obj, name):
-                self._found_field(access_path, obj, name)  # it has to be there
+                self._found_field(access_path, obj, name)  # guard on its presence
             super().drop_attr(at, obj, name)
             self.recording.store("delete-field", obj, name, ABSENT, access_path)
             return
@@ -284,7 +284,7 @@ class HeapWatch(ClassWatch):
         super().drop_attr(at, obj, name)  # AttributeError where there is none
 
     def hashed(self, at: Site, value: Any) -> Any:
-        """What is hashed by a display or a comprehension. (Numbers that are traced say so themselves.)"""
+        """Return a value that a display or comprehension hashes. (Traced numbers report their hash themselves.)"""
         self.at(at)
         self.natives.note_new_keys(value)
         if isinstance(value, TracedFloat) and value.bare is not None:
@@ -302,7 +302,9 @@ class HeapWatch(ClassWatch):
             written = recording.written(owner, name)
             if written is not ABSENT:
                 return written
-            return recording.found(AccessPath.const(builtins).then(Step.DICT).item(name), value)  # seen again behind it
+            return recording.found(
+                AccessPath.const(builtins).then(Step.DICT).item(name), value
+            )  # the deleted global had hidden the builtin
         trusted = is_trusted_module(owner.get("__name__"))
         if name not in owner:  # a builtin
             if trusted:
@@ -312,7 +314,7 @@ class HeapWatch(ClassWatch):
         return recording.found(AccessPath.const(owner, "globals").item(name), value, trusted=trusted)
 
     def caught(self, at: Site, exception: BaseException) -> None:
-        """A handler that is asked because there is no variable of a name: another time there may be one."""
+        """Record, for a NameError that a handler catches, the absence of the variable."""
         super().caught(at, exception)
         name, raised = getattr(exception, "name", None), exception.__traceback__
         if type(exception) is not NameError or not name or raised is None:
@@ -332,7 +334,7 @@ class HeapWatch(ClassWatch):
     def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
         self.at(at)
         variables = self._globals(owner)
-        dict.__setitem__(owner, name, None)  # it has been there until now
+        dict.__setitem__(owner, name, None)  # restore the key, which rewritten code has deleted already
         variables.removing(name)
         dict.__delitem__(owner, name)
 
@@ -352,7 +354,7 @@ class HeapWatch(ClassWatch):
         owner = self.recording.owner(cell)
         if owner is None:
             self.recording.store("cell", cell, name, value, AccessPath.cell(cell, name))
-        else:  # a closure that was found: other calls may find another one
+        else:  # the closure was read from the heap: other calls may read another one
             self.recording.store("field", cell, name, value, owner, field="cell_contents")
         return self.recording.bare(value)
 
@@ -377,7 +379,7 @@ class HeapWatch(ClassWatch):
 
 @functools.cache
 def lacks(name: str) -> Callable[[Any], bool]:
-    """Whether a slot of an object is empty."""
+    """Return a function that tests whether an object lacks the attribute ``name``. Cached, so that guards agree."""
 
     def lacking(obj: Any) -> bool:
         return not hasattr(obj, name)
@@ -386,20 +388,20 @@ def lacks(name: str) -> Callable[[Any], bool]:
 
 
 def _native_getattr(obj: Any, name: str) -> Any:
-    """``obj.name`` without a ``__getattr__`` written in Python: that one is entered rewritten."""
+    """Return ``obj.name`` without a ``__getattr__`` written in Python, which is entered rewritten instead."""
     return native_slot(type(obj), "__getattribute__")(obj, name)
 
 
 def _never_shadowed(owner: type, name: str) -> bool:
-    """Names that no instance attribute is trusted to hide: those of classes written in C and of nn.Module itself, and
-    the private ones of library classes."""
+    """Whether instance attributes are assumed not to hide the class attribute: those of native classes and nn.Module,
+    and private names of library classes."""
     if not is_python_class(owner) or (owner is torch.nn.Module and name != "forward"):
         return True
     return name.startswith("_") and is_trusted_class(owner)
 
 
 def _registered(module: torch.nn.Module, namespace: dict[str, Any], name: str) -> str | None:
-    """The registry of the module that holds the name, where the module looks names up in nn.Module's own way."""
+    """Return the registry of a module that holds the name, None if the module overrides ``__getattr__``."""
     if class_lookup(type(module), "__getattr__")[1] is torch.nn.Module:
         for registry in ("_parameters", "_buffers", "_modules"):
             if name in namespace.get(registry, ()):

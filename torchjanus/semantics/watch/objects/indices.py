@@ -1,7 +1,7 @@
-"""Watching positions that tensors tell: ``words[scores.argmax()]``, ``data[i : i + 64]`` with a row of a tensor.
+"""Watch subscripts that are tensors: ``words[scores.argmax()]``, ``data[i : i + 64]``.
 
-Native code asks a tensor for its number there. It is fetched before, as ``int(i)`` would do it, so that it is known to
-be one that a tensor has given.
+Native code would call ``__index__`` of the tensor. Instead the number is fetched first, as by ``int(i)``, so that it is
+traced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["IndexWatch"]
 
 
 class IndexWatch(WatchBase):
-    """Asks tensors for numbers where native code would."""
+    """The hooks that fetch a tensor's number where native code would."""
 
     def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
         if names == INDEX and isinstance(value, torch.Tensor) and _is_index(value):
@@ -30,7 +30,7 @@ class IndexWatch(WatchBase):
         return self._in_numbers(at, key) if self.natives.is_foreign(obj) else super()._index(at, obj, key)
 
     def _in_numbers(self, at: Site, key: Any) -> Any:
-        """The subscript of an array, with numbers and arrays for tensors."""
+        """Return the subscript of a foreign array with tensors replaced by numbers and arrays."""
         if type(key) is slice:
             parts = (key.start, key.stop, key.step)
             converted_parts = [self.special_result(at, part, INDEX) for part in parts]

@@ -1,4 +1,4 @@
-"""Watching subscripts: what an item of a container, or of a tensor, reads and writes."""
+"""Watch subscripts: reads and writes of items of containers and tensors."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchjanus.trace.values import TracedInt, TracedStr, plain
 
 __all__ = ["ItemWatch"]
 
-_BY_NUMBER = (list, tuple, dict, collections.deque)  # of these, a number of NumPy's finds what one of Python's does
+_BY_NUMBER = (list, tuple, dict, collections.deque)  # they treat a NumPy integer like a Python one
 
 
 class ItemWatch(HeapWatch):
-    """Items of containers that were there before the call are read and written in their shadows, and recorded."""
+    """The hooks of subscripts. Old containers are read and written by way of their shadows, which record it."""
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         self.at(at)
@@ -77,8 +77,8 @@ class ItemWatch(HeapWatch):
         return self._unknown_container(obj, "subscript", lambda: obj[key])
 
     def _positions(self, key: Any) -> Any:
-        """What picks elements of a tensor: of lists and tuples that were there before, what they hold. (Whoever looks
-        into a tuple that iterations have just made would ask what they do by their number.)"""
+        """Return the subscript of a tensor with the elements of old lists and tuples read and traced. Reads of new
+        tuples are not recorded: they may hold induction variables."""
         if type(key) is tuple and self.recording.owner(key) is None:
             return tuple([self._positions(part) for part in key])
         if not isinstance(key, list | tuple):
@@ -86,7 +86,7 @@ class ItemWatch(HeapWatch):
         return self.natives.opened((key,), {})[0][0]
 
     def _read_slice(self, key: Any) -> Any:
-        """A slice that was there before, with its numbers read; anything else as it is."""
+        """Return an old slice with its numbers read and traced, anything else unchanged."""
         access_path = self.recording.owner(key) if type(key) is slice else None
         if access_path is None:
             return key
@@ -98,7 +98,7 @@ class ItemWatch(HeapWatch):
         return slice(*(self.recording.pin(part, "used as an index") for part in (key.start, key.stop, key.step)))
 
     def _missing(self, at: Site, obj: Any, key: Any) -> Any:
-        """``obj[key]`` of a dictionary that does not have the key: ``__missing__``, or KeyError."""
+        """Return ``obj[key]`` of a dictionary without the key, by ``__missing__``. Raises KeyError if there is none."""
         method = on_type(type(obj), "__missing__")
         self.note_lookup(type(obj), "__missing__")
         if method is MISSING:
@@ -113,13 +113,13 @@ class ItemWatch(HeapWatch):
         return value
 
     def elements(self, obj: Any) -> list[Any]:
-        """A container's elements, each read and traced."""
+        """Return the elements of a container, each read and traced."""
         return list(self.natives.iterable(obj))
 
     def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
         native, start = native_class(type(obj)), key.start
         if key.step is key.stop is None and type(start) is int and -native.__len__(obj) <= start < 0:
-            # The last ones are counted from the back: they do not depend on the length.
+            # Negative indices read the last elements without a guard on the length.
             parts = [self.natives.element(obj, index) for index in range(start, 0)]
         else:
             parts = self.elements(obj)[key]

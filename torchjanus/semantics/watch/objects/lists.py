@@ -1,8 +1,4 @@
-"""Watching who looks into containers that the call makes or changes: what they hold may depend on the iterations of
-loops.
-
-Knows hooks, not loops.
-"""
+"""Record reads of containers, whose content may depend on the iterations of loops that fill them."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ _CONTAINERS = (list, dict, set, collections.deque)
 
 
 class ListWatch(ForeignWatch):
-    """The leaves, as far as they look into containers."""
+    """The hooks that read containers."""
 
     def _peek(self, *values: Any) -> None:
         for value in values:
@@ -29,7 +25,7 @@ class ListWatch(ForeignWatch):
                 trace.peeked.append((len(trace.events), id(value)))
 
     def peek_call(self, fn: Any, args: tuple[Any, ...], others: tuple[Any, ...]) -> None:
-        """Native code was called with these."""
+        """Record that a native call reads its arguments and receiver, unless it only adds an element."""
         if getattr(fn, "__name__", "") not in _FILLING:
             self._peek(getattr(fn, "__self__", None))
         self._peek(*args, *others)

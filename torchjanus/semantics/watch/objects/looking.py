@@ -1,6 +1,6 @@
-"""Which objects the program looks at, in whatever way: their class decides what it does from there.
+"""Record which objects the program inspects, so that their class influences what it does.
 
-An object that is only handed from call to call is not looked at. Knows nothing of what is made of that.
+An object that is only passed from call to call is not inspected.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["looking"]
 
 _HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids of the classes
 
-# Hooks whose operands are looked at; and those that look at what containers of the program's own hold, too.
+# Hooks that inspect their operands; and those that inspect the elements of the program's own containers, too.
 _AT_OPERANDS: tuple[str, ...] = (
     "set_attr",
     "del_attr",
@@ -38,7 +38,7 @@ _INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")
 
 
 def looking(watch: Any) -> Any:
-    """A class decorator: its hooks note what the program looks at."""
+    """Decorate a Watch class so that its hooks record the inspected objects."""
     for name in _AT_OPERANDS:
         setattr(watch, name, _noting(getattr(watch, name), False))
     for name in _INSIDE:
@@ -59,7 +59,7 @@ def _noting(hook: Callable[..., Any], inside: bool) -> Callable[..., Any]:
 
 
 def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Of a method that is looked up to be called it is known with the call who looks at its object."""
+    """Wrap ``attr``. For a method that is looked up to be called, the call decides whether its object is inspected."""
 
     @functools.wraps(hook)
     def noting(self: Any, at: Any, obj: Any, name: str) -> Any:
@@ -76,7 +76,7 @@ def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is entered says itself what it looks at; others may look at all that they are given."""
+    """Wrap ``call``. Functions that are entered record themselves; native ones may inspect all their arguments."""
 
     @functools.wraps(hook)
     def noting(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -99,7 +99,7 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _note(recording: Any, value: Any, inside: bool) -> None:
-    """The value is looked at, and what is in it, too, if that was asked for."""
+    """Record that a value is inspected, and with ``inside`` also the elements of new containers."""
     found = recording.trace.looked_at
     pending, seen = [value], set[int]()  # containers may hold themselves
     called_back = recording.called_back

@@ -1,9 +1,8 @@
-"""Classes that the step makes, and what makes an object or a function another kind of thing: what code runs meanwhile.
+"""Find the program's code that native code runs unwatched while it makes a class, and replacements of classes or code.
 
-A class statement is carried out by native code, which calls methods of metaclasses, of bases and of what is in the body
-in the midst of its own work. Where those are the program's, they are not watched: no graph is made of the run. The same
-is done where the class of an object, the bases of a class or the code of a function is replaced: what was assumed of
-these before is not asked again.
+A class statement runs in native code, which calls methods of metaclasses, bases and attributes of the body. Such
+methods of the program are not watched, so the run is refused. So is a run that replaces the class of an object, the
+bases of a class or the code of a function: guards on them are not evaluated again within the step.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ _KINDS = {"__class__": "class", "__bases__": "bases", "__code__": "code"}
 
 
 def _owner(cls: type, name: str) -> type | None:
-    """The class of the program's that has this method, where it is asked for first."""
+    """Return the class that provides a method, None if that is no class of the program."""
     owner = next((base for base in mro_of(cls) if name in namespace_of(base)), None)
     return None if owner is None or is_trusted_class(owner) else owner
 
 
 def unwatched_code(made: Any) -> str | None:
-    """What code of the program's native code has called while it made the class, in words; None if there was none."""
+    """Return the name of a method of the program that native code has called while it made the class, or None."""
     return next(_called(made), None) if isinstance(made, type) else None
 
 
@@ -59,7 +58,7 @@ def _called(made: type) -> Iterator[str]:
 
 
 def replaces_kind(obj: Any, name: str, value: Any) -> str | None:
-    """Whether setting this attribute makes the object another kind of thing: what of it is replaced, in words."""
+    """Return what setting this attribute replaces (class, bases or code), None if it replaces none of these."""
     if name == "__class__" and value is not type(obj):
         return _KINDS[name]
     if name == "__bases__" and isinstance(obj, type) and value != obj.__bases__:

@@ -1,8 +1,8 @@
-"""Watching truths that only count: ``correct += (predicted == label).item()``, ``if a == b: correct += 1``.
+"""Watch truth values that only count: ``correct += (predicted == label).item()``, ``if a == b: correct += 1``.
 
-A bool cannot carry an expression, so a truth decides which path a run takes, whatever becomes of it. Where the source
-shows that it goes straight into arithmetic (sites of the kind "counted") it comes as a number instead. Should it meet
-anything but a number there, it is the bool after all.
+A bool cannot carry an expression, so each truth value normally is a decision of the path. Where the source shows that
+it goes straight into arithmetic (sites of the kind "counted"), it becomes a traced number instead. If the other operand
+is no number, it becomes a decision after all.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ _NUMBERS = frozenset((int, float, bool, TracedInt, TracedFloat))
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """What rewritten code hands from one hook straight to the next: ``expr`` is 0 or 1, ``event`` says that the truth
-    was what it was."""
+    """A truth value that rewritten code passes from one hook to the next. ``expr``: 0 or 1; ``event``: the guard or
+    assertion to record if it becomes a decision."""
 
     outcome: bool
     expr: Any
@@ -37,12 +37,12 @@ class Truth:
 
 
 def is_counted(at: Site | None) -> bool:
-    """Whether what the hook returns goes straight into arithmetic."""
+    """Whether the hook's result goes straight into arithmetic."""
     return at is not None and at.kind == "counted"
 
 
 def truth_of(event: Held) -> Truth | None:
-    """The outcome of a comparison of traced numbers; None where it is one of sizes, which graphs have to know."""
+    """Return the outcome of a comparison as a Truth, None if sizes are compared: graphs specialise on them."""
     for leaf in leaves(event.expr):
         if not isinstance(leaf, Read | Fetch) or (
             isinstance(leaf, Read) and leaf.access_path.step in (Step.SIZE, Step.LEN)
@@ -52,9 +52,9 @@ def truth_of(event: Held) -> Truth | None:
 
 
 class TruthWatch(WatchBase):
-    """The hooks that make truths, and those that take them."""
+    """The hooks that make and consume truth values."""
 
-    _pending: Truth | None = None  # what decides whether the addition that comes next is made
+    _pending: Truth | None = None  # the predicate of the addition that follows
 
     def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if any(type(arg) is Truth for arg in args):
@@ -65,7 +65,7 @@ class TruthWatch(WatchBase):
         return super().call(at, fn, args, kwargs)
 
     def counted(self, at: Site, fn: Any, value: Any) -> Any:
-        """What a native call has returned, as a truth that counts, if it is one."""
+        """Return the result of a native call, as a Truth if it is a fetched bool that counts."""
         if type(value) is not bool or not is_counted(at) or getattr(fn, "__name__", "") != "item":
             return value
         if not isinstance(getattr(fn, "__self__", None), torch.Tensor):
@@ -73,7 +73,7 @@ class TruthWatch(WatchBase):
         return self._fetched(value) if isinstance(self.recording.trace.events[-1], Asserted) else value
 
     def _fetched(self, outcome: bool) -> Truth:
-        """What a tensor was just asked, as a truth that counts."""
+        """Replace the assertion just recorded by a fetch, and return it as a Truth."""
         event = self.recording.trace.events.pop()
         assert isinstance(event, Asserted)
         fetch = Fetch(event.ref.number, event.after, int)
@@ -107,8 +107,8 @@ class TruthWatch(WatchBase):
         return super().inplace(at, op, a, b)
 
     def _added(self, at: Site, truth: Truth, op: str, a: Any, b: Any) -> Any:
-        """What a number is after it was added to, if the truth holds."""
-        if type(plain(a)) is type(b) is int:  # adding nothing to a float might make another zero of it
+        """Return ``a`` after the conditional addition of ``b``."""
+        if type(plain(a)) is type(b) is int:  # not for floats: -0.0 + 0 is 0.0
             given = a.expr if isinstance(a, Traced) else a
             function = operator.add if op == "+" else operator.sub
             added = truth.expr if b == 1 else Apply(operator.mul, (truth.expr, b))
@@ -119,7 +119,7 @@ class TruthWatch(WatchBase):
         return super().inplace(at, op, a, b) if outcome else a
 
     def _numbers(self, *operands: Any) -> tuple[Any, ...]:
-        """The operands with truths as numbers, unless there is something else than numbers."""
+        """Return the operands with truth values as traced numbers, or as decisions if an operand is no number."""
         if not all(type(one) is Truth or is_one_of(type(one), _NUMBERS) for one in operands):
             return tuple(map(self._decided, operands))
         return tuple(trace_value(int(x.outcome), x.expr) if type(x) is Truth else x for x in operands)

@@ -1,4 +1,4 @@
-"""Watching values: decisions, arithmetic and text keep the expressions of traced numbers."""
+"""Watch operations on values: decisions, arithmetic and text propagate the expressions of traced numbers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from torchjanus.trace.values import (
 
 __all__ = ["INPLACE", "OPERATORS", "UNARY", "ValueWatch"]
 
-_ONE_OF_EACH = range(-5, 257)  # CPython keeps one object of each of these
+_ONE_OF_EACH = range(-5, 257)  # CPython's cached small integers
 
 OPERATORS: dict[str, Callable[..., Any]] = {
     "+": operator.add,
@@ -66,7 +66,7 @@ INPLACE = {
 
 
 class ValueWatch(WatchBase):
-    """Operators, truth and formatting."""
+    """The hooks of operators, truth values and formatting."""
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class ValueWatch(WatchBase):
                 return self._is_one_number(a, b) is (op == "is")
             same = plain(a) is plain(b)
             first, second = recording.owner(a), recording.owner(b)
-            if a is None or b is None:  # what native code has given may be None at the next call
+            if a is None or b is None:  # a result of native code may be None at the next call
                 given = second if a is None else first
                 if given is not None and given.waits_for:
                     recording.note_once(Same(given, AccessPath.const(None), same, recording.place))
@@ -122,7 +122,7 @@ class ValueWatch(WatchBase):
             and (holds_traced(a) or holds_traced(b))
         ):
             pairs = zip(self.natives.consumed(a), self.natives.consumed(b), strict=False)
-            # Small sizes that are one object need no assumption: what is known of tensors' sizes holds them equal.
+            # Sizes that are the same object need no assumption: the guards on tensor sizes imply equality.
             equal = self.natives.equal
             same = len(a) == len(b) and all(plain(one) is plain(other) or equal(one, other) for one, other in pairs)
             return same is (op == "==")
@@ -134,9 +134,9 @@ class ValueWatch(WatchBase):
         return function(_with_bare(a), _with_bare(b))
 
     def one_nan(self, a: Any, b: Any) -> bool:
-        """Whether two values that are not equal are one object nonetheless, one NaN; that they are not is assumed."""
+        """Whether two unequal values are the same NaN. If they are not, record the assumption."""
         if not all(isinstance(one, TracedFloat) and isinstance(one.expr, Read) for one in (a, b)):
-            return False  # what is computed is an object of its own
+            return False  # a computed float is a new object
         for one in (a, b):
             if plain(one) == plain(one):
                 self.recording.hold(Apply(operator.eq, (one.expr, one.expr)), True)
@@ -145,8 +145,8 @@ class ValueWatch(WatchBase):
         return plain(a) is plain(b)
 
     def _is_one_number(self, a: Any, b: Any) -> bool:
-        """Whether two values, one of them traced, are one object. Of small integers there is one of each; of others
-        it depends on how they came to be, unless they were read from one place."""
+        """Whether two values, at least one of them traced, are the same object. Small integers are unique objects. For
+        other numbers the answer is refused, unless both were read from one place."""
         recording, now = self.recording, (plain(a), plain(b))
         if a is b or type(now[0]) is not type(now[1]):
             return a is b
@@ -168,12 +168,12 @@ class ValueWatch(WatchBase):
         return self._as_found(a) is self._as_found(b)
 
     def _as_found(self, value: Any) -> Any:
-        """The very object in the place of which a traced value was read."""
+        """Return the object that is at the access path of a traced value."""
         if isinstance(value, Traced) and isinstance(value.expr, Read):
             try:
                 return value.expr.access_path.read(*self.step.given)
             except (LookupError, AttributeError):
-                pass  # it is not there any more
+                pass  # the place is gone
         return plain(value)
 
     def kind_of(self, value: Any) -> type:
@@ -249,7 +249,7 @@ _SIZES = (tuple, torch.Size)
 
 
 def join_parts(*parts: str) -> str:
-    """What an f-string does with its formatted pieces."""
+    """Join the formatted pieces of an f-string."""
     return "".join(parts)
 
 
@@ -265,7 +265,7 @@ def _native_length(value: Any) -> bool:
 
 
 def _with_bare(value: Any) -> Any:
-    """What native code compares: of a NaN the very object."""
+    """Return a list or tuple with NaNs replaced by the original objects, which native comparison finds by identity."""
     if not is_one_of(type(value), (list, tuple)) or not any(
         isinstance(part, TracedFloat) and part.bare for part in value
     ):
