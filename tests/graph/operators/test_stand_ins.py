@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from torchjanus.graph.operators.stand_ins import numbers_in, of_layers, rounding, stand_in, tensor_given
+from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, of_layers, rounding, stand_in, tensor_given
 
 
 def same(one: Any, other: Any) -> None:
@@ -30,12 +30,19 @@ def agrees(func: Callable[..., Any], *args: Any, symbolic: bool = False, **kwarg
     same(func(*args, **kwargs), made(*args, **kwargs))
 
 
-@pytest.mark.parametrize("data", [3, 2.5, True, [], [1, 2], [1, 2.5], [[1], [2]], [[]]], ids=str)
+@pytest.mark.parametrize("data", [3, 2.5, [1, 2], [1, 2.5], [[1], [2]]], ids=str)
 @pytest.mark.parametrize("dtype", [None, torch.float64, torch.int32])
 def test_tensors_of_numbers(data: Any, dtype: torch.dtype | None) -> None:
-    if list(numbers_in(data)) and not isinstance(data, bool):
-        made = stand_in(torch.tensor, symbolic=True)
-        same(torch.tensor(data, dtype=dtype), made(data, dtype=dtype))
+    for func in (torch.tensor, torch.as_tensor, torch.asarray):
+        same(func(data, dtype=dtype), OF_NUMBERS[func](data, dtype=dtype))
+    like = torch.ones(1, dtype=torch.float16)
+    same(like.new_tensor(data, dtype=dtype), OF_NUMBERS[torch.Tensor.new_tensor](like, data, dtype=dtype))
+
+
+def test_a_number_that_is_a_tensor_here_makes_the_tensor_that_a_float_makes() -> None:
+    number = torch.tensor(0.5, dtype=torch.float64)
+    same(OF_NUMBERS[torch.tensor]([number, 2]), torch.tensor([0.5, 2]))
+    same(OF_NUMBERS[torch.full]((2,), number), torch.full((2,), 0.5))
 
 
 def test_a_number_may_be_a_tensor_and_gets_no_gradient() -> None:
