@@ -681,3 +681,30 @@ for _name, _make in {"counter": collections.Counter, "filling": Filling, "user":
         _made = _seen_through_a_proxy(_make, _look)
         _made.__name__ = f"{_how}_of_a_{_name}_behind_a_proxy"
         globals()[_made.__name__] = program(speculated=0, compiles=9)(_made)
+
+
+@program(refused="calls eval()")
+def a_view_of_a_dictionary_in_a_run_that_is_refused():
+    held = {"a": 1}
+
+    def step(x):
+        names, values = held.keys(), held.values()
+        eval("1")
+        held[len(held)] = 2
+        return x * sum(1 for _ in names), x * len(values), x * (1 in names), list(held.items())[-1][1] * x
+
+    return Program(step, inputs(), state=held)
+
+
+@program(refused="of a mappingproxy")
+def a_view_of_a_counter_in_a_run_that_is_refused():
+    held = collections.Counter()
+    proxy = types.MappingProxyType(held)
+
+    def step(x):
+        names = held.keys()
+        proxy.get(0.5)
+        held.setdefault(len(held))
+        return x * sum(1 for _ in names)
+
+    return Program(step, inputs(), state=held)

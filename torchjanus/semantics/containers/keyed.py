@@ -66,6 +66,9 @@ class KeyedShadow:
     def _absent(self, key: Any, present: bool) -> None:
         self.recording.absent(self.access_path, self._traced(key), present)
 
+    def adopt(self, before: KeyedShadow) -> None:
+        """Take over what the program still uses of an earlier shadow, with the contents that the container has."""
+
     # -- reads ----------------------------------------------------------------------------------------------------
 
     @property
@@ -161,6 +164,16 @@ class MappingShadow(KeyedShadow):
             yield self._names
         if self._items is not None:
             yield self._items
+
+    def adopt(self, before: KeyedShadow) -> None:
+        """Keep the mirrors, since the program may hold views of them."""
+        assert isinstance(before, MappingShadow)
+        self._names, self._items = before._names, before._items
+        keys = list(self.native.__iter__(self.container))
+        for mirror in self._mirrors():
+            if list(mirror) != keys:  # else nothing may be moved: an iterator may be on its way
+                mirror.clear()
+                mirror.update((key, self.read(key) if mirror is self._items else None) for key in keys)
 
     def _empty(self) -> Any:
         return collections.OrderedDict() if self.native is collections.OrderedDict else {}

@@ -312,7 +312,10 @@ class Shadows:
         shadow = self._keyed.get(id(container))
         if shadow is None or self.recording.lost:
             self.recording.keep(container)
-            shadow = self._keyed[id(container)] = kind(self.recording, container, access_path)
+            made = self._keyed[id(container)] = kind(self.recording, container, access_path)
+            if shadow is not None:
+                made.adopt(shadow)
+            return made
         return shadow
 
     def mapping(self, container: Any, access_path: AccessPath) -> MappingShadow:
