@@ -23,7 +23,7 @@ from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.tracing.user_code_calls import Calling
 from torchjanus.semantics.known.framework_calls import REFUSED
-from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,7 +186,7 @@ def _fault_in_what_leaves_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any) -> Any:
         raise RuntimeError("no")
 
-    monkeypatch.setattr(Settlement, "settle", fails)
+    monkeypatch.setattr(Finalization, "settle", fails)
     step = torchjanus.speculate(lambda x: x * 2, executor="replay")
     assert step(torch.ones(1)).item() == 2.0
     raise Refused(step.refusals[0])

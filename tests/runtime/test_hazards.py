@@ -71,7 +71,7 @@ def test_a_fault_after_the_watched_run_does_not_lose_the_call(monkeypatch: pytes
     def broken(*_: Any) -> Any:
         raise RuntimeError("no recipe")
 
-    monkeypatch.setattr("torchjanus.semantics.watch.objects.finalization.Settlement.recipe", broken)
+    monkeypatch.setattr("torchjanus.semantics.watch.objects.finalization.Finalization.recipe", broken)
     weight, seen, step = make(lambda loss, n: n)
     run = torchjanus.speculate(step, executor="replay")
     results = [run(torch.ones(3), n) for n in range(5)]

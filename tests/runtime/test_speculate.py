@@ -30,9 +30,9 @@ from torchjanus.runtime import keep_speculated, speculated
 from torchjanus.runtime.entries import entry as entry_module
 from torchjanus.runtime.learning import learning
 from torchjanus.runtime.runs import kept
-from torchjanus.semantics.record.accumulators import Tallies
+from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.semantics.watch.objects.finalization import Finalization
 
 speculate_module: Any = sys.modules["torchjanus.runtime.speculate"]  # the package shows the function by this name
 
@@ -627,9 +627,9 @@ def test_a_fault_while_making_an_entry(
 
 
 AFTERWARDS: dict[str, tuple[Any, str]] = {
-    "what leaves the step": (Settlement, "settle"),
+    "what leaves the step": (Finalization, "settle"),
     "the step was over": (Recording, "finish"),
-    "what recursive calls have counted": (Tallies, "settled"),
+    "what recursive calls have counted": (Accumulators, "settled"),
 }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.semantics.record.marks import Growing, Marking, attributes_of
+from torchjanus.semantics.record.marks import AppendOnlyList, ContentMarker, attributes_of
 
 
 class Plain:
@@ -40,12 +40,12 @@ def told(text: str) -> Any:
     return lambda: text
 
 
-def looking() -> Marking:
-    return Marking((), {})
+def looking() -> ContentMarker:
+    return ContentMarker((), {})
 
 
-def mark(value: Any, marking: Marking | None = None) -> Any:
-    return (marking or looking()).unnamed("name", value, False)
+def mark(value: Any, marker: ContentMarker | None = None) -> Any:
+    return (marker or looking()).unnamed("name", value, False)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_what_a_running_function_shares_is_named_there() -> None:
     def inner() -> str:
         return label
 
-    running = Marking([test_what_a_running_function_shares_is_named_there.__code__], {})
+    running = ContentMarker([test_what_a_running_function_shares_is_named_there.__code__], {})
     before = mark(inner, running)
     label = "n"
     assert mark(inner, running) == before
@@ -103,10 +103,10 @@ def test_what_holds_itself_and_what_is_too_large() -> None:
 
 
 def test_a_list_that_only_grows_keeps_its_record() -> None:
-    records: dict[Any, Growing] = {}
+    records: dict[Any, AppendOnlyList] = {}
 
     def look(held: list[Any]) -> tuple[Any, ...]:
-        found = Marking((), records).unnamed("name", held, True)
+        found = ContentMarker((), records).unnamed("name", held, True)
         assert found is not None
         return found
 

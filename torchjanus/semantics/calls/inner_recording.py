@@ -17,7 +17,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.semantics.native.containers import CONTAINERS
-from torchjanus.semantics.record.accumulator import only_tallied
+from torchjanus.semantics.record.accumulator import only_accumulated
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.trace.actions import Mutation
@@ -56,8 +56,8 @@ class InnerRecording(Recording):
         self.chain[self.depth :] = [self]
         self._fixed: dict[AccessPath, Any] = {}
         self._given: dict[int, torch.Tensor] = {}
-        self.entered = step.tallies.entered()  # versions of the number accumulators at its begin
-        self.tallied: set[int] = set()  # numbers of tensors read from accumulators or derived from them
+        self.entered = step.accumulators.entered()  # versions of the number accumulators at its begin
+        self.accumulated: set[int] = set()  # numbers of tensors read from accumulators or derived from them
 
     def fix(self, access_path: AccessPath, value: Any) -> None:
         """Record an object that all calls get under this access path."""
@@ -65,7 +65,7 @@ class InnerRecording(Recording):
         self._fixed[access_path] = value
 
     def refused(self) -> None:
-        self.step.tallies.give_up()
+        self.step.accumulators.give_up()
 
     def object_at(self, access_path: AccessPath) -> Any:
         """Return the object that the call has read at an access path, or None."""
@@ -101,7 +101,7 @@ class InnerRecording(Recording):
             self.step.place = self.place
             known = self.step.found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
             if access_path not in self.step.settled:
-                self._rely(Found(access_path, value, "object"))
+                self._note_relied(Found(access_path, value, "object"))
             if is_one_of(type(value), (int, float, str)):
                 # Values that are common to all calls may determine sizes.
                 return self.step.pin(known, "is used in recursive calls")
@@ -151,7 +151,7 @@ class InnerRecording(Recording):
     def may_be_key(self, expr: Expr, base: AccessPath, value: Any) -> bool:
         # A call that selects a part of the model (``cells[node.kind]``) is a variant of its own: parts of the model are
         # common to its calls and have gradients, unlike data of nodes.
-        return super().may_be_key(expr, base, value) and (is_local(base) or not _is_learnt(value))
+        return super().may_be_key(expr, base, value) and (is_local(base) or not _is_of_model(value))
 
     # The step records what is known of values common to all calls.
 
@@ -161,13 +161,13 @@ class InnerRecording(Recording):
         else:
             self.step.place = self.place
             self.step.held(access_path, value, functions)
-            self._rely(Found(access_path, value, "pinned"))
+            self._note_relied(Found(access_path, value, "pinned"))
 
     def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
         by_node = isinstance(getattr(key, "expr", None), Expr)
         fact = Absent(base, key, present, self.place)
-        self._rely(fact)
-        self._told(base, by_node).note_once(fact)
+        self._note_relied(fact)
+        self._recording_of(base, by_node).note_once(fact)
 
     def store(
         self,
@@ -180,17 +180,17 @@ class InnerRecording(Recording):
         field: str | None = None,
         new: bool = False,
     ) -> None:
-        tally = None if self.lost else self.step.tallies.at(container, plain(key))
-        if tally is not None:
+        accumulator = None if self.lost else self.step.accumulators.at(container, plain(key))
+        if accumulator is not None:
             # Another call may get another object by the same path.
-            if is_local(base) or not tally.write(self, value):
+            if is_local(base) or not accumulator.write(self, value):
                 if isinstance(value, torch.Tensor):
-                    self.step.tallies.adds(tally.stored)
-                self.refuse_tally()
-            self.step.tallied_now(container, plain(key), tally.now)
+                    self.step.accumulators.adds(accumulator.stored)
+                self.refuse_accumulator_use()
+            self.step.note_accumulated(container, plain(key), accumulator.now)
             return
         super().store(how, container, key, value, base, field=field, new=new)
-        self.step.tallies.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
+        self.step.accumulators.learn(container, plain(key), self.step.last_store(container, plain(key)), value)
         self.call_writes.stored(container, plain(key), self)
         if (
             not is_local(base)
@@ -253,17 +253,17 @@ class InnerRecording(Recording):
         self._look_at(base)
         self._refuse_names(base)
         fact = Filled(base, outcome, self.place)
-        self._rely(fact)
-        self._told(base).note_once(fact)
+        self._note_relied(fact)
+        self._recording_of(base).note_once(fact)
 
     def keys(self, base: AccessPath, keys: tuple[Any, ...]) -> None:
         self._refuse_names(base)
-        told = self._told(base)
+        recording = self._recording_of(base)
         for key in keys:
-            told.keep(key)
+            recording.keep(key)
         fact = Keys(base, keys, self.place)
-        self._rely(fact)
-        told.note_once(fact)
+        self._note_relied(fact)
+        recording.note_once(fact)
 
     def _is_own(self, container: Any) -> bool:
         """Whether a container belongs to an argument: other calls have another one."""
@@ -276,11 +276,11 @@ class InnerRecording(Recording):
         if self.step.is_written(self._object_at(at)):
             self._refuse_written()
 
-    def _rely(self, fact: Event) -> None:
+    def _note_relied(self, fact: Event) -> None:
         """Record a fact that the call relies on. If it is independent of the arguments, it holds for the variant."""
         self.trace.around.update(around([fact]))
 
-    def _told(self, access_path: AccessPath, by_node: bool = False) -> Recording:
+    def _recording_of(self, access_path: AccessPath, by_node: bool = False) -> Recording:
         if by_node or is_local(access_path):
             return self
         self.step.place = self.place
@@ -289,7 +289,7 @@ class InnerRecording(Recording):
     def has_written(self, container: Any, key: Any) -> bool:
         for outer in self._around():
             if outer.knows_write(container, key):
-                if outer is self.step and outer.tallies.at(container, plain(key)) is not None:
+                if outer is self.step and outer.accumulators.at(container, plain(key)) is not None:
                     return not self.lost
                 if outer is self.step and outer.has_set_flag(container, key) and not self._is_own(container):
                     if not self.call_writes.is_stored(container, plain(key), self):
@@ -301,8 +301,8 @@ class InnerRecording(Recording):
                     return False
                 access_path = self.step.lists.access_path(value) if outer is self.step else None
                 if access_path is None:
-                    if self.step.tallies.asked(container, plain(key), self.step.last_store(container, plain(key))):
-                        self.refuse_tally()
+                    if self.step.accumulators.asked(container, plain(key), self.step.last_store(container, plain(key))):
+                        self.refuse_accumulator_use()
                     else:
                         self._refuse_written()
                     break
@@ -319,24 +319,24 @@ class InnerRecording(Recording):
         return known and (self._is_own(container) or self.step.counts.holds(container, key))
 
     def written(self, container: Any, key: Any) -> Any:
-        tally = self.step.tallies.at(container, plain(key))
-        if tally is not None:
-            return tally.read(self)
+        accumulator = self.step.accumulators.at(container, plain(key))
+        if accumulator is not None:
+            return accumulator.read(self)
         return (
             super().written(container, key) if self.knows_write(container, key) else self.step.written(container, key)
         )
 
-    def refuse_tally(self) -> None:
+    def refuse_accumulator_use(self) -> None:
         """Refuse a use of an accumulator that cannot be recorded."""
         what = "a recursive call does something else with what the step sets and calls change than to add or count"
         self.refuse(
             "recursion-accumulator", what, "calls are run many at a time, in another order.", "Return it from the call."
         )
 
-    def check_tallies(self) -> None:
+    def check_accumulator_uses(self) -> None:
         """Check, at the end of the call, that it uses accumulators only to update them."""
-        if self.step.tallies and not self.lost and not only_tallied(self.trace, self.tallied):
-            self.refuse_tally()
+        if self.step.accumulators and not self.lost and not only_accumulated(self.trace, self.accumulated):
+            self.refuse_accumulator_use()
 
     def _around(self) -> Iterator[WriteRecord]:
         """Yield the recordings of enclosing calls with writes, innermost first. (Thousands may have none.)"""
@@ -352,7 +352,7 @@ class InnerRecording(Recording):
         )
 
 
-def _is_learnt(value: Any, deep: bool = True) -> bool:
+def _is_of_model(value: Any, deep: bool = True) -> bool:
     """Whether a value is part of a model: a module, a parameter, or a container or object that starts with one."""
     if isinstance(value, torch.nn.Module):
         return True
@@ -361,4 +361,4 @@ def _is_learnt(value: Any, deep: bool = True) -> bool:
             return bool(value.requires_grad)
     inside: Any = value if is_one_of(type(value), (dict, list, tuple)) else (attributes_of(value) or ())
     parts = inside.values() if type(inside) is dict else inside if is_one_of(type(inside), (list, tuple)) else ()
-    return deep and any(_is_learnt(part, deep=False) for part in islice(parts, _FIRST))
+    return deep and any(_is_of_model(part, deep=False) for part in islice(parts, _FIRST))

@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.rewrite import Site, code_of
 from torchjanus.semantics.protocols.leaves import on_type
 
-__all__ = ["Families", "Lookups", "Member"]
+__all__ = ["Lookups", "Member", "MethodSets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Lookups:
         return None if found is None else found[1]
 
 
-class Families:
+class MethodSets:
     """The method sets over all runs: which methods were found at which call site."""
 
     def __init__(self) -> None:

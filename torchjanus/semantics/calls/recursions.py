@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.rewrite import code_of
-from torchjanus.semantics.calls.method_sets import Families, Member
+from torchjanus.semantics.calls.method_sets import Member, MethodSets
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Event, Trace
@@ -90,18 +90,18 @@ class Recursions:
         self.working: set[types.CodeType] = set()  # functions that have computed with tensors
         self.fresh: list[str] = []  # names of functions found in the current run
         # Receives watched calls; and makes the matcher that predicts variants, whose calls need not be watched.
-        self.take: Callable[[Invoked], None] = _leave
-        self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _nobody
+        self.take: Callable[[Invoked], None] = _ignore_call
+        self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _no_recogniser
         # Rewrites the trace of a call so that its lists are rows, given what calls return. Raises Refused.
-        self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _as_it_is
+        self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _unchanged_trace
         self.made: dict[Any, Any] = {}  # by callee: the structure of its first result
-        self.families = Families()
+        self.method_sets = MethodSets()
         # Recursive functions that cannot be watched call by call, with the reason.
         self.unsuited: dict[types.CodeType, Refusal] = {}
         self.counted: list[str] = []  # counters and accumulators found in the current run
         self.counts: set[Any] = set()  # shared numbers that calls write (see ``Counts``)
-        # Places of accumulators, and whether they sum tensors (see ``Tallies``).
-        self.tallies: dict[Any, bool] = {}
+        # Places of accumulators, and whether they sum tensors (see ``Accumulators``).
+        self.accumulators: dict[Any, bool] = {}
         self.facts: dict[Any, Event] = {}  # shared values that calls rely on: the step reads them ahead
 
     def add(self, found: dict[types.CodeType, frozenset[str]]) -> list[str]:
@@ -163,16 +163,16 @@ def _unsuited(code: types.CodeType) -> tuple[str, str]:
     return "is a generator or a coroutine", "Return what it yields, or pass a list along and append to it."
 
 
-def _leave(event: Invoked) -> None:
+def _ignore_call(event: Invoked) -> None:
     """Ignore a watched call."""
 
 
-def _as_it_is(trace: Trace, made: Mapping[Any, Any]) -> Trace:
+def _unchanged_trace(trace: Trace, made: Mapping[Any, Any]) -> Trace:
     """Return the trace unchanged."""
     return trace
 
 
-def _nobody(world: Mapping[Any, Any]) -> Recogniser | None:
+def _no_recogniser(world: Mapping[Any, Any]) -> Recogniser | None:
     return None
 
 
@@ -239,10 +239,10 @@ class Discovery:
             self._working.add(code)
         if self._operations() > begun:
             self._computing.add(code)
-        if code in self._cyclic and self._is_told(code) and not self._active[code]:
+        if code in self._cyclic and self._is_watchable(code) and not self._active[code]:
             self.varied |= self._sizes.setdefault(code, self._within[code]) != self._within[code]
 
-    def _is_told(self, code: types.CodeType) -> bool:
+    def _is_watchable(self, code: types.CodeType) -> bool:
         """Whether calls of a recursive function may be watched one by one: they compute with tensors, or it is the
         program's own and none of its calls does."""
         own = not is_installed(code.co_filename) and not code.co_name.startswith("__")
@@ -253,7 +253,7 @@ class Discovery:
 
         Methods of modules that contain modules of their own class are excluded: each has parameters of its own.
         """
-        for code in filter(self._is_told, self._cyclic):
+        for code in filter(self._is_watchable, self._cyclic):
             given = self._given.get(code)
             if given is None or self._calls[code] < 2:
                 continue

@@ -17,13 +17,13 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import code_of, is_rewritten
-from torchjanus.semantics.record.places import EMPTY, Item, Shape, Spot, Variable, native_items
+from torchjanus.semantics.record.places import EMPTY, Item, Shape, StateSlot, Variable, native_items
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.trace.values import is_local
 
 __all__ = ["Enclosing", "enclosing", "holding", "is_constant", "is_named", "places_within", "values_within"]
 
-_KNOWN_BY_THEMSELVES = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
+_IDENTIFIED = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType)
 _CONSTANTS = (*CONSTANT_TYPES, int, float)
 
 
@@ -39,7 +39,7 @@ class Enclosing:
 class _Unknown(Exception):
     """The content of a variable cannot be described. ``places``: places that may be accumulators."""
 
-    def __init__(self, *places: Spot) -> None:
+    def __init__(self, *places: StateSlot) -> None:
         super().__init__()
         self.places = places
 
@@ -49,13 +49,13 @@ def enclosing(
     recording: Any,
     lists: Any,
     recursive: Collection[types.CodeType],
-    tallied: Callable[[Spot], bool],
-) -> Enclosing | tuple[Spot, ...]:
+    accumulates: Callable[[StateSlot], bool],
+) -> Enclosing | tuple[StateSlot, ...]:
     """Return the shared variables of a function and of the functions that they hold. If they cannot be described,
     return the places that may be accumulators.
 
     ``lists``: the output lists of the step; ``recursive``: functions whose defaults are inputs of each call;
-    ``tallied``: whether a place is an accumulator.
+    ``accumulates``: whether a place is an accumulator.
     """
     passed: dict[str, types.CellType] = {}
 
@@ -67,14 +67,14 @@ def enclosing(
             passed[known] = cell
         return known
 
-    def told(fn: types.FunctionType, around: tuple[types.CodeType, ...]) -> Iterator[Any]:
+    def described(fn: types.FunctionType, around: tuple[types.CodeType, ...]) -> Iterator[Any]:
         for name, cell in _variables(fn, recording):
             variable = Variable(cell, name)
             value = variable.get()
             access_path = recording.owner(value)
             grown = lists.access_path(value) if access_path is None else access_path if access_path.is_grown else None
-            if tallied(variable):
-                yield name, "tally"
+            if accumulates(variable):
+                yield name, "accumulator"
             elif grown is not None:
                 yield name, grown.token
             elif isinstance(value, types.FunctionType) and is_rewritten(value.__code__):
@@ -82,8 +82,8 @@ def enclosing(
                 if (value.__defaults__ or value.__kwdefaults__) and code not in recursive:
                     raise _Unknown
                 recording.keep(code)
-                yield name, id(code), () if code in around else tuple(told(value, (*around, code)))
-            elif isinstance(value, _KNOWN_BY_THEMSELVES):
+                yield name, id(code), () if code in around else tuple(described(value, (*around, code)))
+            elif isinstance(value, _IDENTIFIED):
                 recording.keep(value)
                 yield name, id(value)
             elif is_named(access_path) and not isinstance(value, torch.Tensor):
@@ -91,7 +91,7 @@ def enclosing(
                 yield name, access_path.token
             elif is_constant(value):
                 yield name, token_of(value)
-            elif (held := _held(value, access_path, name, tallied)) is not None:
+            elif (held := _held(value, access_path, name, accumulates)) is not None:
                 yield name, type(value).__name__, held
             elif value is EMPTY or type(value) is dict:
                 raise _Unknown
@@ -99,7 +99,7 @@ def enclosing(
                 yield name, "passed", named(name, cell)
 
     try:
-        return Enclosing(tuple(told(fn, (code_of(fn),))), passed)
+        return Enclosing(tuple(described(fn, (code_of(fn),))), passed)
     except _Unknown as unknown:
         return unknown.places
 
@@ -109,16 +109,18 @@ def is_constant(value: Any) -> bool:
     return is_one_of(type(value), _CONSTANTS) or (type(value) is tuple and all(map(is_constant, value)))
 
 
-def _held(value: Any, access_path: AccessPath | None, name: str, tallied: Callable[[Spot], bool]) -> Any:
+def _held(value: Any, access_path: AccessPath | None, name: str, accumulates: Callable[[StateSlot], bool]) -> Any:
     """Return the content of a container of the step, if it holds only constants and accumulators; else None. Raises
     _Unknown if it can be neither described nor passed."""
     if access_path is not None or (items := native_items(value)) is None:
         return None
-    found = [(key, "tally" if tallied(Item(value, key, name)) else None, item) for key, item in items]
-    if all(tally or is_constant(item) for _, tally, item in found):
-        return tuple((token_of(key), tally or token_of(item)) for key, tally, item in found)
-    if type(value) is dict or any(tally for _, tally, _ in found):
-        raise _Unknown(*(Item(value, key, name) for key, tally, item in found if not tally and not is_constant(item)))
+    found = [(key, "accumulator" if accumulates(Item(value, key, name)) else None, item) for key, item in items]
+    if all(accumulator or is_constant(item) for _, accumulator, item in found):
+        return tuple((token_of(key), accumulator or token_of(item)) for key, accumulator, item in found)
+    if type(value) is dict or any(accumulator for _, accumulator, _ in found):
+        raise _Unknown(
+            *(Item(value, key, name) for key, accumulator, item in found if not accumulator and not is_constant(item))
+        )
     return None
 
 
@@ -138,7 +140,7 @@ def values_within(fn: types.FunctionType, recording: Any) -> Iterator[Any]:
     return (variable.get() for variable in dict.fromkeys(_variables_within(fn, recording, ())))
 
 
-def places_within(fn: types.FunctionType, recording: Any, lists: Any) -> Iterator[Spot]:
+def places_within(fn: types.FunctionType, recording: Any, lists: Any) -> Iterator[StateSlot]:
     """Yield the places of a function's shared variables and of elements of the step's containers in them, without the
     output ``lists``."""
     named: dict[str, int] = {}
@@ -166,11 +168,14 @@ def _variables_within(fn: types.FunctionType, recording: Any, around: tuple[type
 
 @contextmanager
 def holding(
-    passed: Mapping[str, types.CellType], values: Mapping[str, Any], places: Iterable[Spot], written: list[Spot]
+    passed: Mapping[str, types.CellType],
+    values: Mapping[str, Any],
+    places: Iterable[StateSlot],
+    written: list[StateSlot],
 ) -> Iterator[None]:
     """Give passed variables their ``values`` within the context, and restore them after it. Places that the body has
     written keep the new content and are added to ``written``."""
-    given: dict[Spot, Any] = {Variable(cell, name): values[name] for name, cell in passed.items()}
+    given: dict[StateSlot, Any] = {Variable(cell, name): values[name] for name, cell in passed.items()}
     before = {place: place.get() for place in (*places, *given)}
     for variable, value in given.items():
         variable.set(value)

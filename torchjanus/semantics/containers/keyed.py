@@ -31,7 +31,7 @@ class KeyedShadow:
         self.access_path = access_path
         self.native = native_class(type(container))
         self.keys_before: tuple[Any, ...] | None = None  # None until the run changes them
-        self._was: dict[Any, bool] = {}  # by key stored or removed: whether it was there before the call
+        self._present_before: dict[Any, bool] = {}  # by key stored or removed: whether it was there before the call
         self.emptied = False  # the run has cleared it: all keys are of this run
         self._made_of: dict[Any, Expr] = {}  # computed keys of this run, which vary from call to call
         self._held = False  # specialised on all keys, so computed ones have to be, too
@@ -45,9 +45,9 @@ class KeyedShadow:
             if self._held or not all(isinstance(leaf, Read) for leaf in leaves(key.expr)):
                 return self.recording.pin(key, "used as a key")
             if known is None or known.token != key.expr.token:
-                for other in self._was:
+                for other in self._present_before:
                     self._compare(key.expr, bare, self._made_of.get(other, other), other)
-                if bare not in self._was:
+                if bare not in self._present_before:
                     self._made_of[bare] = key.expr
         else:
             for other, expr in self._made_of.items():
@@ -79,24 +79,24 @@ class KeyedShadow:
     def has(self, key: Any) -> bool:
         """Return ``key in container``."""
         key = self.place(key)
-        self._asked(key_token(self._traced(key)))
+        self._note_query(key_token(self._traced(key)))
         present: bool = self.native.__contains__(self.container, key)
-        if key not in self._was and not self.emptied:
+        if key not in self._present_before and not self.emptied:
             self._absent(key, present)
         return present
 
-    def _asked(self, key: Any) -> None:
+    def _note_query(self, key: Any) -> None:
         """Record that the run queries a key, or all keys, of a container that it has changed."""
-        if self._was or self.emptied:
+        if self._present_before or self.emptied:
             self.recording.trace.reread.append((len(self.recording.trace.events), (self.access_path.token, key)))
 
     def length(self) -> Any:
         """Return ``len(container)`` as an expression of the length before the call."""
-        self._asked(ALL)
+        self._note_query(ALL)
         now = self.native.__len__(self.container)
         if self.emptied:
             return now
-        for key, was in self._was.items():
+        for key, was in self._present_before.items():
             self._absent(key, was)
         access_path = self.access_path.then(Step.LEN)
         if self.keys_before is None:
@@ -107,11 +107,11 @@ class KeyedShadow:
 
     def filled(self) -> bool:
         """Return the truth value of the container."""
-        self._asked(ALL)
+        self._note_query(ALL)
         filled: bool = self.native.__len__(self.container) > 0
-        if self.emptied or any(self.native.__contains__(self.container, key) for key in self._was):
+        if self.emptied or any(self.native.__contains__(self.container, key) for key in self._present_before):
             return filled
-        if self.keys_before is None and not self._was:
+        if self.keys_before is None and not self._present_before:
             self.recording.filled(self.access_path, filled)
         else:
             self.hold_keys()
@@ -131,8 +131,8 @@ class KeyedShadow:
 
     def touch(self, key: Any) -> None:
         """Prepare for storing or removing a key."""
-        if key not in self._was:
-            self._was[key] = self.native.__contains__(self.container, key)
+        if key not in self._present_before:
+            self._present_before[key] = self.native.__contains__(self.container, key)
 
     def reorder(self) -> None:
         """Prepare for a change of the keys or their order."""
@@ -186,7 +186,7 @@ class MappingShadow(KeyedShadow):
 
     def names(self) -> dict[Any, None]:
         """Return the mirror of the keys, which follows later changes."""
-        self._asked(ALL)
+        self._note_query(ALL)
         if self._names is None:
             self.hold_keys(values=False)
             self._names = self._empty()
@@ -196,7 +196,7 @@ class MappingShadow(KeyedShadow):
 
     def items(self) -> dict[Any, Any]:
         """Return the mirror of keys and values, which follows later changes."""
-        self._asked(ALL)
+        self._note_query(ALL)
         if self._items is None:
             self.hold_keys(values=False)
             made = self._empty()
@@ -278,8 +278,8 @@ class MappingShadow(KeyedShadow):
         """Return the last (or first) key of a dictionary that is not empty."""
         if not last or self._last is ABSENT:
             self.hold_keys()
-        elif self._last in self._was:
-            self._absent(self._last, self._was[self._last])
+        elif self._last in self._present_before:
+            self._absent(self._last, self._present_before[self._last])
         keys = reversed(self.container) if last else self.native.__iter__(self.container)
         return next(iter(keys))
 

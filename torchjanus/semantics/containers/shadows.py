@@ -59,7 +59,7 @@ class SequenceShadow:
         self.appended: list[Any] | None = []  # None once the run has done anything else
         self.grown = 0
         self.tail = 0
-        self.stacked: int | None = 0  # number of appends; None once the run has done more than append and index stores
+        self.append_count: int | None = 0  # None once the run has done more than append and index stores
         # Stores by computed indices: index and value. The run specialises on the indices only if it reads.
         self._computed: list[tuple[TracedInt, Any]] = []
 
@@ -116,7 +116,7 @@ class SequenceShadow:
         """Return ``container[index]`` for a traced index, if the run has done nothing but append and store by traced
         indices; ABSENT if the index has to be specialised."""
         bare = plain(index)
-        if self.stacked is None or not 0 <= bare < len(self.items):
+        if self.append_count is None or not 0 <= bare < len(self.items):
             return ABSENT
         recording, length = self.recording, self.access_path.then(Step.LEN)
         place, value = self.items[bare]
@@ -128,7 +128,7 @@ class SequenceShadow:
                 return value
         expr, old = index.expr, bare
         if self.maxlen is not None:
-            counts = (self.before, self.stacked, self.maxlen)
+            counts = (self.before, self.append_count, self.maxlen)
             expr = Apply(operator.add, (expr, Apply(dropped_before, (Read(length), *counts[1:]))))
             old += dropped_before(*counts)
         if place == _NEW:
@@ -140,33 +140,33 @@ class SequenceShadow:
 
     # -- changes (of the container itself, too) ---------------------------------------------------------------------
 
-    def _bring_up(self) -> None:
+    def _update_copies(self) -> None:
         """Update the copies over which native code iterates."""
         for copy in self.copies:
             copy[:] = map(self._value, self.items)
 
     def _record(self, method: str, *args: Any) -> None:
-        self._bring_up()
+        self._update_copies()
         if method not in ("append", "extend"):
-            self.appended = self.stacked = None
+            self.appended = self.append_count = None
         else:
             added = args[0] if method == "extend" else args
             if self.appended is not None:
                 self.appended.extend(added)
-            if self.stacked is not None:
-                self.stacked += len(added)
+            if self.append_count is not None:
+                self.append_count += len(added)
         self.recording.mutate(self.native, method, args, self.access_path)
 
     def store(self, index: int, value: Any) -> None:
         """Do ``container[index] = value``. Raises IndexError."""
-        self.appended = self.stacked = None
+        self.appended = self.append_count = None
         self.hold_length()
         bare = self.recording.bare(value)
         if -len(self.items) <= index < len(self.items):
             self.recording.dropping(self.items[index][1])
         self.native.__setitem__(self.container, index, bare)
         self.items[index] = (_NEW, value)
-        self._bring_up()
+        self._update_copies()
         self.recording.store("item", self.container, index % len(self.items), value, self.access_path)
 
     def store_at(self, index: TracedInt, value: Any) -> None:
@@ -184,7 +184,7 @@ class SequenceShadow:
         self.native.__setitem__(self.container, bare, self.recording.bare(value))
         self.items[bare] = (_NEW, value)
         self.tail = 0
-        self._bring_up()
+        self._update_copies()
         self.recording.store("item", self.container, index, value, self.access_path)
         self._computed.append((index, value))
 

@@ -45,12 +45,12 @@ class SharedArrays:
     def are_read(self, arrays: Sequence[Bounds]) -> bool:
         """Whether tensors of the run so far use this memory."""
         return bool(arrays) and any(
-            _meet(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
+            _overlap(arrays, _of_tensor(t)) for t in self._recording.trace.tensors if t is not None
         )
 
-    def are_met(self, arrays: Sequence[Bounds]) -> bool:
+    def are_accessed(self, arrays: Sequence[Bounds]) -> bool:
         """Whether an earlier extern call has accessed this memory."""
-        return any(_meet(arrays, bounds) for one in self._given for bounds in one.given)
+        return any(_overlap(arrays, bounds) for one in self._given for bounds in one.given)
 
     def note(self, event: Extern, values: Iterable[Any], result: Any) -> None:
         """Record an extern call with its callee and arguments (``values``) and its result."""
@@ -60,8 +60,8 @@ class SharedArrays:
         if not self._given:
             self._recording.unfinished.append(self._check)
         found = [*tensors_within(result)]
-        taken = [tensor for tensor in found if _meet(given, _of_tensor(tensor))]
-        view = any(_meet(given, bounds) for bounds in memory_within((result,)))
+        taken = [tensor for tensor in found if _overlap(given, _of_tensor(tensor))]
+        view = any(_overlap(given, bounds) for bounds in memory_within((result,)))
         self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
 
     def _check(self) -> None:
@@ -70,11 +70,11 @@ class SharedArrays:
             tensor = trace.tensors[number]
             if tensor is None or not (bounds := _of_tensor(tensor))[1]:
                 continue
-            near = [one for one in self._given if _meet(one.given, bounds)]
+            near = [one for one in self._given if _overlap(one.given, bounds)]
             if near:
                 self._check_reads(bounds, near)
                 if version_of(tensor) != self._recording.version_before(tensor):
-                    self._check_looks(bounds, near)
+                    self._check_native_reads(bounds, near)
 
     def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """Refuse if the graph reads memory after the host may have changed it, except by tensors made afterwards."""
@@ -101,14 +101,14 @@ class SharedArrays:
         for op in ops[after:]:
             for ref in pytree.tree_leaves((op.args, op.kwargs)):
                 tensor = trace.tensors[ref.number] if isinstance(ref, TensorRef) else None
-                if tensor is not None and ref.number not in fresh and _meet([bounds], _of_tensor(tensor)):
+                if tensor is not None and ref.number not in fresh and _overlap([bounds], _of_tensor(tensor)):
                     return op.place
             fresh.update(out.number for out in op.outs)
         return None
 
-    def _check_looks(self, bounds: Bounds, near: Sequence[_Given]) -> None:
+    def _check_native_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
         """Refuse if native code may read memory that the graph changes, except in calls that precede the graph."""
-        takes = [any(_meet([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
+        takes = [any(_overlap([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
         taken = max((place for place, one in enumerate(takes) if one), default=-1)
         # A call with arbitrary effects keeps its order: it and earlier calls run before the graph.
         over = max((place for place, one in enumerate(near[: taken + 1]) if one.event.effects.world), default=-1)
@@ -124,7 +124,7 @@ class SharedArrays:
                 return
 
 
-def _meet(some: Iterable[Bounds], other: Bounds) -> bool:
+def _overlap(some: Iterable[Bounds], other: Bounds) -> bool:
     return any(low < other[1] and other[0] < high for low, high in some)
 
 

@@ -115,7 +115,7 @@ class ExternCalls:
         before = [(value, _shape_of(value)) for value in changeable]
         reached = list(memory_within((func, *args, *kwargs.values()))) if effects.world else []
         late = self.arrays.are_read(reached)
-        overwrites = late or self.arrays.are_met(reached)
+        overwrites = late or self.arrays.are_accessed(reached)
         try:
             result, draws = self._call(number, func, given, named, effects)
         except BaseException:

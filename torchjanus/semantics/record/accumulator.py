@@ -27,7 +27,7 @@ from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
 
-__all__ = ["AFTER", "Kept", "Placed", "Tally", "only_tallied"]
+__all__ = ["AFTER", "Accumulator", "LocalAccumulator", "ObjectAccumulator", "only_accumulated"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 _IN_PLACE = ("Tensor.__iadd__", "Tensor.add_")
@@ -35,7 +35,7 @@ AFTER = "after call"  # key of the number that the step reads after its n-th cal
 
 
 @dataclass(eq=False, slots=True)
-class Tally:
+class Accumulator:
     """One accumulator. ``key``: its place; ``start``: the step's value; ``now``: the current one; ``tensors``: whether
     it sums tensors; ``terms``: the tensors that calls have added; ``version``: the number of writes by calls;
     ``modes``: torch's modes of these additions; ``in_place``: whether they change the tensor itself; ``begun``: the
@@ -62,7 +62,7 @@ class Tally:
             number = recording.number(self.now)
             if number is None:
                 number = recording.new_tensor(self.now).number
-            recording.tallied.add(number)
+            recording.accumulated.add(number)
             return self.now
         access_path = self._known_now(recording)
         return (
@@ -103,7 +103,7 @@ class Tally:
         self.in_place, (self.modes,) = in_place, modes
         for at, term in made:
             events = recording.trace.events
-            recording.tallied.add(events[at].outs[0].number)
+            recording.accumulated.add(events[at].outs[0].number)
             tensor = recording.trace.tensors[term.number]
             with torch._C.DisableTorchFunction():
                 row = tensor.clone()
@@ -167,7 +167,7 @@ class Tally:
 
 
 @dataclass(eq=False, slots=True)
-class Kept(Tally):
+class ObjectAccumulator(Accumulator):
     """An accumulator in an object. ``stored``: the step's write."""
 
     container: Any = None
@@ -183,7 +183,7 @@ class Kept(Tally):
 
 
 @dataclass(eq=False, slots=True)
-class Placed(Tally):
+class LocalAccumulator(Accumulator):
     """An accumulator in a variable or container of the step, whose reads are not observed. ``given``: the value put
     there last; ``seen``: the number of calls of the step that have ended; ``number``: the index of its output list."""
 
@@ -240,30 +240,30 @@ def _with(expr: Any, old: AccessPath, new: AccessPath) -> Any:
     return expr
 
 
-def _added(tally: Tally, recording: Any) -> Any:
+def _added(accumulator: Accumulator, recording: Any) -> Any:
     """Record, in the step, the sum of the terms that calls have added. Return the value."""
-    trace, number = recording.trace, recording.lists.number_of(tally.terms)
-    rows = [TensorRef(recording.number(row)) for row in tally.terms]
+    trace, number = recording.trace, recording.lists.number_of(accumulator.terms)
+    rows = [TensorRef(recording.number(row)) for row in accumulator.terms]
 
     def note(func: Any, args: tuple[Any, ...], out: TensorRef) -> None:
-        recording.note(Op(func, func.__name__, args, {}, (out,), tally.modes, recording.place))
+        recording.note(Op(func, func.__name__, args, {}, (out,), accumulator.modes, recording.place))
         recording.ops += 1
 
-    if not isinstance(tally.start, torch.Tensor):
+    if not isinstance(accumulator.start, torch.Tensor):
         # Without any term the number stays in place.
         size = Read(AccessPath.grown(number).then(Step.SIZE, 0))
         recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
-        start = tally.start.expr if isinstance(tally.start, Traced) else tally.start
-        note(added_up, (rows, start), recording.new_tensor(tally.now))
-        return tally.now
-    start = TensorRef(recording.number(tally.start))
-    if not tally.in_place or _is_alone(tally, start.number, recording):
-        note(added_up, (rows, start), recording.new_tensor(tally.now))
-        return tally.now
-    for event in trace.events[tally.begun :]:
+        start = accumulator.start.expr if isinstance(accumulator.start, Traced) else accumulator.start
+        note(added_up, (rows, start), recording.new_tensor(accumulator.now))
+        return accumulator.now
+    start = TensorRef(recording.number(accumulator.start))
+    if not accumulator.in_place or _is_alone(accumulator, start.number, recording):
+        note(added_up, (rows, start), recording.new_tensor(accumulator.now))
+        return accumulator.now
+    for event in trace.events[accumulator.begun :]:
         refs = refs_in((event.args, event.kwargs)) if isinstance(event, Op) else ()
         used = [trace.tensors[ref.number] for ref in refs]
-        if share_memory(used, [tally.start]):
+        if share_memory(used, [accumulator.start]):
             what = "the step uses a tensor in place of which recursive calls add up, and not where they do"
             recording.refuse(
                 "recursion-accumulator",
@@ -272,35 +272,35 @@ def _added(tally: Tally, recording: Any) -> Any:
                 "Read it where the calls have written it.",
             )
     with torch._C.DisableTorchFunction():
-        total = torch.stack([row.detach() for row in tally.terms]).sum(0)
+        total = torch.stack([row.detach() for row in accumulator.terms]).sum(0)
     out = recording.new_tensor(total)
     note(added_up, (rows,), out)
-    recording.note(Op(torch.Tensor.add_, "Tensor.add_", (start, out), {}, (start,), tally.modes, recording.place))
+    recording.note(Op(torch.Tensor.add_, "Tensor.add_", (start, out), {}, (start,), accumulator.modes, recording.place))
     recording.ops += 1
-    return tally.now
+    return accumulator.now
 
 
-def _is_alone(tally: Tally, number: int, recording: Any) -> bool:
+def _is_alone(accumulator: Accumulator, number: int, recording: Any) -> bool:
     """Whether replacing the tensor is indistinguishable from changing it in place: the step has made it and has no
     alias of it."""
-    trace, start = recording.trace, tally.start
+    trace, start = recording.trace, accumulator.start
     others = (tensor for n, tensor in enumerate(trace.tensors) if n != number and tensor is not None)
     return (
         number not in trace.access_paths
         and not share_memory(others, [start])
-        and all((term.dtype, term.shape) == (start.dtype, start.shape) for term in tally.terms)
+        and all((term.dtype, term.shape) == (start.dtype, start.shape) for term in accumulator.terms)
     )
 
 
-def _counted(tally: Tally, recording: Any) -> Any:
+def _counted(accumulator: Accumulator, recording: Any) -> Any:
     """Record the number as a read of the step after the calls. Return it traced."""
-    access_path = AccessPath.grown(recording.lists.number_of(tally.terms))
-    recording.note(Found(access_path, tally.now, "number", place=recording.place))
-    return trace_value(tally.now, Read(access_path))
+    access_path = AccessPath.grown(recording.lists.number_of(accumulator.terms))
+    recording.note(Found(access_path, accumulator.now, "number", place=recording.place))
+    return trace_value(accumulator.now, Read(access_path))
 
 
-def only_tallied(trace: Any, tallied: set[int]) -> bool:
-    """Whether a call uses accumulators, and values derived from them, for nothing else. ``tallied``: the numbers of
+def only_accumulated(trace: Any, accumulated: set[int]) -> bool:
+    """Whether a call uses accumulators, and values derived from them, for nothing else. ``accumulated``: the numbers of
     those tensors."""
     exprs = list(expressions_in(trace.result))
     for event in trace.events:
@@ -312,22 +312,22 @@ def only_tallied(trace: Any, tallied: set[int]) -> bool:
                 exprs += expressions_in(at.key)
                 at = at.base
         if isinstance(event, Op):
-            if any(ref.number in tallied for ref in refs_in((event.args, event.kwargs))):
+            if any(ref.number in accumulated for ref in refs_in((event.args, event.kwargs))):
                 return False
             exprs += expressions_in((event.args, event.kwargs))
         if isinstance(event, Invoked):
             exprs += expressions_in([recipe for _, recipe in event.given])
-        if isinstance(event, Asserted) and event.ref.number in tallied:
+        if isinstance(event, Asserted) and event.ref.number in accumulated:
             return False
     for recipe in trace.all_recipes():
         exprs += expressions_in(recipe)
         for part in parts_of(recipe):
             exprs += expressions_in(part)
-            if getattr(getattr(part, "ref", None), "number", None) in tallied:
+            if getattr(getattr(part, "ref", None), "number", None) in accumulated:
                 return False
     for leaf in (leaf for expr in exprs for leaf in leaves(expr)):
         if isinstance(leaf, Read) and leaf.access_path.is_grown and leaf.access_path.base is not None:
             return False
-        if isinstance(leaf, Fetch | Size) and leaf.ref in tallied:
+        if isinstance(leaf, Fetch | Size) and leaf.ref in accumulated:
             return False
     return True

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.semantics.record.marks import Marks
+from torchjanus.semantics.record.marks import ContentMarks
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
@@ -24,11 +24,11 @@ __all__ = ["note_kinds", "state_of", "with_numbers"]
 def state_of(recording: WriteRecord, escaped: int) -> dict[Any, Any]:
     """Return the variables by name: tensors as they are, all else as a comparable description. ``escaped``: how many
     elements of ``recording.escaped`` existed when the loop began."""
-    found = recording.rebinding.state(recording.escaped[:escaped], recording.trace.owners)
-    return {name: _told(value) for name, value in found.items()}
+    found = recording.variable_changes.state(recording.escaped[:escaped], recording.trace.owners)
+    return {name: _described(value) for name, value in found.items()}
 
 
-def _told(value: Any) -> Any:
+def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, Traced):
@@ -38,7 +38,7 @@ def _told(value: Any) -> Any:
         return (type(value).__name__, value)
     if isinstance(value, int | float | str | type(None)):
         return ("value", token_of(value))
-    if isinstance(value, Marks):
+    if isinstance(value, ContentMarks):
         return ("marks", value.token)
     return ("object", value.kind, value.number)
 
@@ -62,8 +62,8 @@ def with_numbers(
 
 def note_kinds(trace: Trace) -> None:
     """Record size, stride, dtype, device and ``requires_grad`` of each strided tensor of a run with loops or calls."""
-    gone_through = trace.frames or trace.iterations or trace.loop_records or trace.changed
-    if not gone_through and not any(isinstance(event, Invoked) for event in trace.events):
+    has_loops = trace.frames or trace.iterations or trace.loop_records or trace.changed
+    if not has_loops and not any(isinstance(event, Invoked) for event in trace.events):
         return
     with torch._C.DisableTorchFunction():
         for number, tensor in enumerate(trace.tensors):

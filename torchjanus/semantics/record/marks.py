@@ -18,7 +18,7 @@ import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
 
-__all__ = ["KNOWN", "VALUES", "Marking", "Marks", "attributes_of", "holds"]
+__all__ = ["KNOWN", "VALUES", "ContentMarker", "ContentMarks", "attributes_of", "holds"]
 
 MANY = 64  # limit on an object's attributes
 MOST = 4000  # limit on the objects of one snapshot
@@ -27,8 +27,8 @@ KNOWN = frozenset({"builtins", "torch", "torchjanus", "collections", "functools"
 _BYTES = (bytearray, array.array)
 
 
-class Marks:
-    """The content of an object. ``token``: equal for equal content within a run; for a list (``Growing``, length)."""
+class ContentMarks:
+    """The content of an object. ``token``: equal for equal content in a run; of a list (``AppendOnlyList``, length)."""
 
     def __init__(self, token: tuple[Any, ...]) -> None:
         self.token = token
@@ -68,7 +68,7 @@ def holds(value: Any) -> bool:
     return type(value).__module__.partition(".")[0] not in KNOWN and not issubclass(type(value), torch.Tensor)
 
 
-class Growing:
+class AppendOnlyList:
     """The record of a list while it only grows; any other change begins a new one. ``marks``: of its elements."""
 
     def __init__(self) -> None:
@@ -83,11 +83,11 @@ class Growing:
         self.marks.append(mark)
 
 
-class Marking:
+class ContentMarker:
     """Makes the marks of one snapshot. ``running``: code objects of the active functions; ``records``: the records of
     lists from earlier snapshots, by name."""
 
-    def __init__(self, running: Iterable[CodeType], records: dict[Any, Growing]) -> None:
+    def __init__(self, running: Iterable[CodeType], records: dict[Any, AppendOnlyList]) -> None:
         self._records = records
         codes = {*running}
         # Cells of functions nested in a running one are variables of that one.
@@ -108,15 +108,15 @@ class Marking:
             return None
         return (self._mark(value, frozenset()),)
 
-    def _record(self, name: Any, value: Any) -> Growing:
+    def _record(self, name: Any, value: Any) -> AppendOnlyList:
         within = frozenset({id(value)})
         parts = list(value)
-        record = self._records.get(name, Growing())
+        record = self._records.get(name, AppendOnlyList())
         known = len(record.ids)
         if list(map(id, parts[:known])) != record.ids or any(
             self._mark(parts[number], within) != record.marks[number] for number in record.compound
         ):
-            record, known = Growing(), 0
+            record, known = AppendOnlyList(), 0
         for part in parts[known:]:
             record.add(part, self._mark(part, within))
         self._records[name] = record

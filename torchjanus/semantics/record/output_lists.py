@@ -14,10 +14,10 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["GrownLists"]
+__all__ = ["OutputLists"]
 
 
-class GrownLists:
+class OutputLists:
     """The output lists of one step.
 
     Within calls, a list is identified by its position among the lists of the entry call, so that all entry calls agree.
@@ -31,7 +31,7 @@ class GrownLists:
         self.places: tuple[Any, ...] = ()
 
     def begin(self, given: Iterable[Any], recording: Any, places: Iterable[Any] = (), root: Any = None) -> None:
-        """Collect the output lists for an entry call with these arguments. ``places``, ``root``: see ``Tallies``."""
+        """Collect the output lists for a call with these arguments. ``places``, ``root``: see ``Accumulators``."""
         self._now = []
         for value in given:
             self._take(value, recording)
@@ -39,9 +39,9 @@ class GrownLists:
         for container, key, value in recording.own_writes():
             if type(value) is list and self._take(value, recording):
                 held.append((id(container), key, self._place(value)))
-        for tally in recording.tallies.begin(recording, places, root):
-            self._take(tally.terms, recording)
-            held.append((tally.key, self._place(tally.terms), tally.tensors))
+        for accumulator in recording.accumulators.begin(recording, places, root):
+            self._take(accumulator.terms, recording)
+            held.append((accumulator.key, self._place(accumulator.terms), accumulator.tensors))
         self.places = tuple(held)
 
     def _take(self, value: Any, recording: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.kinds import is_one_of, isinstance
 
-__all__ = ["EMPTY", "Item", "Shape", "Spot", "Variable", "native_items"]
+__all__ = ["EMPTY", "Item", "Shape", "StateSlot", "Variable", "native_items"]
 
 EMPTY: Any = object()  # what an unbound variable holds
 _MANY = 64  # limit on the elements of a container that is inspected
@@ -27,7 +27,7 @@ def native_items(container: Any) -> list[tuple[Any, Any]] | None:
     return items if all(is_one_of(type(key), (int, str)) for key, _ in items) else None
 
 
-class Spot(ABC):
+class StateSlot(ABC):
     """One place. Two are equal if they denote the same place."""
 
     __slots__ = ()
@@ -56,14 +56,14 @@ class Spot(ABC):
         return self.get() is value
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Spot) and self.key == other.key
+        return isinstance(other, StateSlot) and self.key == other.key
 
     def __hash__(self) -> int:
         return hash(self.key)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Variable(Spot):
+class Variable(StateSlot):
     """A cell of a shared variable. ``which``: its number among variables of one name."""
 
     cell: types.CellType
@@ -89,7 +89,7 @@ class Variable(Spot):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Item(Spot):
+class Item(StateSlot):
     """An element of a list or dictionary that the variable ``name`` holds."""
 
     container: Any
@@ -115,7 +115,7 @@ class Item(Spot):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Shape(Spot):
+class Shape(StateSlot):
     """The length of a list, or the keys of a dictionary. It can only be compared."""
 
     container: Any

@@ -16,18 +16,18 @@ import torch
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.semantics.record.marks import Growing
+from torchjanus.semantics.record.marks import AppendOnlyList
 from torchjanus.semantics.record.variables import MANY, all_variables, frames_of_program, variables
 from torchjanus.trace.loop_records import KEPT
 
-__all__ = ["Rebinding", "is_settled", "is_suspended"]
+__all__ = ["VariableChanges", "is_settled", "is_suspended"]
 
 _VALUES = (int, float, str)
 _LONG = ("long",)  # pseudo name: a long chain of variables
 _SUSPENDING = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
-class Rebinding:
+class VariableChanges:
     """Compares the program's local variables with their state when it last reached the same point."""
 
     def __init__(self) -> None:
@@ -37,9 +37,9 @@ class Rebinding:
         self.making: list[tuple[Any, list[Any], int]] = []
         self.made: dict[int, int] = {}  # id of the partial list -> id of the finished list
         self._alive: list[list[Any]] = []
-        self._records: dict[Any, Growing] = {}
+        self._records: dict[Any, AppendOnlyList] = {}
 
-    def has_seen(self, container: Any) -> bool:
+    def has_compared(self, container: Any) -> bool:
         """Whether the latest comparison has covered all elements of a container."""
         return id(container) in self._seen and len(container) <= MANY
 
@@ -47,7 +47,7 @@ class Rebinding:
         """Return the current state of the variables (see ``all_variables``)."""
         return all_variables((held for _, held, _ in self.making), escaped, known, self._records)
 
-    def known_as(self, held: list[Any], made: list[Any]) -> None:
+    def note_finished(self, held: list[Any], made: list[Any]) -> None:
         """Record that the partial list ``held`` of a comprehension has become the list ``made``."""
         held.clear()
         self._alive.append(held)

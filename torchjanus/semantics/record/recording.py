@@ -25,7 +25,7 @@ from torchjanus.semantics.known.trusted import is_settled, is_trusted_module
 from torchjanus.semantics.protocols.falling_back import noted
 from torchjanus.semantics.record.call_writes import Counts
 from torchjanus.semantics.record.iteration_states import note_kinds, with_numbers
-from torchjanus.semantics.record.output_lists import GrownLists
+from torchjanus.semantics.record.output_lists import OutputLists
 from torchjanus.semantics.record.replaced_data import ReplacedMemory
 from torchjanus.semantics.record.write_record import ABSENT, WriteRecord
 from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
@@ -113,9 +113,9 @@ class Recording(WriteRecord):
         super().__init__()
         self._loose = loose
         self.counts = Counts()
-        self.lists = GrownLists()
+        self.lists = OutputLists()
         # Arguments of native calls that must stay unchanged: check, description and place. Checked when the run ends.
-        self._handed: list[tuple[Callable[[], bool], str, Place]] = []
+        self._native_arguments: list[tuple[Callable[[], bool], str, Place]] = []
         # By tensor number of a view that is recorded as a copy: where a Python number selected it.
         self.copied: dict[int | None, Place | None] = {}
         self.shapes: dict[int, tuple[int, ...]] = {}  # by id of an input tensor: its shape at the first read
@@ -133,7 +133,7 @@ class Recording(WriteRecord):
         for note in self.unfinished:
             note()
         self.unfinished.clear()
-        for same, what, place in self._handed:
+        for same, what, place in self._native_arguments:
             if not same():
                 why = "native code may still see it, and a graph's changes are held back."
                 self.refuse("native-argument-changed", what, why, place=place)
@@ -147,7 +147,7 @@ class Recording(WriteRecord):
                 "Use x.copy_(y).",
             )
         self._check_leaving()
-        with_numbers(trace, self._numbers, self._owners, self.rebinding.made)
+        with_numbers(trace, self._numbers, self._owners, self.variable_changes.made)
         note_kinds(trace)
         trace.memory = self.replaced.joined([memory_of(tensor) for tensor in trace.tensors])
         trace.tensors = [t if n in trace.access_paths else None for n, t in enumerate(trace.tensors)]
@@ -171,7 +171,7 @@ class Recording(WriteRecord):
 
     def handed(self, same: Callable[[], bool], what: str) -> None:
         """Record an argument of native code that must not change until the call ends. ``same`` checks that."""
-        self._handed.append((same, what, self.place))
+        self._native_arguments.append((same, what, self.place))
 
     def version_before(self, tensor: torch.Tensor) -> int | None:
         """Return the version counter of an input tensor at its first read, None if it was not read."""

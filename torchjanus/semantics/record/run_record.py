@@ -19,7 +19,7 @@ from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.called_back import CalledBack
 from torchjanus.semantics.protocols.iteration import WrappedIterable
-from torchjanus.semantics.record.rebinding import Rebinding
+from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Computed, Found, Held, Pinned, is_chance, is_question
 from torchjanus.trace.hazards import is_hazardous
@@ -47,7 +47,7 @@ class RunRecord:
         self.place: Place = NOWHERE
         self.ops = 0
         self.externs = 0  # number of extern calls so far
-        self.rebinding = Rebinding()
+        self.variable_changes = VariableChanges()
         self.called_back = CalledBack(self.refuse)
         self._noted: set[Any] = set()
         self._texts: set[int] = set()  # ids of the strings that were read from the heap
@@ -63,7 +63,7 @@ class RunRecord:
         self._iterators: dict[int, tuple[Iterator[Any], Iterator[Any]]] = {}
         self._reaching: dict[int, WrappedIterable] = {}  # emulated iterators; the heap holds Python's own instead
         # By id of a view: the view, and the tensor that it represents.
-        self._meant: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._result_views: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         # By id of a tuple with traced numbers: the tuple, and the tuple of bare values that the heap gets.
         self._bare_tuples: dict[int, tuple[tuple[Any, ...], tuple[Any, ...]]] = {}
 
@@ -71,7 +71,7 @@ class RunRecord:
 
     def note(self, event: Event) -> None:
         if is_question(event) or is_chance(event):
-            self.trace.changed[len(self.trace.events)] = self.rebinding.since(event.place)
+            self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
         elif type(event) is Found and type(event.value) is str:
             self._texts.add(id(event.value))
         self.trace.events.append(event)
@@ -196,7 +196,7 @@ class RunRecord:
         if isinstance(value, Traced):
             return plain(value)
         if isinstance(value, torch.Tensor):
-            return self._meant.get(id(value), (value, value))[1]
+            return self._result_views.get(id(value), (value, value))[1]
         if isinstance(value, WrappedIterable):
             self._reaching[id(value)] = value
             made = value.native()
@@ -216,13 +216,13 @@ class RunRecord:
             known = self._bare_tuples[id(value)] = (value, made)
         return known[1]
 
-    def stands_for(self, view: torch.Tensor, meant: torch.Tensor) -> None:
+    def note_result_view(self, view: torch.Tensor, meant: torch.Tensor) -> None:
         """Record that ``view``, returned by a recursive call, represents ``meant``, which the call did not make."""
-        self._meant[id(view)] = (view, self.bare(meant))
+        self._result_views[id(view)] = (view, self.bare(meant))
 
-    def is_stand_in(self, value: Any) -> bool:
-        """Whether this tensor represents another one (see ``stands_for``)."""
-        return id(value) in self._meant
+    def is_result_view(self, value: Any) -> bool:
+        """Whether this tensor represents another one (see ``note_result_view``)."""
+        return id(value) in self._result_views
 
     def iterates(self, iterator: Iterator[Any], original: list[Any]) -> None:
         """Record that ``iterator`` yields the traced elements of ``original``, a list that existed before the call."""

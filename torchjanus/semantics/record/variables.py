@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.liveness import live_after
-from torchjanus.semantics.record.marks import KNOWN, VALUES, Growing, Marking, Marks, attributes_of
+from torchjanus.semantics.record.marks import KNOWN, VALUES, AppendOnlyList, ContentMarker, ContentMarks, attributes_of
 
 __all__ = ["MANY", "OURS", "Other", "all_variables", "frames_of_program", "variables"]
 
@@ -26,7 +26,7 @@ MANY = 64  # limit on the elements of a container that is inspected
 MOST = 4000  # limit on the variables of a snapshot
 OURS = "torchjanus."
 _FIRST = ("torchjanus.semantics.watch.watch", "_watched")  # frames further out are not the program's
-_TELLING = frozenset(
+_EXPOSING_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe"}
 )  # their callers may hold the frame's dictionary itself
 
@@ -53,7 +53,7 @@ def variables(seen: set[int]) -> dict[Any, Any]:
     receives the ids of the containers whose elements were inspected."""
     found: dict[Any, Any] = {}
     for depth, frame in enumerate(reversed(list(frames_of_program()))):
-        if not _TELLING.isdisjoint(frame.f_code.co_names):
+        if not _EXPOSING_LOCALS.isdisjoint(frame.f_code.co_names):
             found[depth, "anything", object()] = None  # unknown: differs from every other snapshot
             continue
         for name, value in _locals_of(frame).items():
@@ -93,39 +93,39 @@ def _key(key: Any) -> Any:
 
 
 def all_variables(
-    making: Iterable[Any], escaped: Iterable[Any], known: Container[int], records: dict[Any, Growing]
+    making: Iterable[Any], escaped: Iterable[Any], known: Container[int], records: dict[Any, AppendOnlyList]
 ) -> dict[Any, Any]:
     """Return the content of the live variables by name: tensors and numbers as they are, ``Other`` for objects, and
-    ``Marks`` for content without a name.
+    ``ContentMarks`` for content without a name.
 
     ``making``: containers that comprehensions are building; ``escaped``: new objects stored into old ones (variables
     need not hold either); ``known``: ids of objects from before the call, whose writes are recorded; ``records``: see
-    ``Marking``.
+    ``ContentMarker``.
     """
     frames = list(reversed(list(frames_of_program())))
     escaped = list(escaped)
-    looking = _Looking(Marking((frame.f_code for frame in frames), records), known, frozenset(map(id, escaped)))
+    snapshot = _Snapshot(ContentMarker((frame.f_code for frame in frames), records), known, frozenset(map(id, escaped)))
     for depth, frame in enumerate(frames):
-        if not _TELLING.isdisjoint(frame.f_code.co_names):
-            looking.found[depth, "anything", object()] = None
+        if not _EXPOSING_LOCALS.isdisjoint(frame.f_code.co_names):
+            snapshot.found[depth, "anything", object()] = None
             continue
         live = live_after(frame.f_code, frame.f_lasti)
         given = frame.f_code.co_freevars if not depth else ()  # cells of the step function's maker
         for name, value in _locals_of(frame).items():
             if name in live:
-                looking.look((depth, name), value, DEEP, name not in given)
+                snapshot.look((depth, name), value, DEEP, name not in given)
     for depth, container in enumerate(making):
-        looking.look((-1 - depth, "making"), container, DEEP, True)
+        snapshot.look((-1 - depth, "making"), container, DEEP, True)
     for number, held in enumerate(escaped):
-        looking.look((number, "handed out"), held, DEEP, True)
-    return looking.found
+        snapshot.look((number, "handed out"), held, DEEP, True)
+    return snapshot.found
 
 
-class _Looking:
+class _Snapshot:
     """Traverses the live variables."""
 
-    def __init__(self, marking: Marking, known: Container[int], escaped: frozenset[int]) -> None:
-        self.marking, self.known, self.escaped = marking, known, escaped
+    def __init__(self, marker: ContentMarker, known: Container[int], escaped: frozenset[int]) -> None:
+        self.marker, self.known, self.escaped = marker, known, escaped
         self.found: dict[Any, Any] = {}
         self._unknown = object()  # differs from every other snapshot
 
@@ -141,8 +141,8 @@ class _Looking:
         self.found[name] = Other(value)
         own = (own or id(value) in self.escaped) and id(value) not in self.known
         parts, kind = self._parts(name, value) if deep else ((), cls.__name__)
-        if own and (token := self.marking.unnamed(name, value, bool(parts))) is not None:
-            self.found[(*name, kind, "marks")] = Marks(token)
+        if own and (token := self.marker.unnamed(name, value, bool(parts))) is not None:
+            self.found[(*name, kind, "marks")] = ContentMarks(token)
         for key, part in parts:
             self.look((*name, kind, _key(key)), part, deep - 1, own)
 

@@ -13,7 +13,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.hooks.lookup import attributes_of
-from torchjanus.semantics.record.accumulators import Tallies
+from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.call_writes import CallWrites
 from torchjanus.semantics.record.flags import Flags
 from torchjanus.semantics.record.marks import holds
@@ -44,7 +44,7 @@ class WriteRecord(ScalarRecord):
         super().__init__()
         self.call_writes = CallWrites()
         self.flags = Flags()
-        self.tallies = Tallies()
+        self.accumulators = Accumulators()
         # What this run has written: by id of the container or object, then by key.
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # by id: the objects that it wrote to, in program order
@@ -57,7 +57,7 @@ class WriteRecord(ScalarRecord):
         self.writers: list[WriteRecord] = []
 
     def refused(self) -> None:
-        self.tallies.give_up()
+        self.accumulators.give_up()
 
     def _object_at(self, access_path: AccessPath) -> Any:
         """Return the object that was read at an access path, None if none was."""
@@ -76,11 +76,11 @@ class WriteRecord(ScalarRecord):
     ) -> None:
         """Record a write of ``value`` (ABSENT: a deletion) to an object that existed before the call. ``field``: the
         object's own name of the place; ``new``: the place was empty."""
-        self.tallies.close(self, container, _place(key))
+        self.accumulators.close(self, container, _place(key))
         self.keep(container)
         self.keep(key)
         self.keep(value)
-        self._hand_out(value)
+        self._note_escape(value)
         self._changed[id(container)] = container
         self._written.setdefault(id(container), {})[_place(key)] = value
         self._writes()
@@ -93,8 +93,8 @@ class WriteRecord(ScalarRecord):
         """Return this run's last write to a place."""
         return self._stores.get((id(container), key))
 
-    def tallied_now(self, container: Any, key: Any, value: Any) -> None:
-        """Replace the value that the run has written by what recursive calls have made of it (see ``tallies``)."""
+    def note_accumulated(self, container: Any, key: Any, value: Any) -> None:
+        """Replace the value that the run has written by what recursive calls have made of it (see ``accumulators``)."""
         self.keep(value)
         self._written[id(container)][key] = value
 
@@ -104,11 +104,11 @@ class WriteRecord(ScalarRecord):
         self._look_at(base)
         self._mutated.add(base)
         for arg in args:
-            self._hand_out(arg)
+            self._note_escape(arg)
         self._writes()
         self.note(Mutation(base, method, args, owner, self.place))
 
-    def _hand_out(self, value: Any) -> None:
+    def _note_escape(self, value: Any) -> None:
         if holds(value) and self.owner(value) is None:
             self.escaped.append(value)
 
@@ -123,7 +123,7 @@ class WriteRecord(ScalarRecord):
 
     def written(self, container: Any, key: Any) -> Any:
         """Return what this run wrote there last, ABSENT after a deletion. Raises KeyError if it never wrote there."""
-        self.tallies.close(self, container, _place(key))
+        self.accumulators.close(self, container, _place(key))
         found = self._written[id(container)][_place(key)]
         if (event := self.last_store(container, _place(key))) is not None:
             self.trace.reread.append((len(self.trace.events), event.where))
@@ -159,7 +159,8 @@ class WriteRecord(ScalarRecord):
             return True
         parts = (value, attributes_of(value))
         return any(
-            self._written.get(id(part), {}).keys() - self.flags.at(part) - self.tallies.keys_of(part) for part in parts
+            self._written.get(id(part), {}).keys() - self.flags.at(part) - self.accumulators.keys_of(part)
+            for part in parts
         )
 
     def _look_at(self, access_path: AccessPath | None) -> None:

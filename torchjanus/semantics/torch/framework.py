@@ -363,8 +363,8 @@ class FrameworkRecorder(TorchFunctionMode):
 
     def ref(self, tensor: torch.Tensor, name: str = "") -> TensorRef | None:
         """Return the tensor's number. One from the heap becomes a graph input. Refuse if its access path is unknown."""
-        if self.around is None and self.recording.tallies:
-            self.recording.tallies.meet(self.recording, tensor)
+        if self.around is None and self.recording.accumulators:
+            self.recording.accumulators.meet(self.recording, tensor)
         known = self.known(tensor)
         if known is not None:
             if name in _THAWING and self.around is None and (access_path := self.recording.owner(tensor)) is not None:

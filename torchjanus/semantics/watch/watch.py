@@ -45,16 +45,16 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.checkpoints import is_checkpoint
 from torchjanus.semantics.torch.torch_state import ambient_modes, hindrance
-from torchjanus.semantics.watch.calls.passed_on import PassedOnWatch
+from torchjanus.semantics.watch.calls.passed_on import PassThroughWatch
 from torchjanus.semantics.watch.calls.recursion import RecursionWatch
 from torchjanus.semantics.watch.loops.columns import ColumnWatch
-from torchjanus.semantics.watch.loops.comprehensions import MakingWatch
+from torchjanus.semantics.watch.loops.comprehensions import ComprehensionWatch
 from torchjanus.semantics.watch.loops.if_regions import RegionWatch
 from torchjanus.semantics.watch.objects.classes import hook_may_change
 from torchjanus.semantics.watch.objects.errors import ErrorWatch
-from torchjanus.semantics.watch.objects.finalization import ARGS, Settlement
+from torchjanus.semantics.watch.objects.finalization import ARGS, Finalization
 from torchjanus.semantics.watch.objects.indices import IndexWatch
-from torchjanus.semantics.watch.objects.looking import looking
+from torchjanus.semantics.watch.objects.looking import records_inspection
 from torchjanus.semantics.watch.objects.made_classes import unwatched_code
 from torchjanus.semantics.watch.objects.truths import TruthWatch
 from torchjanus.trace.events import Entered, Left, Trace
@@ -78,8 +78,10 @@ _HOOKS = [name for name, hook in vars(Semantics).items() if isinstance(hook, typ
 
 
 @falling_back(_HOOKS)
-@looking
-class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch, IndexWatch, ColumnWatch, ErrorWatch):
+@records_inspection
+class Watch(
+    TruthWatch, PassThroughWatch, RecursionWatch, RegionWatch, ComprehensionWatch, IndexWatch, ColumnWatch, ErrorWatch
+):
     """The semantics that watches one call."""
 
     # -- functions entered ------------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
 
     def enter_first(self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call the speculated function itself and return its result."""
-        self.natives.externs.outermost = _ENTERING
+        self.natives.externs.outermost = _ENTRY_CODE
         code = fn.__code__
         self.recording.place = Place(code.co_filename, code.co_firstlineno, 0, fn.__qualname__)
         self.claim_defaults(fn, first=True)
@@ -159,7 +161,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
     # -- loops ----------------------------------------------------------------------------------------------------
 
     def star(self, at: Site, iterable: Any) -> Any:
-        several = self._several(at, iterable)
+        several = self._starred(at, iterable)
         # Without a site these are the starred arguments of a ``partial``.
         return several if at is None or at.kind != "elements" else map(self._put_together, several)
 
@@ -167,7 +169,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         self.natives.note_new_keys(key)
         return key
 
-    def _several(self, at: Site, iterable: Any) -> Any:
+    def _starred(self, at: Site, iterable: Any) -> Any:
         self.at(at)
         iterable = self.natives.live(iterable)
         if self._is_found(iterable) and not self.reaches(iterable):
@@ -276,7 +278,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
         **options: Any,
     ) -> None:
         """Record ``warnings.warn`` with an explicit location: at commit the frame of the user's line is gone."""
-        frames = _of_eager(program_frames(_ENTERING))
+        frames = _of_eager(program_frames(_ENTRY_CODE))
         caller = next(itertools.islice(frames, stacklevel - 1, None), None) if stacklevel > 1 else None
         if options or (stacklevel > 1 and caller is None):
             # The next call of the step may come from another place.
@@ -325,7 +327,7 @@ class Watch(TruthWatch, PassedOnWatch, RecursionWatch, RegionWatch, MakingWatch,
             raise
 
 
-_ENTERING = Watch.enter_first.__code__
+_ENTRY_CODE = Watch.enter_first.__code__
 
 
 def _in_its_module(cls: type) -> type:
@@ -347,13 +349,13 @@ def program_frame(depth: int = 0) -> types.FrameType:
 def _of_eager(frames: Iterator[types.FrameType]) -> Iterator[types.FrameType]:
     """Yield frames without those of torch function dispatch: eager execution does not have them."""
     for frame in frames:
-        if frame.f_code is _SHOWING_CALLS:
+        if frame.f_code is _DISPATCH_CODE:
             next(frames, None)
         else:
             yield frame
 
 
-_SHOWING_CALLS = torch.overrides.handle_torch_function.__code__
+_DISPATCH_CODE = torch.overrides.handle_torch_function.__code__
 
 
 def program_module(depth: int = 0) -> str | None:
@@ -381,19 +383,19 @@ def ambient_state() -> tuple[Modes, bool, torch.device | None]:
     return ambient_modes(), torch.are_deterministic_algorithms_enabled(), default_device()
 
 
-def _settle_after(error: BaseException, recording: Recording, code: BackwardCode) -> None:
+def _finalize_after_error(error: BaseException, recording: Recording, code: BackwardCode) -> None:
     """Remove traced numbers from the error and from what the call stored in the heap before it raised."""
-    settlement = Settlement(recording)
+    finalization = Finalization(recording)
     try:
-        settlement.settle(None)
+        finalization.settle(None)
         for one in _linked(error):
             given = ARGS.__get__(one)
-            bare = settlement.bare(given)
+            bare = finalization.bare(given)
             if bare is not given:
                 ARGS.__set__(one, bare)
             for name, value in vars(one).items():
-                vars(one)[name] = settlement.bare(value)
-        code.leave(settlement.bare)
+                vars(one)[name] = finalization.bare(value)
+        code.leave(finalization.bare)
     except Exception:
         # The program's own error is on its way, and must not be replaced by ours.
         log.warning("internal fault in torchjanus after a call that raised", exc_info=True)
@@ -458,7 +460,7 @@ def _watched(
         with using(watch), watch.framework:
             result = watch.enter_first(fn, (*leading, *given), named)
     except BaseException as error:
-        _settle_after(error, recording, watch.framework.code)
+        _finalize_after_error(error, recording, watch.framework.code)
         raise
     finally:
         ON_HASH.reset(listening)
@@ -475,10 +477,10 @@ def _watched(
             "Enter autocast inside the step.",
         )
     try:
-        recording.tallies.close_all(recording)
-        settlement = Settlement(recording)
-        result = settlement.settle(result)
-        watch.framework.code.leave(settlement.bare)
+        recording.accumulators.close_all(recording)
+        finalization = Finalization(recording)
+        result = finalization.settle(result)
+        watch.framework.code.leave(finalization.bare)
     except Exception as error:
         # The call has taken effect and must not be repeated. Only its trace is lost.
         _failed(recording, "on what leaves the step", error)
@@ -492,12 +494,12 @@ def _watched(
         recording.trace.tensors = []
     trace = recording.trace
     trace.recursive = dict(watch.discovery.recursive())
-    watch.recursions.counted += [*recording.counts.new, *recording.tallies.new]
+    watch.recursions.counted += [*recording.counts.new, *recording.accumulators.new]
     try:
-        trace = recording.tallies.settled(trace)
+        trace = recording.accumulators.settled(trace)
     except Exception as error:
         _failed(recording, "on what recursive calls have counted", error)
-    recording.tallies.give_up()
+    recording.accumulators.give_up()
     return result, trace
 
 

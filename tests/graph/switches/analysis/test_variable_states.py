@@ -8,7 +8,7 @@ import pytest
 
 from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
-from torchjanus.semantics.record.marks import Growing
+from torchjanus.semantics.record.marks import AppendOnlyList
 from torchjanus.trace.loop_records import Frames
 
 BOX = (0, "box")
@@ -60,7 +60,7 @@ def test_which_of_two_objects_is_told_by_their_names() -> None:
 
 
 def growing(*elements: Any) -> list[dict[Any, Any]]:
-    record = Growing()
+    record = AppendOnlyList()
     for element in elements:
         record.add(element, element)
     name = (0, "r")

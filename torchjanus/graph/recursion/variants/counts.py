@@ -2,7 +2,7 @@
 
 Nothing else of a call depends on such a number, so it does not matter that calls are followed before anything is
 written: the commit makes each new number of what is there by then. Of what the step itself has set (see
-``semantics.tally``) the host knows what it is when a call begins. Knows nothing of how calls are followed.
+``semantics.record.accumulator``) the host knows what it is when a call begins. Knows nothing of how calls are followed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Collect the inputs of recursive calls: arguments, variables shared with the step, and values common to all calls.
 
-``GivenWatch.recursive_call`` also decides whether a call can be watched by itself.
+``CallInputWatch.recursive_call`` also decides whether a call can be watched by itself.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, T
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
-__all__ = ["GivenWatch", "RecursiveCall", "is_own"]
+__all__ = ["CallInputWatch", "RecursiveCall", "is_own"]
 
 _POINTER = struct.calcsize("P")
 
@@ -47,8 +47,8 @@ class RecursiveCall:
     recipes of the others; ``callee``: the identity of the callee: function, torch's modes and everything common to
     its calls; ``names``: parameter names within the method set; ``shared``: old values of variables shared with the
     step; ``passed``: the step's variables among ``bound``; ``own``: tensors that the step has made and all calls read;
-    ``made``: contents of the step's objects that all calls get (see ``made_here``); ``method``: its name, if the class
-    of the receiver selects the function.
+    ``made``: contents of the step's objects that all calls get (see ``content_of_new``); ``method``: its name, if the
+    class of the receiver selects the function.
     """
 
     fn: types.FunctionType
@@ -70,7 +70,7 @@ class RecursiveCall:
         return {*self.fixed, *self.made}
 
 
-class GivenWatch(WatchBase):
+class CallInputWatch(WatchBase):
     """The part of the watch that collects the inputs of recursive calls."""
 
     def recursive_call(
@@ -94,12 +94,12 @@ class GivenWatch(WatchBase):
         if step is self:
             places = places_within(fn, step.recording, step.recording.lists)
             step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
-        lists, tallies = step.recording.lists, step.recording.tallies
-        variables = enclosing(fn, self.recording, lists, self.recursions.known, tallies.is_placed)
+        lists, accumulators = step.recording.lists, step.recording.accumulators
+        variables = enclosing(fn, self.recording, lists, self.recursions.known, accumulators.is_local_accumulator)
         if not isinstance(variables, Enclosing):
-            for spot in variables:
-                tallies.set_in_call(spot, spot.get())
-            if not tallies.new:
+            for slot in variables:
+                accumulators.set_in_call(slot, slot.get())
+            if not accumulators.new:
                 what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
                 self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
@@ -108,7 +108,7 @@ class GivenWatch(WatchBase):
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
         if method is not None:
-            names = self.recursions.families.parameters(method, bound)
+            names = self.recursions.method_sets.parameters(method, bound)
         passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
         bound |= passed
         names |= {name: name for name in passed}
@@ -133,7 +133,7 @@ class GivenWatch(WatchBase):
             if grown_list is not None:
                 fixed[name] = grown_list
                 continue
-            if place in always and (held := self.made_here(value, known)) is not None:
+            if place in always and (held := self.content_of_new(value, known)) is not None:
                 made[name] = held
                 continue
             alike = place in always and (not isinstance(value, torch.Tensor) or is_named(access_path))
@@ -171,7 +171,7 @@ class GivenWatch(WatchBase):
             fn, bound, fixed, tuple(given), tensors, callee, names, known, variables.passed, own, made, method
         )
 
-    def made_here(self, value: Any, shared: list[tuple[AccessPath, Any]]) -> tuple[Any, ...] | None:
+    def content_of_new(self, value: Any, shared: list[tuple[AccessPath, Any]]) -> tuple[Any, ...] | None:
         """Return class and content of an object that the step has made, if it holds only constants and old objects;
         else None. The content becomes part of the callee's identity. Old objects are appended to ``shared``."""
         cls = type(value)

@@ -11,27 +11,27 @@ from typing import Any
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch.objects.base import WatchBase
 
-__all__ = ["PassedOnWatch"]
+__all__ = ["PassThroughWatch"]
 
 _OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
 
 
-class PassedOnWatch(WatchBase):
+class PassThroughWatch(WatchBase):
     """The hooks that can distinguish a tensor from its view."""
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op in ("is", "is not") and (self._stands_in(a, "compares") or self._stands_in(b, "compares")):
+        if op in ("is", "is not") and (self._is_refused_view(a, "compares") or self._is_refused_view(b, "compares")):
             a, b = self.recording.bare(a), self.recording.bare(b)
         return super().native_compare(at, op, a, b)
 
     def load_attr(self, at: Site, obj: Any, name: str) -> Any:
-        if name in _OF_LEAVES and self._stands_in(obj, f"asks for '{name}' of"):
+        if name in _OF_LEAVES and self._is_refused_view(obj, f"asks for '{name}' of"):
             obj = self.recording.bare(obj)
         return super().load_attr(at, obj, name)
 
-    def _stands_in(self, value: Any, what: str) -> bool:
+    def _is_refused_view(self, value: Any, what: str) -> bool:
         """Whether a value is such a view. If it is, refuse the run."""
-        if not self.recording.is_stand_in(value):
+        if not self.recording.is_result_view(value):
             return False
         what = f"the step {what} a tensor that a recursive call returned and did not make"
         self.recording.refuse(

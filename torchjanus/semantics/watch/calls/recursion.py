@@ -26,10 +26,10 @@ from torchjanus.semantics.containers.enclosing import holding, places_within
 from torchjanus.semantics.known.framework_calls import BACKWARD
 from torchjanus.semantics.native.identities import hashed
 from torchjanus.semantics.record.call_writes import share_memory
-from torchjanus.semantics.record.places import Spot
+from torchjanus.semantics.record.places import StateSlot
 from torchjanus.semantics.torch.torch_state import ambient_modes
-from torchjanus.semantics.watch.calls.inputs import GivenWatch, RecursiveCall, is_own
-from torchjanus.semantics.watch.objects.finalization import Settlement
+from torchjanus.semantics.watch.calls.inputs import CallInputWatch, RecursiveCall, is_own
+from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored, name_of
 from torchjanus.trace.around import around
 from torchjanus.trace.calls import TENSOR
@@ -44,12 +44,12 @@ __all__ = ["RecursionWatch"]
 _REMEDY = "Return what the call computes, and let the step do the rest."
 
 
-class RecursionWatch(GivenWatch):
+class RecursionWatch(CallInputWatch):
     """The part of the watch that makes recursive calls."""
 
     given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
     _made_calls = 0
-    _told = False  # whether ``read_ahead`` has run
+    _has_read_ahead = False  # whether ``read_ahead`` has run
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
         """Make the call and record it. It is watched by itself unless its variants are known."""
@@ -58,18 +58,18 @@ class RecursionWatch(GivenWatch):
         step.read_ahead()
         for name, access_path in call.fixed.items():
             if isinstance(call.bound[name], torch.Tensor):
-                self._tell_step(call.bound[name], access_path)
+                self._note_shared(call.bound[name], access_path)
         before = len(step.recording.trace.events)
         lists = step.recording.lists
         lengths = lists.lengths()
         try:
             with _pop_mode_temporarily():
                 # Updates of accumulators would be lost in a call that is not watched.
-                told = step is self and not step.recording.tallies
-                known = self._recognised(call) if told else None
+                may_skip = step is self and not step.recording.accumulators
+                known = self._recognised(call) if may_skip else None
                 if known is None:
                     if step is not self:
-                        self._take_tallies()
+                        self._take_accumulators()
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
                     trace = self.recursions.as_rows(child.recording.trace, self.recursions.made)
@@ -84,9 +84,9 @@ class RecursionWatch(GivenWatch):
             self.recursions.unroll_idle()
             raise
         if step is self:
-            step.recording.tallies.after(step.recording)
+            step.recording.accumulators.after(step.recording)
         else:
-            step.recording.tallies.give(self.recording)
+            step.recording.accumulators.give(self.recording)
         relied = step.recording.trace.events[before:]
         if self.recursions.fresh:  # found in this run: the step may have read the facts before
             relied = [*_known_before(step.recording.trace.events[:before], trace), *relied]
@@ -110,7 +110,7 @@ class RecursionWatch(GivenWatch):
         event = Invoked(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace, grown=added, own=tuple(call.own),
-            counted=step.recording.tallies.starts(lists) if step is self else (),
+            counted=step.recording.accumulators.starts(lists) if step is self else (),
         )  # fmt: skip
         self.recording.note(event)
         self.recording.ops += 1
@@ -152,9 +152,9 @@ class RecursionWatch(GivenWatch):
     def _variables(self, call: RecursiveCall, given: dict[str, Any]) -> Iterator[None]:
         """Give the step's variables their values within the call. Refuse writes to them."""
         recording, step = self.recording, self.step
-        tallies, lists = step.recording.tallies, step.recording.lists
-        places = [p for p in places_within(call.fn, recording, lists) if not tallies.is_placed(p)]
-        written: list[Spot] = []
+        accumulators, lists = step.recording.accumulators, step.recording.lists
+        places = [p for p in places_within(call.fn, recording, lists) if not accumulators.is_local_accumulator(p)]
+        written: list[StateSlot] = []
         try:
             with holding(call.passed, given, places, written):
                 yield
@@ -162,17 +162,17 @@ class RecursionWatch(GivenWatch):
             for place in written:
                 value = place.get()
                 place.set(recording.bare(value))
-                step.recording.tallies.set_in_call(place, value)
+                step.recording.accumulators.set_in_call(place, value)
                 self._refuse(f"a recursive call sets the variable '{place.name}' of the step", "")
 
     def _refuse(self, what: str, why: str, place: Place | None = None, reason: str = "recursion-effects") -> None:
         self.recording.refuse(reason, what, why or "calls are run many at a time.", _REMEDY, place)
 
-    def _take_tallies(self) -> None:
+    def _take_accumulators(self) -> None:
         """Record the call's updates of accumulators so far. Refuse it for other uses."""
         recording: Any = self.recording
-        if not self.step.recording.tallies.take(recording):
-            recording.refuse_tally()
+        if not self.step.recording.accumulators.take(recording):
+            recording.refuse_accumulator_use()
 
     # -- the call itself ------------------------------------------------------------------------------------------
 
@@ -180,7 +180,7 @@ class RecursionWatch(GivenWatch):
         """Run the call under this watch and return its result."""
         recording: Any = self.recording
         assert isinstance(recording, InnerRecording)
-        self.framework.around = self._tell_step
+        self.framework.around = self._note_shared
         recording.trace.ambient = ambient_modes()
         code = call.fn.__code__
         recording.place = Place(code.co_filename, code.co_firstlineno, 0, call.fn.__qualname__)
@@ -205,17 +205,17 @@ class RecursionWatch(GivenWatch):
                     watch.attr(
                         at, next(iter(given.values())), call.method
                     )  # records the lookup of the method in the call's own trace
-                self.step.recording.tallies.give(recording)
+                self.step.recording.accumulators.give(recording)
                 result = self._own(rewritten(call.fn)(*positional, **named))
-                self._take_tallies()
+                self._take_accumulators()
         finally:
             ON_HASH.reset(listening)
             ON_DEPTH.reset(deep)
-        result = Settlement(recording).settle(result)
+        result = Finalization(recording).settle(result)
         self._check_writes(recording, call.tensors)
-        recording.check_tallies()
+        recording.check_accumulator_uses()
         for name, held in call.made.items():
-            if self.made_here(call.bound[name], []) != held:
+            if self.content_of_new(call.bound[name], []) != held:
                 self._refuse(f"a recursive call sets attributes of '{name}', an object that the step has made", "")
         self.framework.code.finish()
         recording.finish()
@@ -230,7 +230,7 @@ class RecursionWatch(GivenWatch):
         if access_path is not None:
             self.recording.trace.looked_at.add(access_path.token)
 
-    def asks_for_class(self, args: tuple[Any, ...]) -> bool:
+    def note_instance_check(self, args: tuple[Any, ...]) -> bool:
         """Record ``isinstance()`` on a node of a recursive call as a fact of its outcome, and return whether that was
         possible. Other calls may have other classes with the same outcome."""
         if self.step is self or len(args) != 2:
@@ -276,14 +276,14 @@ class RecursionWatch(GivenWatch):
         if made and not self._is_argument(tensor):
             return tensor
         view = tensor.view_as(tensor)
-        self.step.recording.stands_for(view, tensor)
+        self.step.recording.note_result_view(view, tensor)
         return view
 
     def _is_argument(self, tensor: torch.Tensor) -> bool:
         """Whether this is the step and it knows the tensor already."""
         return self.step is self and self.recording.number(tensor) is not None
 
-    def _tell_step(self, tensor: torch.Tensor, access_path: AccessPath) -> None:
+    def _note_shared(self, tensor: torch.Tensor, access_path: AccessPath) -> None:
         step: Any = self.step
         if not is_local(access_path) and not is_own(access_path):
             ref = step.framework.ref(tensor)
@@ -305,7 +305,7 @@ class RecursionWatch(GivenWatch):
                     trace.recipes[id(event)] = (TensorOf(TensorRef(number)),)
                 continue
             if not _is_plain_write(event):
-                self.step.recording.tallies.changed_container(recording.object_at(event.base))
+                self.step.recording.accumulators.changed_container(recording.object_at(event.base))
                 self._refuse("a recursive call changes objects otherwise than by setting attributes", "", event.place)
             for recipe in trace.recipes.get(id(event), ()):
                 if isinstance(recipe, TensorOf) and (tensor := trace.tensors[recipe.ref.number]) is not None:
@@ -335,7 +335,7 @@ class RecursionWatch(GivenWatch):
                 case Op() if any(out.number in trace.access_paths for out in event.outs):
                     for tensor in (trace.tensors[out.number] for out in event.outs):
                         if tensor is not None:
-                            self.step.recording.tallies.changed_in_call(tensor)
+                            self.step.recording.accumulators.changed_in_call(tensor)
                     what = f"{event.name} changes in place what a recursive call was given or found"
                     self._refuse(what, "", event.place)
 
@@ -349,9 +349,9 @@ class RecursionWatch(GivenWatch):
 
     def read_ahead(self) -> None:
         """Read the facts that calls are known to rely on, in a fixed order, so that traces of the step correspond."""
-        if self._told:
+        if self._has_read_ahead:
             return
-        self._told = True
+        self._has_read_ahead = True
         recording = self.recording
         for fact in list(self.recursions.facts.values()):
             with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):

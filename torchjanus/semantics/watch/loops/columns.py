@@ -16,14 +16,14 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.containers.number_rows import MAKING, column_of, made_as
-from torchjanus.semantics.watch.loops.counting_down import DescentWatch
+from torchjanus.semantics.watch.loops.counting_down import CountdownWatch
 
 __all__ = ["ColumnWatch"]
 
 _OVER_ZIP = re.compile(r"\bin\s+zip\s*\(")
 
 
-class ColumnWatch(DescentWatch):
+class ColumnWatch(CountdownWatch):
     """The hooks that lists of numbers concern."""
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:

@@ -9,23 +9,23 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.watch.objects.base import WatchBase
 
-__all__ = ["MakingWatch"]
+__all__ = ["ComprehensionWatch"]
 
 _NUMBERS = (int, float)
 
 
-class MakingWatch(WatchBase):
+class ComprehensionWatch(WatchBase):
     """The hooks that comprehensions concern."""
 
     def making(self, at: Site) -> int:
         if is_installed(at.file):
             return -1
-        self.recording.rebinding.making.append((_place(at), [], len(self.recording.trace.events)))
-        return len(self.recording.rebinding.making) - 1
+        self.recording.variable_changes.making.append((_place(at), [], len(self.recording.trace.events)))
+        return len(self.recording.variable_changes.making) - 1
 
     def gathered(self, at: Site, value: Any) -> Any:
         here = _place(at)
-        for place, held, _ in reversed(self.recording.rebinding.making):
+        for place, held, _ in reversed(self.recording.variable_changes.making):
             # An exception has ended those above it.
             if place == here:
                 held.append(value)
@@ -33,7 +33,7 @@ class MakingWatch(WatchBase):
         return value
 
     def made(self, at: Site, level: int, container: Any) -> Any:
-        making = self.recording.rebinding.making
+        making = self.recording.variable_changes.making
         if not 0 <= level < len(making):
             return container
         _, held, start = making[level]
@@ -45,7 +45,7 @@ class MakingWatch(WatchBase):
         elif type(container) is list and any(position >= start for position in reversed(trace.changed)):
             if all(isinstance(value, _NUMBERS) for value in held):
                 self.recording.keep(container)
-                self.recording.rebinding.known_as(held, container)
+                self.recording.variable_changes.note_finished(held, container)
         return container
 
 

@@ -35,8 +35,8 @@ from torchjanus.semantics.watch.loops.iteration_values import (
     is_statement,
 )
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
-from torchjanus.semantics.watch.loops.untraced import PlainWatch, are_alike
-from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_look
+from torchjanus.semantics.watch.loops.untraced import UntracedWatch, are_alike
+from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_lookup
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
 from torchjanus.trace.loop_records import LoopInstance, LoopRecord
@@ -61,7 +61,7 @@ def _held(over: Sequence[Any]) -> Iterator[Any]:
     yield from (one for one in over if is_one_of(type(one), (list, dict)))
 
 
-def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
+def _without_reversed(counters: Sequence[tuple[int, int]], span: range | None) -> list[tuple[int, int]]:
     """Return the counters without those that decrease with a reversed induction variable: their last value does not
     depend on the trip count."""
     if span is None or not is_back(span):
@@ -69,7 +69,7 @@ def _apart(counters: Sequence[tuple[int, int]], span: range | None) -> list[tupl
     return [(first, step) for first, step in counters if step != -1 or abs(first - span.start) > 1]
 
 
-def _is_stated() -> bool:
+def _is_program_iterating() -> bool:
     """Whether the program iterates, and no native code, which may hold loop-carried values in no variable."""
     frame: Any = sys._getframe(1)  # ``_iterations`` at its first iteration
     names = []
@@ -80,13 +80,13 @@ def _is_stated() -> bool:
     return not others or (others == ["_iterations"] and "_combined_iterations" in names[names.index("_iterations") :])
 
 
-class LoopWatch(PlainWatch):
+class LoopWatch(UntracedWatch):
     """The hooks that ``for`` loops concern."""
 
     _over: Any = None  # the iterable of the loop that begins next
     # By id of a range or reversed iterable: it, its trip count, and the range of the induction variable.
     _ranges: dict[int, tuple[Any, Expr, range | None]]
-    _passing: dict[int, int]  # by id of an iterator over a list of the run: its trip count
+    _passing_iterators: dict[int, int]  # by id of an iterator over a list of the run: its trip count
     _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # by id of an enumerate or zip: it, and its operands
     _counts: dict[int, tuple[LoopRecord, Expr | None]]  # by id of a loop's record: it, and its trip count
 
@@ -136,7 +136,7 @@ class LoopWatch(PlainWatch):
     def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
         """Return ``count``. For a list of the run's own, specialise on it until the loop is merged."""
         own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
-        iterations = len(over) if own else self._known("_passing").get(id(over))
+        iterations = len(over) if own else self._known("_passing_iterators").get(id(over))
         if count is not None and iterations is not None:
             self.recording.pin(trace_value(iterations, count), "the length decides how often a loop iterates")
         return count
@@ -154,20 +154,22 @@ class LoopWatch(PlainWatch):
         unpinned: bool = False,
     ) -> Iterator[Any]:
         """Yield the items of a loop and record its iterations. ``alone``: no other loop record covers them."""
-        going = self._noted(self._begun, place, count, span, free, access_path, inner, unpinned, _is_stated())
+        active_loop = self._attempt(
+            self._begun, place, count, span, free, access_path, inner, unpinned, _is_program_iterating()
+        )
         for item in iterator:
-            if going is not None:
-                self._noted(self._begin_iteration, going, item, span)
+            if active_loop is not None:
+                self._attempt(self._begin_iteration, active_loop, item, span)
             yield item
-        if going is not None:
-            self._noted(self.ended, going, count, alone)
+        if active_loop is not None:
+            self._attempt(self.ended, active_loop, count, alone)
 
-    def _noted(self, note: Callable[..., Any], *args: Any) -> Any:
+    def _attempt(self, note: Callable[..., Any], *args: Any) -> Any:
         """Return what a note of a loop returns, None if torchjanus fails in it. The loop continues."""
         return attempt(self.recording, "in a loop", note, *args)
 
-    def _begin_iteration(self, going: ActiveLoop, item: Any, span: range | None) -> None:
-        going.begin(item if span is not None else None, tuple(self._not_found(item)))
+    def _begin_iteration(self, active_loop: ActiveLoop, item: Any, span: range | None) -> None:
+        active_loop.begin(item if span is not None else None, tuple(self._unread_parts(item)))
 
     def _begun(
         self,
@@ -177,7 +179,7 @@ class LoopWatch(PlainWatch):
         free: bool,
         access_path: AccessPath | None,
         inner: bool,
-        unpinned: bool, stated: bool,
+        unpinned: bool, has_full_state: bool,
     ) -> ActiveLoop:  # fmt: skip
         loop_record = LoopRecord(
             [],
@@ -191,20 +193,22 @@ class LoopWatch(PlainWatch):
         )
         self.recording.trace.loop_records.append(loop_record)
         self._known("_counts")[id(loop_record)] = (loop_record, count)
-        return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, count is not None, span, stated)
+        return ActiveLoop(
+            self.recording, self._known("_counters"), place, loop_record, count is not None, span, has_full_state
+        )
 
-    def ended(self, going: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
+    def ended(self, active_loop: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
         """Record a loop that has run to its end. ``alone``: see ``_iterations``."""
-        trace, span = self.recording.trace, going.loop_record.over
-        going.end(count)
-        if count is not None and going.starts and is_settled(going.changes[1:]):
-            trace.iterations += self._counted(going, count)
+        trace, span = self.recording.trace, active_loop.loop_record.over
+        active_loop.end(count)
+        if count is not None and active_loop.starts and is_settled(active_loop.changes[1:]):
+            trace.iterations += self._counted(active_loop, count)
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
-            self._note_lengths(whole, first + len(going.starts), going.place)
+            self._note_lengths(whole, first + len(active_loop.starts), active_loop.place)
 
-    def _not_found(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
+    def _unread_parts(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
         """Yield what an iteration is given and was not read from the heap: it may depend on the iteration index."""
         if isinstance(item, Traced | torch.Tensor) or self.recording.owner(item) is not None:
             return
@@ -213,44 +217,44 @@ class LoopWatch(PlainWatch):
                 yield id(item)
                 return
             for part in item:
-                yield from self._not_found(part, (*within, id(item)))
+                yield from self._unread_parts(part, (*within, id(item)))
         elif type(item) is not str or not self.recording.has_found_text(item):
             yield token_of(item) if is_one_of(type(item), _PLAIN) or item is None or type(item) is bool else id(item)
 
-    def _counted(self, going: ActiveLoop, count: Expr) -> Iterator[LoopInstance]:
+    def _counted(self, active_loop: ActiveLoop, count: Expr) -> Iterator[LoopInstance]:
         """Yield the loop instance of a loop that has ended, if its untraced numbers are induction variables or
         recurrences."""
-        computed, starts, span = going.computed(), going.starts, going.loop_record.over
+        computed, starts, span = active_loop.computed(), active_loop.starts, active_loop.loop_record.over
         found, back = counted(computed[1:]), is_back(span)
-        reckoned = find_recurrences(computed, back, going.plains[0]) if found is None else None
+        reckoned = find_recurrences(computed, back, active_loop.plains[0]) if found is None else None
         if found is None and reckoned is None:
             return
         counters = () if span is None else ((span.start, span.step),)
         begins = 0 if span is None or back or span.step != 1 else span.start
         iterations = LoopInstance(
             tuple(starts), len(self.recording.trace.events) - 1, count, counters,
-            begins=begins, back=back, unpinned=going.loop_record.unpinned,
+            begins=begins, back=back, unpinned=active_loop.loop_record.unpinned,
         )  # fmt: skip
         if reckoned is not None:
-            own = _apart(sums(computed), span)
+            own = _without_reversed(sums(computed), span)
             yield replace(iterations, counters=(*iterations.counters, *own), reckoned=reckoned)
             return
         # The first iteration may differ in its untraced computations: it is peeled then.
         iterations = iterations if counted(computed) is not None else iterations.without_first()
-        own = _apart(counted(computed[iterations.skipped :]) or (), span)
+        own = _without_reversed(counted(computed[iterations.skipped :]) or (), span)
         yield replace(iterations, counters=(*iterations.counters, *own))
 
     def _combined_iterations(self, at: Site, place: Place, iterator: Iterator[Any], over: Any) -> Iterator[Any]:
         """Yield the items of a loop over ``enumerate()`` or ``zip()``. Its trip count is known if all operands' are."""
         loop_record = LoopRecord([], None, 0)
-        combined = self._noted(self._combined_begun, at, place, iterator, over, loop_record)
+        combined = self._attempt(self._combined_begun, at, place, iterator, over, loop_record)
         iterator, listed, watched = (iterator, [], False) if combined is None else combined
         first: list[Any] = []
         for item in iterator:
-            self._noted(self._begin_combined, loop_record, over, item, first)
+            self._attempt(self._begin_combined, loop_record, over, item, first)
             yield item
         if combined is not None:
-            self._noted(self._combined_ended, at, place, over, loop_record, listed, watched, first)
+            self._attempt(self._combined_ended, at, place, over, loop_record, listed, watched, first)
 
     def _combined_begun(
         self, at: Site, place: Place, iterator: Iterator[Any], over: Any, loop_record: LoopRecord
@@ -275,7 +279,7 @@ class LoopWatch(PlainWatch):
             if not first:
                 first.append(item[0])
             self._known("_counters")[id(loop_record)] = item[0]
-        loop_record.given.append(tuple(self._not_found(item)))
+        loop_record.given.append(tuple(self._unread_parts(item)))
 
     def _combined_ended(
         self, at: Site, place: Place, over: Any, loop_record: LoopRecord, listed: list[Expr | None], watched: bool,
@@ -337,7 +341,7 @@ class LoopWatch(PlainWatch):
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Record what a native call reveals of lengths, ranges and untraced numbers."""
-        self.peek_call(fn, args, tuple(kwargs.values()))
+        self.note_call_reads(fn, args, tuple(kwargs.values()))
         if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
             self._known("_ranges")[id(result)] = (result, count, result)
@@ -353,16 +357,16 @@ class LoopWatch(PlainWatch):
         elif fn is enumerate or fn is zip:
             self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
-            structure = structure_of_look(fn, args, kwargs, self._kept) or structure_of_call(
+            structure = structure_of_lookup(fn, args, kwargs, self._kept) or structure_of_call(
                 fn, args, kwargs, result, self._kept
             )
-            self._note_plain(at, *args, made=True, structure=structure)
+            self._note_untraced(at, *args, made=True, structure=structure)
             self._note_result(at, args, result)
             if fn not in _CLASSES:
                 self._note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
             # Its result depends on the number of calls before it.
-            self._note_plain(at, *args, made=True, structure=structure_of_look(fn, args, kwargs, self._kept))
+            self._note_untraced(at, *args, made=True, structure=structure_of_lookup(fn, args, kwargs, self._kept))
         elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
             self._note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
@@ -382,7 +386,7 @@ class LoopWatch(PlainWatch):
         ):
             iterations = Apply(operator.sub, (count, less)) if less else count
             self._known("_ranges")[id(result)] = (result, iterations, None)
-            self._known("_passing")[id(result)] = len(over) - less
+            self._known("_passing_iterators")[id(result)] = len(over) - less
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         found = super().load_item(at, obj, key)

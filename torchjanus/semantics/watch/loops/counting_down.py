@@ -13,16 +13,16 @@ from typing import Any
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.loops.while_loops import WHY, Asking, WhileWatch, is_limit
+from torchjanus.semantics.watch.loops.while_loops import WHY, WhileLoop, WhileWatch, is_limit
 from torchjanus.trace.values import Apply, Expr, Traced, plain, trace_value
 
-__all__ = ["DescentWatch"]
+__all__ = ["CountdownWatch"]
 
 _FUNCTIONS = {">": operator.gt, ">=": operator.ge, "!=": operator.ne, "truth": operator.ne}
 
 
 @dataclass(slots=True, eq=False)
-class _Descent(Asking):
+class _CountdownLoop(WhileLoop):
     """An active loop that counts down. ``limit``: the start value."""
 
     even: bool = True  # whether each iteration has decremented the number by one
@@ -34,47 +34,50 @@ class _Descent(Asking):
         return [] if self.even else self.numbers
 
 
-class DescentWatch(WhileWatch):
+class CountdownWatch(WhileWatch):
     """The hooks that loops which count down concern."""
 
     _answered: int | None = None  # the number whose predicate has been answered by ``descend``
 
     def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
-        asking, number = self._whiles.get(id(at)), plain(value)
-        if asking is not None and not self._goes_on(asking):
-            self.leave(asking)
-            asking = None
-        elif asking is not None and not _follows(asking, value):
-            self.recording.trace.loop_records.remove(asking.going.loop_record)
-            asking.even = False
-            self.leave(asking)
-            asking = None
+        loop, number = self._whiles.get(id(at)), plain(value)
+        if loop is not None and not self._is_same_instance(loop):
+            self.leave(loop)
+            loop = None
+        elif loop is not None and not _follows(loop, value):
+            self.recording.trace.loop_records.remove(loop.active_loop.loop_record)
+            loop.even = False
+            self.leave(loop)
+            loop = None
         if type(number) is not int:
             return value
         self.at(at)
-        if asking is None:
+        if loop is None:
             low = bound + (op != ">=")
             begins = isinstance(value, Traced) and number >= low and low in (0, 1) and is_limit(value.expr)
             if not begins or self._in_library(at):
                 return value
-            asking = self._descent(at, op, value.expr, number, low)
+            loop = self._begin_countdown(at, op, value.expr, number, low)
         self._answered = number
         if _FUNCTIONS[op](number, bound):
-            asking.numbers.append(number)
-            asking.going.begin(number, ())
+            loop.numbers.append(number)
+            loop.active_loop.begin(number, ())
         else:
-            self.over(asking)
-            self.ended(asking.going, asking.going.loop_record.count)
+            self.over(loop)
+            self.ended(loop.active_loop, loop.active_loop.loop_record.count)
         return number
 
-    def _descent(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _Descent:
+    def _begin_countdown(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _CountdownLoop:
         """Register a loop that begins with ``number``, and specialise on its trip count until the loop is merged."""
         first = Apply(operator.sub, (limit, low)) if low else limit
-        going = self._going()
-        going.loop_record.over, going.loop_record.count = range(number, low - 1, -1), Apply(operator.add, (first, 1))
-        self.recording.trace.loop_records.append(going.loop_record)
+        active_loop = self._new_active_loop()
+        active_loop.loop_record.over, active_loop.loop_record.count = (
+            range(number, low - 1, -1),
+            Apply(operator.add, (first, 1)),
+        )
+        self.recording.trace.loop_records.append(active_loop.loop_record)
         self.recording.pin(trace_value(number - low, first), WHY)
-        return self.begun(_Descent(at, op, limit, number, going))
+        return self.begun(_CountdownLoop(at, op, limit, number, active_loop))
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         if at is not None and at.kind == "turning" and self._is_answered():
@@ -91,6 +94,6 @@ class DescentWatch(WhileWatch):
         return answered
 
 
-def _follows(asking: Asking, value: Any) -> bool:
+def _follows(loop: WhileLoop, value: Any) -> bool:
     """Whether ``value`` is the number of the next iteration."""
-    return type(value) is int and value == asking.numbers[-1] - 1
+    return type(value) is int and value == loop.numbers[-1] - 1

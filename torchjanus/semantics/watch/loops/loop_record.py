@@ -27,8 +27,8 @@ class ActiveLoop:
     """A loop under watch.
 
     ``counters``: current induction variables of all active loops, by ``id`` of their records; ``counting``: whether
-    the trip count is an expression; ``span``: the range of its induction variable, if known beforehand; ``stated``:
-    whether variables and partial lists of comprehensions hold all loop-carried values.
+    the trip count is an expression; ``span``: the range of its induction variable, if known beforehand;
+    ``has_full_state``: whether variables and partial lists of comprehensions hold all loop-carried values.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class ActiveLoop:
         loop_record: LoopRecord,
         counting: bool,
         span: range | None,
-        stated: bool = True,
+        has_full_state: bool = True,
     ) -> None:
         self.place = place
         self.loop_record = loop_record
@@ -52,7 +52,9 @@ class ActiveLoop:
         self._given: list[int] = []  # per iteration: the number of entries of ``trace.given`` before it
         self._states: list[dict[Any, Any]] = []
         # The state of a suspended generator is in no variable.
-        self._own = stated and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
+        self._own = (
+            has_full_state and not is_installed(place.file) and (counting or span is not None) and not is_suspended()
+        )
         self._iteration: int | None = None
         self._escaped = len(recording.escaped)
 
@@ -67,7 +69,7 @@ class ActiveLoop:
             self._states.append(state_of(self._recording, self._escaped))
         if self._counting:
             done = {len(self.starts) - 2, self._iteration}
-            changed = self._recording.rebinding.since(id(self.loop_record))
+            changed = self._recording.variable_changes.since(id(self.loop_record))
             self.changes.append(frozenset(by_iteration(name, done) for name in changed))
         if iteration is not None:
             self._iteration = self._counters[id(self.loop_record)] = iteration

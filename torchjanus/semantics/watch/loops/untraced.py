@@ -19,12 +19,12 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_but_few, reals, total_of, where
 from torchjanus.semantics.watch.loops.untraced_values import structure_of
-from torchjanus.semantics.watch.objects.lists import ListWatch
+from torchjanus.semantics.watch.objects.lists import ContainerReadWatch
 from torchjanus.trace.facts import Held
 from torchjanus.trace.loop_records import ByIteration, Plain
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Traced, leaves, plain, trace_value
 
-__all__ = ["PlainWatch", "are_alike"]
+__all__ = ["UntracedWatch", "are_alike"]
 
 _HOLDERS = (list, dict, set, collections.deque)
 _HOLDING = (tuple, list, dict)
@@ -54,12 +54,12 @@ def are_alike(over: Sequence[Any]) -> bool:
         return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
 
 
-class PlainWatch(ListWatch):
+class UntracedWatch(ContainerReadWatch):
     """The hooks that untraced values concern."""
 
     _counters: dict[int, int]  # current induction variables, by id of the loop's record
-    _looked_up: dict[int, Any]  # by id: old lists that iterations index by their number
-    _has_form: dict[int, float]  # by id: untraced floats that the program has computed and may pass to a library
+    _indexed_lists: dict[int, Any]  # by id: old lists that iterations index by their number
+    _float_results: dict[int, float]  # by id: untraced floats that the program has computed and may pass to a library
 
     def _known(self, name: str) -> dict[int, Any]:
         found: dict[int, Any] = self.__dict__.setdefault(name, {})
@@ -90,7 +90,7 @@ class PlainWatch(ListWatch):
         """Return the access path of a container that this run has not changed, or None."""
         return None if self.recording.is_written(holder) else self.recording.owner(holder)
 
-    def _note_plain(
+    def _note_untraced(
         self,
         at: Site,
         *values: Any,
@@ -104,24 +104,24 @@ class PlainWatch(ListWatch):
         therefore skipped, unless untraced numbers were ``made`` of them."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
-        if not self._in_library(at) or self._have_forms(values):
+        if not self._in_library(at) or self._have_recorded_floats(values):
             trace = self.recording.trace
             whole, others = tuple(integers(values)), tuple(reals(values))
             trace.plain.append(Plain(len(trace.events), whole, total, structure, others, where(at), lookup, compared))
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
         """Record an untraced float result: computations of libraries on it are recorded, too."""
-        if type(result) is float and (not self._in_library(at) or self._have_forms(values)):
-            self._known("_has_form")[id(result)] = result
+        if type(result) is float and (not self._in_library(at) or self._have_recorded_floats(values)):
+            self._known("_float_results")[id(result)] = result
 
-    def _have_forms(self, values: tuple[Any, ...]) -> bool:
-        known = self._known("_has_form")
+    def _have_recorded_floats(self, values: tuple[Any, ...]) -> bool:
+        known = self._known("_float_results")
         return any(type(value) is float and id(value) in known for value in values)
 
     def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
         """Record a computation whose result depends on the values only."""
         structure = structure_of((what, values), self._kept)
-        self._note_plain(at, *values, total=total, structure=structure, compared=compared)
+        self._note_untraced(at, *values, total=total, structure=structure, compared=compared)
 
     def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """Record a computation on untraced values; on traced numbers its result is traced anyway."""
@@ -173,7 +173,9 @@ class PlainWatch(ListWatch):
         access_path = self._kept(obj)
         if access_path is not None:
             return structure_of(("item", access_path.token, key), self._kept)
-        known = type(obj) is tuple or (is_one_of(type(obj), (list, dict)) and self.recording.rebinding.has_seen(obj))
+        known = type(obj) is tuple or (
+            is_one_of(type(obj), (list, dict)) and self.recording.variable_changes.has_compared(obj)
+        )
         return structure_of(("item", key), self._kept) if known else None
 
     def _iteration_of(self, obj: Any, key: Any) -> ByIteration | None:
@@ -186,28 +188,28 @@ class PlainWatch(ListWatch):
         if not issubclass(type(obj[key]), torch.Tensor) and not (kept and is_one_of(type(obj[key]), _HOLDING)):
             return None
         if kept:
-            self._known("_looked_up")[id(obj)] = obj
+            self._known("_indexed_lists")[id(obj)] = obj
         return ByIteration(tuple(key - iteration for iteration in counters.values()), self._structure_of_item(obj, key))
 
     def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
         """Record, for a loop that has ended, that old lists which its iterations have indexed are as long as its trip
         count. ``ended``: the number of the iteration that would follow."""
-        for obj in [*self._known("_looked_up").values()]:
+        for obj in [*self._known("_indexed_lists").values()]:
             if len(obj) == ended and (access_path := self._kept(obj)) is not None and are_alike(obj):
                 length = Read(access_path.then(Step.LEN))
                 if length.token != count.token:
                     self.natives.whole_length(obj)
                     self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
-        self._known("_looked_up").clear()
+        self._known("_indexed_lists").clear()
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
         if type(key) is not str and not (type(key) is int and key == -1):
             if isinstance(obj, torch.Tensor):
-                self._note_plain(at, obj)
+                self._note_untraced(at, obj)
             elif (iteration := self._iteration_of(obj, key)) is not None:
-                self._note_plain(at, key, structure=iteration, lookup=True)
+                self._note_untraced(at, key, structure=iteration, lookup=True)
             else:
-                self._note_plain(at, key, structure=self._structure_of_item(obj, key))
+                self._note_untraced(at, key, structure=self._structure_of_item(obj, key))
         found = super().load_item(at, obj, key)
         self._note_part(at, obj, key, found)
         return found

@@ -20,12 +20,12 @@ from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.trace.values import Fetch, Size, Traced, leaves, plain
 
-__all__ = ["structure_of", "structure_of_call", "structure_of_look"]
+__all__ = ["structure_of", "structure_of_call", "structure_of_lookup"]
 
 MOST = 64  # limit on the elements of a container that is described
 _PLAIN = frozenset(map(id, (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type(...))))
 _FOUND = frozenset(map(id, (list, dict, set, frozenset)))
-_TOLD = frozenset(map(id, (tuple, list, set, frozenset)))
+_DESCRIBED = frozenset(map(id, (tuple, list, set, frozenset)))
 # Native functions whose result depends on their arguments only.
 _PURE = frozenset(
     id(fn)
@@ -61,7 +61,7 @@ def structure_of(value: Any, owner: Owner) -> Any:
         return ("found", access_path.token)
     if kind is slice:
         return _all("slice", (value.start, value.stop, value.step), owner)
-    if id(kind) in _TOLD and len(value) <= MOST:
+    if id(kind) in _DESCRIBED and len(value) <= MOST:
         return _all(kind.__name__, value, owner)
     if kind is dict and len(value) <= MOST:
         return _all("dict", itertools.chain.from_iterable(value.items()), owner)
@@ -84,7 +84,7 @@ def structure_of_call(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any],
     return None if given is None else (name, token_of(subject) if is_one_of(type(subject), _SUBJECTS) else None, given)
 
 
-def structure_of_look(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
+def structure_of_lookup(fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], owner: Owner) -> Any:
     """Return a description of a lookup in a container from before the call, or None."""
     subject = getattr(fn, "__self__", None)
     if not is_one_of(type(subject), (list, dict, set, frozenset)) or fn.__name__ not in _LOOKS:

@@ -21,7 +21,7 @@ from torchjanus.trace.events import Entered, Left
 from torchjanus.trace.loop_records import LoopRecord
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["WHY", "Asking", "WhileWatch", "is_limit"]
+__all__ = ["WHY", "WhileLoop", "WhileWatch", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
 WHY = "the number decides how often a loop iterates"
@@ -29,7 +29,7 @@ _FUNCTIONS = {"<": operator.lt, "<=": operator.le, "!=": operator.ne}
 
 
 @dataclass(slots=True, eq=False)
-class Asking:
+class WhileLoop:
     """An active ``while``. Its predicate is ``number op limit``; ``numbers``: those for which it held; ``length``: the
     first call of ``len()`` that gave the number, if it is the length of a list of the run's own."""
 
@@ -37,7 +37,7 @@ class Asking:
     op: str
     limit: Expr
     value: int  # value of ``limit``
-    going: ActiveLoop
+    active_loop: ActiveLoop
     numbers: list[int] = field(default_factory=list)
     length: tuple[Any, ...] | None = None
 
@@ -63,13 +63,13 @@ class Asking:
         return Apply(operator.add, (self.limit, 1)) if self.op == "<=" else self.limit
 
 
-_A = TypeVar("_A", bound=Asking)
+_A = TypeVar("_A", bound=WhileLoop)
 
 
 class WhileWatch(LoopWatch):
     """The hooks that ``while`` loops concern."""
 
-    _asking: Asking | None = None  # the active loop
+    _asking: WhileLoop | None = None  # the active loop
 
     _length: tuple[Any, ...] | None = None  # the ``len()`` call whose result is compared next
 
@@ -80,20 +80,21 @@ class WhileWatch(LoopWatch):
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         own = fn is len and at is not None and type(args[0]) is list and self.recording.owner(args[0]) is None
-        asking = self._filling(args[0]) if own else None
+        loop = self._loop_on_length(args[0]) if own else None
         if own and at.kind == "turning" and self._length is None:
             self._length = (at, fn, args, kwargs, result)
-        elif asking is not None:
-            number = asking.numbers[-1]  # recorded as a computation on the induction variable
+        elif loop is not None:
+            number = loop.numbers[-1]  # recorded as a computation on the induction variable
             if result != number:
                 self._note_values(at, "+", number, result - number, total=result)
         else:
             super().note_call(at, fn, args, kwargs, result)
 
-    def _filling(self, holder: Any) -> Asking | None:
+    def _loop_on_length(self, holder: Any) -> WhileLoop | None:
         """Return the active loop whose predicate reads the length of this list, or None."""
-        going = self._whiles.values()
-        return next((one for one in going if one.length is not None and one.length[2][0] is holder), None)
+        return next(
+            (one for one in self._whiles.values() if one.length is not None and one.length[2][0] is holder), None
+        )
 
     def compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         try:
@@ -108,13 +109,13 @@ class WhileWatch(LoopWatch):
         if at is None or at.kind != "turning":
             return super().native_compare(at, op, a, b)
         length, self._length = self._length, None
-        if (outcome := self._turns(at, op, a, b, length)) is not None:
+        if (outcome := self._loop_predicate(at, op, a, b, length)) is not None:
             return bool(outcome)
         if length is not None:
             super().note_call(*length)
         return super().native_compare(at, op, a, b)
 
-    def _turns(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
+    def _loop_predicate(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
         """Return the outcome of a loop's predicate, None if the loop cannot be recorded."""
         if isinstance(a, Traced) and type(b) is int:
             op, a, b = _MIRRORED.get(op, ""), b, a
@@ -123,91 +124,91 @@ class WhileWatch(LoopWatch):
             return None
         self.at(at)
         outcome = _FUNCTIONS[op](a, plain(b))
-        asking = self._whiles.get(id(at))
-        same = asking is not None and asking.limit.token == b.expr.token and (not outcome or a > asking.numbers[-1])
-        if asking is not None and not (same and self._goes_on(asking)):
-            self.leave(asking)
-            asking = None
-        if asking is None:
+        loop = self._whiles.get(id(at))
+        same = loop is not None and loop.limit.token == b.expr.token and (not outcome or a > loop.numbers[-1])
+        if loop is not None and not (same and self._is_same_instance(loop)):
+            self.leave(loop)
+            loop = None
+        if loop is None:
             if not outcome or self._in_library(at):
                 return None
-            asking = self.begun(Asking(at, op, b.expr, plain(b), self._going(), length=length))
+            loop = self.begun(WhileLoop(at, op, b.expr, plain(b), self._new_active_loop(), length=length))
         if outcome:
-            asking.numbers.append(a)
-            asking.going.begin(a, ())
+            loop.numbers.append(a)
+            loop.active_loop.begin(a, ())
         else:
-            self.over(asking)
-            self._come_to_end(asking, a, b)
+            self.over(loop)
+            self._complete(loop, a, b)
         return bool(outcome)
 
-    def begun(self, asking: _A) -> _A:
+    def begun(self, loop: _A) -> _A:
         """Register a loop that begins."""
-        self._whiles[id(asking.site)] = asking
-        self.recording.unfinished.append(lambda: self.leave(asking))
-        return asking
+        self._whiles[id(loop.site)] = loop
+        self.recording.unfinished.append(lambda: self.leave(loop))
+        return loop
 
-    def over(self, asking: Asking) -> bool:
+    def over(self, loop: WhileLoop) -> bool:
         """Unregister a loop. Return False if it was not active."""
-        return self._whiles.get(id(asking.site)) is asking and self._whiles.pop(id(asking.site)) is asking
+        return self._whiles.get(id(loop.site)) is loop and self._whiles.pop(id(loop.site)) is loop
 
-    def _going(self) -> ActiveLoop:
+    def _new_active_loop(self) -> ActiveLoop:
         """Return the record of a loop that begins."""
         place: Place = self.recording.place
         loop_record = LoopRecord([], None, len(self.recording.trace.plain))
         return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, True, None)
 
-    def _goes_on(self, asking: Asking) -> bool:
+    def _is_same_instance(self, loop: WhileLoop) -> bool:
         """Whether the predicate belongs to the same loop instance: its function has not returned since."""
         deep = 0
-        for event in self.recording.trace.events[asking.going.starts[-1] :]:
+        for event in self.recording.trace.events[loop.active_loop.starts[-1] :]:
             deep += isinstance(event, Entered) - isinstance(event, Left)
             if deep < 0:
                 return False
         return deep == 0
 
-    def leave(self, asking: Asking) -> None:
+    def leave(self, loop: WhileLoop) -> None:
         """Record the predicates of a loop that was left early or cannot be recorded as a loop."""
-        if self.over(asking):
-            asking.going.leave()
-            if not self._is_as_left(asking):
-                self._note_asked(asking)
+        if self.over(loop):
+            loop.active_loop.leave()
+            if not self._record_left_loop(loop):
+                self._note_predicates(loop)
 
-    def _is_as_left(self, asking: Asking) -> bool:
+    def _record_left_loop(self, loop: WhileLoop) -> bool:
         """Record a loop that was left early as a left loop over a range. Return False if no tensor decided in it or it
         has no range."""
-        trace, loop_record = self.recording.trace, asking.going.loop_record
-        span = asking.span() if asking.length is None and loop_record.count is None else None
+        trace, loop_record = self.recording.trace, loop.active_loop.loop_record
+        span = loop.span() if loop.length is None and loop_record.count is None else None
         if span is None or not any(position >= loop_record.starts[0] for position in trace.changed):
             return False
-        loop_record.over, loop_record.count = span, _count_of(span, asking.past())
+        loop_record.over, loop_record.count = span, _count_of(span, loop.past())
         trace.loop_records.append(loop_record)
-        here, self.recording.place = self.recording.place, asking.going.place
-        self.recording.pin(trace_value(span.stop, asking.past()), WHY)
+        here, self.recording.place = self.recording.place, loop.active_loop.place
+        self.recording.pin(trace_value(span.stop, loop.past()), WHY)
         self.recording.place = here
         return True
 
-    def _note_asked(self, asking: Asking) -> None:
-        here, self.recording.place = self.recording.place, asking.going.place
-        if asking.length is not None:
-            super().note_call(*asking.length)
-        for number in asking.decided():
-            self._note_values(asking.site, asking.op, number)
-        for fact in asking.facts():
+    def _note_predicates(self, loop: WhileLoop) -> None:
+        here, self.recording.place = self.recording.place, loop.active_loop.place
+        if loop.length is not None:
+            super().note_call(*loop.length)
+        for number in loop.decided():
+            self._note_values(loop.site, loop.op, number)
+        for fact in loop.facts():
             self.recording.hold(fact, True)
         self.recording.place = here
 
-    def _come_to_end(self, asking: Asking, end: int, limit: Traced) -> None:
-        span, expr = asking.span(end), asking.past()
+    def _complete(self, loop: WhileLoop, end: int, limit: Traced) -> None:
+        span, expr = loop.span(end), loop.past()
         if span is None:
-            asking.going.leave()
-            self._note_asked(asking)
-            LoopWatch.native_compare(self, asking.site, asking.op, end, limit)
+            loop.active_loop.leave()
+            self._note_predicates(loop)
+            LoopWatch.native_compare(self, loop.site, loop.op, end, limit)
             return
-        going = asking.going
-        going.loop_record.over, going.loop_record.count = span, _count_of(span, expr)
-        self.recording.trace.loop_records.append(going.loop_record)
-        self.ended(going, going.loop_record.count)
-        self.recording.pin(trace_value(plain(limit) + (expr is not asking.limit), expr), WHY)
+        active_loop = loop.active_loop
+        active_loop.loop_record.over, active_loop.loop_record.count = span, _count_of(span, expr)
+        self.recording.trace.loop_records.append(active_loop.loop_record)
+        self.ended(active_loop, active_loop.loop_record.count)
+        self.recording.pin(trace_value(plain(limit) + (expr is not loop.limit), expr), WHY)
 
 
 def _count_of(span: range, end: Expr) -> Expr:

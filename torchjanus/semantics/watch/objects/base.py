@@ -25,7 +25,7 @@ from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.depth import Depth
 from torchjanus.semantics.protocols.falling_back import CallsOut
 from torchjanus.semantics.protocols.protocols import Protocols
-from torchjanus.semantics.record.accumulators import Tallies
+from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.call_writes import Counts
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.framework import FrameworkRecorder
@@ -75,7 +75,7 @@ class WatchBase(Protocols):
         self.recursions = recursions or Recursions()
         if outer is None:
             self.recording.counts = Counts(self.recursions.counts)
-            self.recording.tallies = Tallies(self.recursions.tallies)
+            self.recording.accumulators = Accumulators(self.recursions.accumulators)
         self.columns: Columns = (columns or Columns()) if outer is None else outer.columns
         self.deciding: set[Site] = set() if deciding is None else deciding
         recording = self.recording

@@ -38,7 +38,7 @@ class ClassWatch(WatchBase):
     """The hooks that look up attributes on classes."""
 
     def load_class_attr(self, cls: type, name: str) -> Any:
-        if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._stays(cls):
+        if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._is_stable(cls):
             return self.natives.classes.show(cls)
         if class_lookup(cls, name)[1] is None and class_lookup(type(cls), name)[1] is None:
             self._not_before(cls, None, name)
@@ -61,16 +61,16 @@ class ClassWatch(WatchBase):
         self._not_before(cls, owner, name)
         return self._held_by(owner, name, raw, value)
 
-    def shown_by_own(self, obj: Any, name: str, value: Any) -> Any:
+    def class_value_of_new(self, obj: Any, name: str, value: Any) -> Any:
         """Record the class lookup if ``value`` was read from a new object but belongs to its class."""
         cls = type(obj)
-        if _lasts(cls) or in_instance(obj, name):
+        if _is_library_only(cls) or in_instance(obj, name):
             return value
         raw, owner = class_lookup(cls, name)
         if owner is None or hasattr(type(raw), "__set__"):
             return value
         self._not_before(cls, owner, name)
-        return value if self._stays(owner) else self._held_by(owner, name, raw, value)
+        return value if self._is_stable(owner) else self._held_by(owner, name, raw, value)
 
     def _held_by(self, owner: type, name: str, raw: Any, value: Any) -> Any:
         """Record ``owner``'s attribute ``raw``, of which ``value`` was read. Return what the program gets."""
@@ -89,12 +89,12 @@ class ClassWatch(WatchBase):
         value = getattr(found, name)
         cls, this = found.__self_class__, found.__thisclass__
         after = mro_of(cls)[mro_of(cls).index(this) + 1 :] if cls is not None and this in mro_of(cls) else ()
-        if after and not self._stays(cls):
+        if after and not self._is_stable(cls):
             self.recording.held(AccessPath.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for owner in after:
             if name in namespace_of(owner):
                 return self._held_by(owner, name, namespace_of(owner)[name], value)
-            if not self._stays(owner):
+            if not self._is_stable(owner):
                 self.recording.absent(AccessPath.const(owner).then(Step.DICT), name)
         return value  # an attribute of super itself
 
@@ -113,13 +113,13 @@ class ClassWatch(WatchBase):
 
     def note_lookup(self, tp: type, name: str) -> None:
         super().note_lookup(tp, name)
-        if _lasts(tp):
+        if _is_library_only(tp):
             return
         raw, owner = class_lookup(tp, name)
         if owner is not None and self.recording.has_written(owner, name):
             return
         self._not_before(tp, owner, name)
-        if owner is not None and not self._stays(owner):
+        if owner is not None and not self._is_stable(owner):
             access_path = AccessPath.const(owner).then(Step.DICT).item(name)
             self.recording.held(access_path, raw, functions_of(raw))
             self._claim_held(access_path, raw)
@@ -137,7 +137,7 @@ class ClassWatch(WatchBase):
     def note_subclass_check(self, tp: type, kind: Any) -> None:
         """Record an instance check against an abstract class: classes may be registered later (``abc.ABCMeta``)."""
         if isinstance(kind, abc.ABCMeta) and isinstance(tp, type) and not any(kind is base for base in mro_of(tp)):
-            if not (self._stays(kind) and self._stays(tp)):
+            if not (self._is_stable(kind) and self._is_stable(tp)):
                 if hook_may_change(kind):  # a guard would call the hook again
                     self.recording.refuse(
                         "subclass-hook",
@@ -151,15 +151,15 @@ class ClassWatch(WatchBase):
 
     def _not_before(self, cls: type, owner: type | None, name: str) -> None:
         """Record the absence of a name in the classes before its owner, in all classes if there is no owner."""
-        if not self._stays(cls):
+        if not self._is_stable(cls):
             self.recording.held(AccessPath.const(cls).then(Step.FIELD, "__mro__"), cls.__mro__)
         for before in mro_of(cls):
             if before is owner:
                 return
-            if not self._stays(before):
+            if not self._is_stable(before):
                 self.recording.absent(AccessPath.const(before).then(Step.DICT), name)
 
-    def _stays(self, cls: type) -> bool:
+    def _is_stable(self, cls: type) -> bool:
         """Whether the class is assumed not to change: a library's, or one made in this run."""
         return _is_library(cls) or self.recording.is_new_class(cls)
 
@@ -203,7 +203,7 @@ def _is_library(cls: type) -> bool:
     return known
 
 
-def _lasts(cls: type) -> bool:
+def _is_library_only(cls: type) -> bool:
     """Whether a class and all its bases belong to libraries."""
     known = _lasting.known.get(id(cls))
     if known is None:

@@ -28,12 +28,12 @@ from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Re
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Described, Traced, plain
 
-__all__ = ["ARGS", "Settlement"]
+__all__ = ["ARGS", "Finalization"]
 
 ARGS: Any = vars(BaseException)["args"]  # access that bypasses methods of the error's class
 
 
-class Settlement:
+class Finalization:
     """Builds the recipes of one run, and finalises the objects that leave it."""
 
     def __init__(self, recording: Recording) -> None:
@@ -106,11 +106,11 @@ class Settlement:
             number = self._built[id(value)] = len(self._built)
             self.recording.keep(value)
             return Build(number, torch.Size, tuple(map(self.recipe, value)), ())
-        if self._stays(value):
+        if self._is_constant(value):
             return Constant(value)
         return self._new(value)
 
-    def _stays(self, value: Any) -> bool:
+    def _is_constant(self, value: Any) -> bool:
         """Whether a value is the same object at each call."""
         if isinstance(value, type):
             if self.recording.is_new_class(value):
@@ -203,7 +203,7 @@ class Settlement:
             or self.recording.owner(value) is not None
         ):
             return value
-        if isinstance(value, types.FunctionType) and self._stays(value):
+        if isinstance(value, types.FunctionType) and self._is_constant(value):
             return value
         if (bare := self.recording.bare(value)) is not value and not isinstance(value, tuple):
             return bare

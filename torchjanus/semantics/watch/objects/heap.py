@@ -91,7 +91,7 @@ class HeapWatch(ClassWatch):
         if access_path is None:
             if is_autograd_node(obj):
                 self.natives.framework.code.read_node(obj, name)
-            return self.shown_by_own(obj, name, super().load_attr(at, obj, name))
+            return self.class_value_of_new(obj, name, super().load_attr(at, obj, name))
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(at, access_path, obj, name)
         if isinstance(obj, type):

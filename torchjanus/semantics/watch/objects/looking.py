@@ -16,7 +16,7 @@ import torch
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Read, Traced, leaves
 
-__all__ = ["looking"]
+__all__ = ["records_inspection"]
 
 _HOLDING = frozenset(map(id, (tuple, list, set, frozenset, dict)))  # by the ids of the classes
 
@@ -37,7 +37,7 @@ _AT_OPERANDS += ("unpack", "context", "raised")
 _INSIDE = ("compare", "binary", "inplace", "unary", "format", "set_item")
 
 
-def looking(watch: Any) -> Any:
+def records_inspection(watch: Any) -> Any:
     """Decorate a Watch class so that its hooks record the inspected objects."""
     for name in _AT_OPERANDS:
         setattr(watch, name, _noting(getattr(watch, name), False))
@@ -84,9 +84,9 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
         _note(self.recording, fn, False)
         name = self.lookups.take(fn)
         if name is not None:
-            self.member = self.recursions.families.meet(at, name, fn)
+            self.member = self.recursions.method_sets.meet(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
-        if fn is builtins.isinstance and not kwargs and self.asks_for_class(args):
+        if fn is builtins.isinstance and not kwargs and self.note_instance_check(args):
             return hook(self, at, fn, args, kwargs)
         if not entered and not isinstance(fn, torch.nn.Module):
             for operand in (*args, *kwargs.values()):
