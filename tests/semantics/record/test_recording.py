@@ -87,8 +87,8 @@ def test_tuples_reach_the_heap_bare_and_keep_their_identity() -> None:
 def test_refusals_are_not_repeated() -> None:
     recording = Recording()
     for _ in range(2):
-        recording.refuse("what", "why", "way out")
-    assert [str(r) for r in recording.trace.refusals] == ["<unknown>:0: what: why way out"]
+        recording.refuse("set-order", "what", "why", "way out")
+    assert [str(r) for r in recording.trace.refusals] == ["<unknown>:0: what: why way out [set-order]"]
 
 
 def test_only_tensors_from_before_the_call_are_kept() -> None:
