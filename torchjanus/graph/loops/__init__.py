@@ -1,1 +1,1 @@
-"""Loops of a step: what their iterations have in common, and one body for any trip count."""
+"""Loops of a step: analysis of their iterations, rewrites that make iterations alike, and rolling into loop nodes."""

@@ -1,1 +1,1 @@
-"""What the iterations of a traced loop did: alignment, recurrences, termination, effects."""
+"""Analysis of the iterations of a recorded loop: alignment, recurrences, termination, effects."""

@@ -1,6 +1,6 @@
-"""A loop of a run, and whether its iterations did the same: by what each asked, took, made and called.
+"""Checks that the iterations of a loop are alike: same calls, predicates, effects, and corresponding operands.
 
-Knows traces; what is made of a loop is ``loop_cut``'s.
+``LoopOfRun`` describes a loop for which this holds. ``cut`` folds it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autog
 
 
 class LoopOfRun:
-    """A loop, and what each of its iterations did. Raises NotMergeable."""
+    """A loop of a trace whose iterations are alike, with what each of them did. Raises NotMergeable if they differ."""
 
     def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
         self.iterations = iterations
@@ -40,7 +40,7 @@ class LoopOfRun:
         self.token = token_of_count(iterations)
         last = trace.events[iterations.end - 1]
         following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-        # Where it is written: a loop that comes to its end says so, another one asks.
+        # Its location: that of the event for its end, or of the predicate that ended it.
         self.place = following.place if isinstance(following, Trips) else last.place
         self.trips = frozenset(self._trips(trace))
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
@@ -48,16 +48,16 @@ class LoopOfRun:
             isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events
         )
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        self.positions = [past[start] for start in iterations.starts]  # how many operations come before each iteration
+        self.positions = [past[start] for start in iterations.starts]  # number of operations before each iteration
         limits = [*iterations.starts, iterations.end]
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         if not operations:
             raise NotMergeable  # there is nothing to make a node of
         self.modes = operations[0].modes
-        self.trains = any(op.name in TRAINING for op in operations)  # gradients are computed in its iterations
-        self.made: dict[int, tuple[int, int]] = {}  # tensor -> iteration, index of the iteration
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, index
+        self.trains = any(op.name in TRAINING for op in operations)  # its iterations compute gradients
+        self.made: dict[int, tuple[int, int]] = {}  # tensor -> (iteration, index within the iteration)
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> (position of the unbinding that made it, index)
         for number, event in enumerate(trace.events[: iterations.starts[0]]):
             if isinstance(event, Op) and event.name in ("Tensor.unbind", "torch.unbind"):
                 self.rows.update((ref.number, (number, which)) for which, ref in enumerate(event.outs))
@@ -86,7 +86,7 @@ class LoopOfRun:
         if self.trains and self._are_shared(trace):
             raise NotMergeable
         if self.until is not None and self.until.limit is None and (sources := self.unbound()):
-            # There are no more iterations than rows: a tensor that decides against that lets the call be Python's.
+            # The number of rows limits the trip count; a call that would exceed it is a fallback.
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
             self.until = replace(self.until, limit=rows - iterations.first)
             self.iterations = replace(iterations, count=self.until)
@@ -94,20 +94,19 @@ class LoopOfRun:
 
     @property
     def end(self) -> int:
-        """Before which event its last iteration ended."""
+        """The position of the event before which the last iteration ended."""
         return self.iterations.end
 
     def _trips(self, trace: Trace) -> Iterator[int]:
-        """The events that say how many iterations the loop had, where that is no constant. What iterates over the
-        iterator that is watched has as many; and an iteration may do more when it has asked whether to leave the
-        loop."""
+        """Yield the positions of the events that record the trip count, if it is no constant. Other iterations over the
+        same watched iterator have the same count. An iteration may go on after the predicate that may end the loop."""
         iterations, whole = self.iterations, self.count + self.iterations.skipped
         if iterations.whole is None:
             return
         if self.until is None:
             following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[iterations.end :])
             yield from (n for n, event in enumerate(following, iterations.end) if getattr(event, "count", -1) == whole)
-        # In each iteration of this loop one of another may begin: it goes over what a generator yields.
+        # A loop over a generator's items begins an iteration within each iteration of this loop.
         asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
         numbers = list(range(1, whole + 1))
         for loop_record in trace.loop_records:
@@ -116,7 +115,8 @@ class LoopOfRun:
                 yield loop_record.end
 
     def _are_shared(self, trace: Trace) -> bool:
-        """Whether the iterations take other tensors from before them that lie where they change something in place."""
+        """Whether iterations change a tensor in place that shares memory with another tensor that they take from before
+        them."""
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         taken = {ref.number for op in operations for ref in refs_in((op.args, op.kwargs))} - self.made.keys()
         changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
@@ -125,7 +125,7 @@ class LoopOfRun:
         return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
     def _telling(self, trace: Trace, count: Expr) -> Telling:
-        """What the iterations write and call."""
+        """Return the effects of the iterations, merged."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
         free = len(trace.tensors) + self.iterations.starts[0] * (1 + KEPT) * (1 + MOST)
         exprs = Exprs(self.made, ends, self.iterations.counters, count, free, KEPT, self.iterations.back)
@@ -150,11 +150,11 @@ class LoopOfRun:
             elif isinstance(event, Effectful) and self.until is None:
                 found.append(("effect", type(event).__name__, event.place))
             elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
-                # Iterations work on tensors of the same sizes, and compare them with the same numbers of the call.
+                # All iterations have tensors of the same sizes, and compare them with the same numbers.
                 if numbers := [leaf.token for leaf in leaves(event.expr) if isinstance(leaf, Read)]:
                     found.append(("compared", event.place, *numbers))
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
-                raise NotMergeable  # an effect, or something that the iterations before did not ask
+                raise NotMergeable  # an effect, or a fact that only some iterations depend on
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
@@ -162,7 +162,7 @@ class LoopOfRun:
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 
         def is_open(value: Any) -> bool:
-            """Whether it may be another one in the first iteration."""
+            """Whether the first iteration may have another value here."""
             return isinstance(value, TensorRef) or (indexed and type(value) is int)
 
         integers: list[int] = []
@@ -187,27 +187,26 @@ class LoopOfRun:
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
-        """Whether it is computed of the sizes of what the iteration has made or gets, and of nothing else but numbers
-        that were there before the call."""
+        """Whether the expression is computed from sizes of tensors of this iteration or of its rows, and from nothing
+        else but numbers from before the call."""
         found = [leaf for leaf in leaves(expr) if not isinstance(leaf, Read)]
         return bool(found) and all(isinstance(leaf, Size) and self._is_of(number, leaf.ref) for leaf in found)
 
     def _is_of(self, number: int, tensor: int) -> bool:
-        """Whether the iteration or the one before has made it, or it is their row of something of which each has
-        one."""
+        """Whether this iteration or the one before made the tensor, or it is their row of an unbound tensor."""
         made = self.made.get(tensor)
         if made is None:
             return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
         return number - made[0] in (0, 1)
 
     def limits(self) -> tuple[Held, ...]:
-        """What has to hold for it to have the iterations that it had, where nothing else says what their number is."""
+        """Return the condition for the same trip count, where no other condition says so."""
         whole = self.iterations.whole
         func = operator.ge if self.until is not None and not self.full else operator.eq
         return () if whole is None else (Held(Apply(func, (whole, self.count)), True, self.place),)
 
     def unbound(self) -> frozenset[int]:
-        """The unbindings of which each iteration takes a row."""
+        """Return the positions of the unbindings of which each iteration uses a row."""
         taken = [part[3][0] for part in self._pattern(min(1, self.count - 1)) if part[0] == "op"]
         sources = {source for source, _ in self.rows.values()}
         return frozenset(source for source in sources if any(f"('row', {source})" in args for args in taken))
@@ -216,7 +215,7 @@ class LoopOfRun:
         return tensor in self.rows and self.rows[tensor][1] == number + self.iterations.first
 
     def _of_sizes(self, number: int, expr: Any) -> Any:
-        """The token of an expression, whichever iteration it is whose tensors it speaks of the sizes of."""
+        """Return the token of an expression, independent of the iteration whose tensors it has sizes of."""
         if isinstance(expr, Size):
             return ("size", self._tensor(number, expr.ref), expr.dim)
         if isinstance(expr, Fetch):
@@ -227,7 +226,7 @@ class LoopOfRun:
         return expr.token if isinstance(expr, Expr) else ("constant", type(expr).__name__, repr(expr))
 
     def _question(self, number: int, event: Any) -> Any:
-        """What was asked in the end, whatever the answer."""
+        """Return the pattern of the predicate at the end of an iteration, without its outcome."""
         if isinstance(event, Asserted):
             return ("asked", event.place, self._own(number, event.ref.number))
 
@@ -260,7 +259,7 @@ class LoopOfRun:
 
 
 def token_of_count(iterations: LoopInstance) -> Any:
-    """Of the number that says how many iterations there are, or may be; None where there is no such."""
+    """Return the token of the expression for the trip count, or for its limit; None if it is no expression."""
     whole = iterations.whole
     if whole is None:
         return None
@@ -268,7 +267,7 @@ def token_of_count(iterations: LoopInstance) -> Any:
         assert isinstance(whole, Apply)
         whole = whole.args[0]
     if iterations.begins and isinstance(whole, Apply) and whole.func is operator.sub:
-        whole = whole.args[0]  # of range(1, n); enumerate(x, 1) iterates as often as x is long
+        whole = whole.args[0]  # of range(1, n); the trip count of enumerate(x, 1) is len(x)
     if iterations.back and isinstance(whole, Apply) and whole.func is operator.add:
         whole = whole.args[0]  # of range(n - 1, -1, -1)
     by_steps = bool(iterations.counters) and iterations.counters[0][1] > 1
@@ -278,7 +277,7 @@ def token_of_count(iterations: LoopInstance) -> Any:
 
 
 def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
-    """Which of its arguments the operation has changed in place, and gives."""
+    """Return which argument the operation changes in place and returns."""
     given = list(refs_in(op.args))
     if ref not in given:
         raise NotMergeable
@@ -286,9 +285,9 @@ def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
 
 
 def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
-    """The iterations' patterns with words for those integers by which they look something up that are the number of the
-    iteration, or always as much more. A constant may be that of one of them, too. ``first``: the number of the
-    first."""
+    """Return the patterns with the integers that select something by the induction variable replaced by their offset to
+    it. ``first``: the index of the first iteration. A constant that has the same value in one iteration stays a
+    constant."""
     if any(len(pattern) != len(patterns[0]) for pattern in patterns):
         raise NotMergeable
     found: list[list[Any]] = [[] for _ in patterns]
@@ -311,8 +310,8 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
 
 
 def _iteration(column: tuple[int, ...], first: int) -> int | tuple[int, int] | None:
-    """By how much the integers of iterations are more than the number of the iteration, if that is always the same; or
-    than so many times that number: (how much, how many times)."""
+    """Return the offset of the integers to the index of the iteration, or (offset, factor) if they are an affine
+    function of it; None if they are not."""
     step = column[1] - column[0] if len(column) > 1 else 0
     if step < 1 or any(later - earlier != step for earlier, later in itertools.pairwise(column)):
         return None
@@ -320,7 +319,7 @@ def _iteration(column: tuple[int, ...], first: int) -> int | tuple[int, int] | N
 
 
 def _check_first(first: list[Any], second: list[Any], number: int) -> None:
-    """The first iteration may begin from other tensors, and does the same with them. ``number``: by which it goes."""
+    """Check that the first iteration does the same with other tensors. ``number``: its index."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
         raise NotMergeable
     for one, other in zip(first, second, strict=True):
@@ -331,7 +330,7 @@ def _check_first(first: list[Any], second: list[Any], number: int) -> None:
 
 
 def _at(value: Any, number: int) -> int:
-    """An integer of an iteration by its number."""
+    """Return the value of an integer in the iteration of this index."""
     if type(value) is int:
         return value
     more, times = value[1] if type(value[1]) is tuple else (value[1], 1)
@@ -340,7 +339,8 @@ def _at(value: Any, number: int) -> int:
 
 
 def _alike(pattern: Any) -> Any:
-    """What has to be equal: of an operation all but which tensors it is given."""
+    """Return the part of a pattern that has to be equal in the first iteration: for an operation all but its
+    operands."""
     return (*pattern[:3], *pattern[4:]) if pattern[0] == "op" else pattern
 
 

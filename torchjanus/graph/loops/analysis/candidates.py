@@ -1,6 +1,7 @@
-"""Which loops of a run may be told for any number of iterations.
+"""Decides which loops of a recorded trace are rolled, that is, represented by one body for any trip count.
 
-Knows what iterations did, not how a run is cut down.
+``as_loop`` decides for one loop, ``loops_of`` for all loops of a trace. ``LoopOfRun`` (``alignment``) checks that the
+iterations are alike; ``cut`` folds the loops that are found here.
 """
 
 from __future__ import annotations
@@ -24,13 +25,14 @@ __all__ = ["as_loop", "loops_of", "token_of_count"]
 
 
 def loops_of(trace: Trace) -> list[LoopOfRun]:
-    """The loops of a changeable number of iterations, none of them within another."""
+    """Return the outermost loops of the trace that can be rolled. A loop is excluded if its trip count also decides
+    something else: then the trip count has to stay specialised."""
     if trace.failures:
         return []
     known = [one for iterations in trace.iterations for one in (iterations, iterations.without_first())]
     known = sorted((*known, *untils(trace)), key=lambda iterations: iterations.starts[:1])
     made: dict[int, LoopOfRun | None] = {}
-    bound: set[Any] = set()  # numbers that decide more than how many iterations there are
+    bound: set[Any] = set()  # trip counts that decide more than the number of iterations
     while True:
         fit: list[LoopOfRun] = []
         for number, iterations in enumerate(known):
@@ -47,8 +49,9 @@ def loops_of(trace: Trace) -> list[LoopOfRun]:
 
 
 def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:
-    """The loop, if nothing but the number of iterations tells one run of it from another. ``plain``: what the program
-    may have computed of that number, or of the last iteration's; all, if it is not given."""
+    """Return the loop if it can be rolled, that is, if runs with other trip counts differ in nothing else; else None.
+    ``plain``: the untraced computations that may have used the trip count or a number of the last iteration; all of the
+    trace if it is not given."""
     least = 1 if isinstance(iterations.count, Until) else KEPT
     if len(iterations.starts) < least or trace.measured > iterations.starts[0]:
         return None
@@ -56,7 +59,7 @@ def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | Non
     made = trace.plain if plain is None else plain
     after = (one for one in made if one.position >= iterations.end and counted.intersection(one.operands))
     if not all(_goes_by_iterations(trace, one, counted) for one in after):
-        return None  # what is made of a count may decide anything
+        return None  # the result of a computation with the trip count may decide anything
     if passes_on(trace, iterations) or _computes_on(trace, iterations):
         return None
     try:
@@ -66,9 +69,10 @@ def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | Non
 
 
 def _goes_by_iterations(trace: Trace, plain: Plain, counted: frozenset[int]) -> bool:
-    """Whether it is each iteration of a later loop that has computed this of its own number, or found a tensor in a
-    list by it; what else it has computed of is none of these. All its iterations have, if that loop is told at all; or
-    else the number of its iterations is a constant, and so is that of the loop before."""
+    """Whether the untraced computation is made in each iteration of a later loop: it computes with that loop's
+    induction variable, or selects a tensor of a list by it, and uses none of the numbers in ``counted`` otherwise. If
+    the later loop is rolled, its body contains the computation. If not, its trip count is a constant, and so is that of
+    the earlier loop."""
     for iterations in trace.iterations:
         if len(iterations.starts) < KEPT or not iterations.starts[0] <= plain.position <= iterations.end:
             continue
@@ -87,8 +91,8 @@ def _goes_by_iterations(trace: Trace, plain: Plain, counted: frozenset[int]) -> 
 
 
 def _computes_on(trace: Trace, iterations: LoopInstance) -> bool:
-    """Whether Python computes, when the iterations are over, with a number of a tensor that they have changed: a graph
-    could not, and the host knows it beforehand only if it knows how many iterations there are."""
+    """Whether Python computes, after the loop, with a number fetched from a tensor that the iterations have changed. A
+    graph cannot make that computation, and the host can make it beforehand only if the trip count is known."""
     later = [event.expr for event in trace.events[iterations.end :] if isinstance(event, Computed)]
     if not later or not iterations.starts:
         return False
@@ -106,6 +110,6 @@ def _computes_on(trace: Trace, iterations: LoopInstance) -> bool:
 
 
 def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:
-    """Whether the number of iterations decides nothing but the number of iterations."""
+    """Whether the trip count decides nothing but the trip counts of these loops: nothing else is specialised on it."""
     token = loop.token
     return token is None or trace.pins.get(token, 0) == sum(one.token == token and one.pinned for one in loops)

@@ -1,6 +1,6 @@
-"""A run with some loops cut down to their first iterations: a pure rewriting of traces, with tensors numbered anew.
+"""Cuts the loops of a trace down to their first iterations, between marks, and renumbers tensors and events.
 
-Marks say where the iterations that are kept begin and end. Knows nothing of why a loop may be cut down.
+Which loops are cut down is decided by ``analysis.candidates`` and ``rewrites.fold``.
 """
 
 from __future__ import annotations
@@ -27,35 +27,38 @@ __all__ = ["Cut"]
 
 @dataclass(slots=True)
 class Cut:
-    """Makes the shortened trace. Raises NotMergeable."""
+    """Makes the folded trace. Raises NotMergeable."""
 
     old: Trace
     loops: list[LoopOfRun]
-    least: int = KEPT  # iterations that are kept of a loop that a tensor ends
-    spared: frozenset[Any] = frozenset()  # numbers of iterations that other loops have, too: what holds of them stays
-    whole: tuple[LoopOfRun, ...] = ()  # loops that are not cut down; other loops may go by the same numbers
+    least: int = KEPT  # kept iterations of a tensor-terminated loop
+    spared: frozenset[Any] = frozenset()  # tokens of trip counts that stay specialised
+    whole: tuple[LoopOfRun, ...] = ()  # loops that are not folded
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
-    after: list[int] = field(default_factory=list)  # old operations before a point -> new ones; -1 within what is cut
+    after: list[int] = field(default_factory=list)  # old number of operations before a position -> new number
     within: dict[tuple[int, int], int] = field(
         default_factory=dict
     )  # the same for the last iteration of a loop, by its id
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)
-    last: dict[int, int] = field(default_factory=dict)  # what the last iteration made -> what the last one kept made
-    gone: set[int] = field(default_factory=set)  # what other iterations made
-    counted: dict[int, list[Any]] = field(default_factory=dict)  # a plain integer -> by what the loops so far count it
-    lost: set[int] = field(default_factory=set)  # rows of a tensor for iterations that are cut
+    last: dict[int, int] = field(default_factory=dict)  # tensor of the last iteration -> that of the last kept one
+    gone: set[int] = field(default_factory=set)  # tensors of the other dropped iterations
+    counted: dict[int, list[Any]] = field(
+        default_factory=dict
+    )  # last value of induction variables -> their expressions
+    lost: set[int] = field(default_factory=set)  # rows of a tensor that only dropped iterations use
     inside: LoopOfRun | None = None
-    added: set[int] = field(default_factory=set)  # operations that are not the program's, by id
+    added: set[int] = field(default_factory=set)  # inserted operations, by id
     merged: Merged = field(init=False)
     builds: dict[int, int] = field(default_factory=dict)  # old number of a new object -> new one
-    externs: int = 0  # extern calls of iterations so far
-    marks: dict[int, Op] = field(default_factory=dict)  # those of its own: in iterations there may be others
-    ended: list[int] = field(default_factory=list)  # where among the new events the loops end
-    said: dict[int, Any] = field(default_factory=dict)  # what has to hold of numbers of iterations, by the event's id
-    places: dict[int, int] = field(default_factory=dict)  # where among the new events an old one is, or would be
+    externs: int = 0  # extern calls of dropped iterations so far
+    marks: dict[int, Op] = field(default_factory=dict)  # its own marks: inner loops may have others
+    ended: list[int] = field(default_factory=list)  # positions among the new events at which the loops end
+    said: dict[int, Any] = field(default_factory=dict)  # conditions on trip counts, by the event's id
+    places: dict[int, int] = field(default_factory=dict)  # position of an old event among the new ones
 
     def trace(self) -> Trace:
+        """Return the folded trace."""
         old = self.old
         self.merged = Merged(old, self.loops)
         pieces = list(self._pieces())
@@ -64,7 +67,7 @@ class Cut:
         events: list[Any] = []
         loops = iter(self.loops)
         operations = calls = 0  # extern calls of the last iterations
-        said: set[Any] = set()  # what was said of numbers of iterations
+        said: set[Any] = set()  # tokens of the conditions on trip counts so far
         for event, kept in pieces:
             if isinstance(event, _At):
                 self.places[event.position] = len(events)
@@ -92,7 +95,7 @@ class Cut:
                 self.externs, calls = self.externs + calls, 0
         for fetch, values in self.merged.fetched():
             self.fetched[self._expr(fetch).token] = values
-        for inside in (*self.loops, None):  # what is fetched in an iteration that is kept, then what is after the last
+        for inside in (*self.loops, None):  # fetches of kept iterations, then those after the loop
             self.inside = inside
             for token, value in old.fetched.items():
                 self._fetched(token, value)
@@ -114,8 +117,8 @@ class Cut:
         return made
 
     def _is_constant(self, event: Held | Pinned) -> bool:
-        """Whether it is computed of the sizes of what an iteration makes, or of what the first one got and asked,
-        too."""
+        """Whether the condition is computed from the sizes of tensors of the iterations only. They are the same for all
+        iterations, or those of the first iteration say so."""
         inside, found = self.inside, list(leaves(event.expr))
         if inside is None or not found or not all(isinstance(leaf, Size) for leaf in found):
             return False
@@ -123,11 +126,11 @@ class Cut:
         return all(ref in inside.made or inside.rows.get(ref, (0, 0))[1] > inside.iterations.first for ref in sizes)
 
     def _pieces(self) -> Iterator[tuple[Any, bool]]:
-        """The events, and marks, and whether each is kept."""
+        """Yield the events, the marks and the inserted events, each with whether it is kept."""
         loops = {loop.iterations.starts[0]: loop for loop in self.loops}
         ends = {loop.iterations.end: loop for loop in self.loops}
         cut: tuple[int, int] = (0, 0)
-        answers: dict[int, bool] = {}  # to the question that ends the last iteration that is kept
+        answers: dict[int, bool] = {}  # to the predicate that ends the last kept iteration
         operations = 0
         freed = {loop.token for loop in self.loops} - self.spared
         limits = {one.iterations.starts[0]: one.limits() for one in self.whole if one.token in freed}
@@ -153,7 +156,7 @@ class Cut:
                     found = unread(self.old, loop.iterations.asked, place)
                     asked = (Apply(operator.ge, (whole, loop.iterations.least)), *loop.iterations.asked)
                     yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
-                    if loop.full and loop.token in self.spared:  # of some sizes nothing else says that they stay
+                    if loop.full and loop.token in self.spared:  # sizes that no other condition fixes
                         yield from self._said([Held(Apply(operator.eq, (whole, loop.count)), True, place)])
                 yield self._mark(Op(begin_iterations, "begin_iterations", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.iterations.end)
@@ -166,7 +169,8 @@ class Cut:
         yield _At(len(self.old.events)), False
 
     def _said(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-        """What has to hold of the number of iterations: said once, though many loops have the same."""
+        """Yield conditions on trip counts, and mark them as such: several loops may have the same, and one of them is
+        kept."""
         for event in events:
             self.said[id(event)] = event
             yield event, True
@@ -175,14 +179,14 @@ class Cut:
         return self.marks.setdefault(id(mark), mark)
 
     def _added(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
-        """Events that are not the program's."""
+        """Yield inserted events, and mark them as such."""
         for event in events:
             self.added.add(id(event))
             yield event, True
 
     def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
-        """The end of a loop. Plain integers that its iterations count are known by how many there are: where a tensor
-        ends the loop that is a tensor, too."""
+        """Return the mark for the end of a loop, and record the last values of its induction variables as expressions
+        of the trip count. The trip count of a tensor-terminated loop is a tensor, too."""
         count: Any = loop.iterations.count
         if isinstance(count, Until):
             number = len(self.numbers) + self.loops.index(loop)
@@ -194,14 +198,14 @@ class Cut:
             expr = iterations if first == step else Apply(operator.add, (iterations, first - step))
             whole = loop.iterations.whole
             if loop.iterations.back and step == -1 and whole is not None and loop.until is not None:
-                # Down with the numbers of the iterations, from how many there may be.
+                # It counts down from the limit of the trip count.
                 left = Apply(operator.sub, (self._expr(whole), count))
                 expr = Apply(operator.add, (left, first + 1 - value_of(self.old, whole)))
             self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
         return mark
 
     def kept(self, loop: LoopOfRun) -> int:
-        """How many of its iterations are kept."""
+        """Return how many iterations of the loop are kept."""
         return KEPT if loop.until is None else self.least
 
     def _end(self, loop: LoopOfRun, event: Any) -> Iterator[tuple[Any, bool]]:
@@ -215,7 +219,7 @@ class Cut:
                 if number == loop.count - 1:
                     self.last[tensor] = by_place[self.kept(loop) - 1, order]
                 else:
-                    self.gone.add(tensor)  # only all together may they be spoken of
+                    self.gone.add(tensor)  # only all of them together may be used
         dropped = {t for loop in self.loops for t, (n, _) in loop.made.items() if n >= self.kept(loop)}
         unbound = {loop: loop.unbound() for loop in self.loops}
         rows = {
@@ -224,7 +228,7 @@ class Cut:
             for tensor, (source, which) in loop.rows.items()
             if which >= self.kept(loop) + loop.iterations.first and source in unbound[loop]
         }
-        # Of a list that is one tensor now the elements are nowhere spoken of.
+        # The elements of a list that is stacked into one tensor are used nowhere.
         there = {ref.number for event, _ in pieces if isinstance(event, Op) for ref in event.outs} | set(
             self.old.access_paths
         )
@@ -243,10 +247,10 @@ class Cut:
                 self.within[id(next(loops)), len(self.after) - 1] = self.after[-1]
             if ends or id(event) in self.added:
                 self.after[-1] = operations
-            elif id(event) not in self.marks:  # what is fetched where a loop begins is fetched before it
+            elif id(event) not in self.marks:  # a fetch at the begin of a loop is made before it
                 self.after.append(operations)
 
-    # what speaks of tensors, in new numbers
+    # renumbering
 
     def _number(self, tensor: int) -> int:
         if self.inside is None or tensor not in self.inside.made:
@@ -278,7 +282,7 @@ class Cut:
         return made
 
     def _outs(self, op: Op) -> tuple[TensorRef, ...]:
-        """Of an unbinding whose rows the iterations take, the rows of the iterations that are kept."""
+        """Return the outputs: an unbinding whose rows the iterations use keeps the rows of the kept iterations."""
         return tuple(
             ref if isinstance(ref, _New) else TensorRef(self._number(ref.number))
             for ref in op.outs
@@ -306,8 +310,8 @@ class Cut:
         return self._expr(value)
 
     def _all_iterations(self, value: Any) -> Any:
-        """Where something stands in a row that all iterations made, in their order or backwards, what the iterations
-        that are kept made. Before it and behind it there may be more (``[y, *rows]``)."""
+        """Replace, within a sequence of tensors, the tensors of all iterations (first to last, or last to first) by
+        those of the kept iterations. There may be more before and after them (``[y, *rows]``)."""
         found = list(value)
         for loop in self.loops:
             at = 0 if loop.until is None else len(found)
@@ -339,12 +343,12 @@ class Cut:
         return expr
 
     def outside(self, expr: Expr) -> Any:
-        """An expression of what is outside of the iterations."""
+        """Return an expression over values from outside of the loops, renumbered."""
         self.inside = None
         return self._expr(expr)
 
     def _of_row(self, expr: Size, inside: LoopOfRun) -> Size:
-        """The size of a row, as one of what it is a row of."""
+        """Return the size of a row as a size of the tensor that was unbound."""
         source = self.old.events[inside.rows[expr.ref][0]]
         assert isinstance(source, Op)
         along = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
@@ -361,7 +365,7 @@ class Cut:
             elif token[0] == "size":
                 self.fetched["size", self._number(token[1]), token[2], self._position(token[3])] = value
         except NotMergeable:
-            return  # nobody speaks of it any more, or the expression itself is found unfit
+            return  # it is unused, or the expression that uses it raises as well
 
     def _recipe(self, recipe: Any) -> Any:
         if isinstance(recipe, TensorOf) and (row := self.merged.row_of(recipe.ref.number)) is not None:
@@ -381,7 +385,7 @@ class Cut:
         if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
             found = {expr.token: expr for expr in self.counted[recipe.value]}
             if len(found) > 1:
-                raise NotMergeable  # nobody knows what counted it
+                raise NotMergeable  # two induction variables had this value
             return Number(*found.values())
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
@@ -397,16 +401,16 @@ class Cut:
         return recipe
 
     def _build(self, number: int) -> int:
-        """The new number of a new object: how many there are changes with the number of iterations."""
+        """Return the new number of a new object: the number of new objects changes with the trip count."""
         return self.builds.setdefault(number, len(self.builds))
 
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """Where among the pieces an event of the run as it was would be."""
+    """The position of an old event among the pieces."""
 
     position: int
 
 
 class _New(TensorRef):
-    """A tensor by its new number."""
+    """A tensor that already has its new number."""

@@ -1,1 +1,1 @@
-"""Rewrites traces so that runs of different trip counts are one path: sources, carried state, outputs."""
+"""Rewrites of recorded traces that make the iterations of a loop alike, and the folding of loops."""

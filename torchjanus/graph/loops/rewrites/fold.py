@@ -1,8 +1,9 @@
-"""Runs that differ only in how often a loop iterated, told as one path: each loop is cut down to its first iterations.
+"""Loop folding: a trace keeps only the first iterations of each loop that can be rolled, so that runs that differ only
+in trip counts are one path.
 
-What is cut must have done what the iterations before it did, and no more may be known of it than of them: see
-``trace.events.LoopInstance``. Marks among the operations say where a loop's iterations begin and end and how many there
-really are; ``loop_roll`` makes a loop node of them. Knows traces, not programs.
+``shorten`` runs the rewrites that make iterations alike (``LOOP_OPERANDS``, ``LOOPS``), lets ``analysis.candidates``
+decide which loops are rolled, and cuts these down (``analysis.cut``). Marks among the operations say where the
+iterations of a loop begin and end, and what its trip count is; ``loops.roll`` makes one loop node of what they enclose.
 """
 
 from __future__ import annotations
@@ -52,28 +53,29 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """The run with its loops cut down, how many iterations they had, and which came to their limit before a tensor
-    ended them. ``open``: which of these may have another limit at another call. ``order``: of the loops that tensors
-    end, the index it is among all such of the run."""
+    """A trace with folded loops. ``counts``: the trip count of each folded loop. ``full``: whether it reached its limit
+    before a tensor ended it. ``open``: whether that limit may be another one in another call. ``order``: the index of
+    each among the tensor-terminated loops of the trace."""
 
     trace: Trace
     counts: tuple[int, ...]
     full: tuple[bool, ...]
     open: tuple[bool, ...]
     order: tuple[int, ...]
-    ends: tuple[int, ...] = ()  # the events at which they end
-    lists: tuple[int, ...] = ()  # how long lists of tensors were that are one tensor now
-    ended: int = 0  # how many loops the run has that tensors end
-    inner: tuple[tuple[int, ...], ...] = ()  # of each loop, how many iterations those within one of its iterations had
+    ends: tuple[int, ...] = ()  # the positions of the events at which they end
+    lists: tuple[int, ...] = ()  # lengths of the lists of tensors that are stacked now
+    ended: int = 0  # number of tensor-terminated loops of the trace
+    inner: tuple[tuple[int, ...], ...] = ()  # per loop, the trip counts of its inner loops
 
     def leasts(self, counts: Sequence[int]) -> Iterator[int]:
-        """Of these counts, which are those of all loops that tensors end, those of the loops that were cut down. Where
-        not all of them were found in brief nothing is known of fewer iterations than are kept."""
+        """Yield, of the trip counts of all tensor-terminated loops, those of the loops that were folded. If the
+        one-iteration form does not have all of these loops, nothing is known about fewer than ``KEPT`` iterations, and
+        ``KEPT`` is yielded."""
         return (counts[number] if len(counts) == self.ended else KEPT for number in self.order)
 
     def loop_keys(self) -> list[int]:
-        """What led to each loop, as a number: equal where two runs did the same up to the end of the loop's iterations,
-        whatever became of the question that ended them."""
+        """Return a hash of the events before each loop's end: equal where two runs agree up to the end of the
+        iterations, whatever the predicate that ended them gave."""
         found, past, before = [], 0, 0
         for position, event in enumerate(self.trace.events):
             if position in self.ends:
@@ -84,9 +86,8 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """What becomes of a loop: whether it is cut down, whether its number of iterations has to be what it was then, and
-    whether the iterations of those within its iterations stay one behind the other; if not, which of these have to have
-    just as many as they had."""
+    """What is done with a loop. ``cut``: it is folded. ``held``: its trip count is specialised. ``flat``: its inner
+    loops stay unrolled; if not, ``within`` has the indices of the inner loops whose trip counts are specialised."""
 
     cut: bool
     held: bool = False
@@ -96,8 +97,8 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class OneIteration:
-    """The run with one iteration of each loop that a tensor ends: equal tokens mean that any number of iterations leads
-    to the same. How many there were."""
+    """A trace with one iteration of each tensor-terminated loop, as tokens, and the trip counts that the loops had.
+    Equal tokens mean that the runs differ in these trip counts only."""
 
     tokens: tuple[Any, ...]
     counts: tuple[int, ...]
@@ -105,9 +106,9 @@ class OneIteration:
 
 @dataclass(slots=True)
 class _Folding:
-    """What passes know of the loops of one run. ``which``: what becomes of each, if that is known; ``alone``: loops, by
-    their positions, whose iterations fill tensors and let them grow one after the other; ``filling``: those behind
-    which that is done; ``levels``, ``found``: see ``_levels``."""
+    """What the passes share about the loops of one trace. ``which``: what is done with each loop, if that is decided.
+    ``alone``: indices of the loops whose writes to elements and appends stay in the iterations. ``filling``: those
+    whose writes and appends were moved behind the loop. ``levels``, ``found``: see ``_levels``."""
 
     which: Sequence[Chosen] | None
     alone: set[int] = field(default_factory=set)
@@ -170,7 +171,7 @@ LOOP_OPERANDS = PassList(
         ),
     ),
 )
-# Run again, with fewer loops that fill or grow tensors behind them, until all that do so are folded.
+# Run again, with the loops excluded that write behind their end but are not folded, until there are none.
 LOOPS = PassList(
     Part.LOOPS,
     (
@@ -236,8 +237,9 @@ FOLDING = PassList(Part.FOLDING, (FOLD,))
 
 
 def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
-    """The run with ``KEPT`` iterations of each loop of a changeable number of iterations; None if it has no such loop.
-    ``which``: of those that are long enough, what becomes of them; without it all are cut down."""
+    """Return the trace with ``KEPT`` iterations of each loop that can be rolled; None if there is no such loop.
+    ``which``: what is done with each loop of at least ``KEPT`` iterations; None if their number is another one. Without
+    ``which`` all are folded."""
     run, folding = LOOP_OPERANDS.run(trace), _Folding(which)
     while True:
         trace = LOOPS.run(run, folding)
@@ -249,7 +251,7 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         unmerged = {n for n, one in zip(levels.left, trace.iterations, strict=True) if one.end not in ends}
         if not filling & unmerged:
             break
-        folding.alone |= filling & unmerged  # iterations that are not told once fill it one after the other
+        folding.alone |= filling & unmerged  # unrolled iterations write one after the other
     lists, spared = lengths_of(trace), set[Any]()
     FOLDING.begin(trace)
     if which is not None:
@@ -275,8 +277,7 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
 
 
 def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
-    """The run with the loops within iterations cut down, and those of a changeable number of iterations that it has
-    then."""
+    """Return the trace with its inner loops folded, and the loops of that trace that can be rolled."""
     left: set[int] = set()
     held: dict[int, frozenset[int]] = {}
     while True:
@@ -285,7 +286,7 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
         fit = [loop for loop in found if loop.count >= KEPT]
         alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in fit}
         chosen = {loop.end: one for loop, one in zip(fit, which or (), strict=False) if loop.end in levels.ends}
-        # What is within the loops in iterations cannot be held alone.
+        # The trip count of a loop two levels further in cannot be specialised separately.
         flat = {end for end, one in chosen.items() if one.flat or any(n >= levels.widths[end] for n in one.within)}
         alone |= {levels.ends[end] for end in flat}
         holding = {levels.ends[end]: one.within for end, one in chosen.items() if one.within and end not in flat}
@@ -296,13 +297,14 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
 
 
 def brief(trace: Trace) -> OneIteration | None:
-    """What the run has in common with those of fewer than ``KEPT`` iterations; None if no tensor ends a loop of it."""
+    """Return the one-iteration form of the trace, which runs of fewer than ``KEPT`` iterations have, too; None if it
+    has no tensor-terminated loop."""
     return _one_iteration(apart(as_host_columns(without_idle(listed(trace)))))[0]
 
 
 def is_one_iteration_form(trace: Trace, end: int) -> bool:
-    """Whether the run has a brief form in which a loop is cut down that a tensor ends, and whose last iteration ended
-    before this event."""
+    """Whether the trace has a one-iteration form with the tensor-terminated loop whose last iteration ended before this
+    event."""
     merged = as_host_columns(trace)
     found, loops = _one_iteration(merged)
     asked = sum(map(is_question, trace.events[:end]))
@@ -312,6 +314,7 @@ def is_one_iteration_form(trace: Trace, end: int) -> bool:
 
 
 def _one_iteration(trace: Trace) -> tuple[OneIteration | None, list[LoopOfRun]]:
+    """Return the one-iteration form, and the loops that can be rolled."""
     fit = loops_of(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
@@ -323,7 +326,7 @@ def _one_iteration(trace: Trace) -> tuple[OneIteration | None, list[LoopOfRun]]:
 
 
 def _is_whole(trace: Trace) -> bool:
-    """Whether no list of tensors is taken apart: any number of elements leads to the same."""
+    """Whether no stacked list of tensors is taken apart: then lists of any length lead to the same graph."""
     made = {
         number
         for number, access_path in trace.access_paths.items()

@@ -1,1 +1,1 @@
-"""Rolls a tensor program up: repeated segments become one loop node."""
+"""Rolling: repeated segments of a tensor program become one loop node."""

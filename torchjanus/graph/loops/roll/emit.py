@@ -1,6 +1,6 @@
-"""Writes a program anew with some of its segments as loop nodes: a pure rewriting of programs.
+"""Writes the loop nodes of a program: replaces segments that fit (``Rolled``) by one node each.
 
-Knows what the arguments of the iterations are, not how that was found out.
+What the iterations take is computed by ``inputs``.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ __all__ = ["rewritten"]
 
 
 def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
-    """The program with these loops rolled up. Raises Unfit."""
+    """Return the program with these loops rolled. Raises Unfit."""
     return _Rewriting(program, loops).program()
 
 
 class _Rewriting:
-    """The program with some segments replaced."""
+    """Replaces the segments of a program."""
 
     def __init__(self, program: Program, loops: Sequence[Rolled]) -> None:
         self.old = program
@@ -101,16 +101,16 @@ class _Rewriting:
         )
 
     def _assert(self, assertions: Sequence[Assertion]) -> None:
-        """These come before the next loop."""
+        """Place these assertions before the next loop."""
         self.assertions += (replace(assertion, after=self.moved(assertion.after)) for assertion in assertions)
 
     def moved(self, after: int) -> int:
-        """Where a position is now; of one within a loop, where that ends."""
+        """Return the new position; the end of the loop for a position within a loop."""
         return self.positions[self.ends.get(after, after)]
 
 
 class _Emission:
-    """Writes one loop: what is stacked before it, its node, and what later nodes take of it."""
+    """Writes one loop: the stacked inputs before it, its node, and the rows that later nodes use."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Emission:
         self.given = IterationInputs(work, loop, used)
 
     def emit(self, asked: Sequence[Assertion] = ()) -> None:
-        """``asked``: what the iterations assert, where that ends them."""
+        """Write the loop. ``asked``: the assertions of the iterations, if they end the loop."""
         loop = self.loop
         inputs = self.given
         plans = [inputs.plan(position) for position in range(loop.segment.length)]
@@ -202,13 +202,13 @@ class _Emission:
             self._give(key, stack)
 
     def _until(self, body: Program, asked: Assertion, finals: list[Ref], rows: list[tuple[int, int]]) -> None:
-        """The node of a loop that a tensor ends, and what is asserted of it."""
+        """Write the node of a tensor-terminated loop, and its assertions."""
         work, segment, inputs = self.work, self.loop.segment, self.given
         assert segment.until is not None
         if not (inputs.starts or inputs.stacked or inputs.same) or any(
             ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]
         ):
-            raise Unfit  # nobody knows how many of them there will be
+            raise Unfit  # the number of rows would be unknown
         ready: list[Ref] = []
         if work.assertions:
             ready.append(work.fresh())
@@ -238,7 +238,8 @@ class _Emission:
         return tuple(nodes[key[0]].outs[key[1]] for nodes in self.loop.iterations)
 
     def _rows(self, hoisted: set[int]) -> list[tuple[int, int]]:
-        """The results of iterations that are wanted of more iterations than the last, or are not carried."""
+        """Return the outputs whose rows are stacked: those used of more iterations than the last, or not
+        loop-carried."""
         found = []
         for position, node in enumerate(self.loop.iterations[-1]):
             if position in hoisted:
@@ -253,7 +254,7 @@ class _Emission:
         return found
 
     def _give(self, key: tuple[int, int], stack: Ref) -> None:
-        """Let later nodes find the rows of a stack under their old numbers."""
+        """Write the nodes that give later nodes the rows of a stack under their old numbers."""
         refs = self._all(key)
         self.stacks[refs] = stack
         wanted = [ref for ref in refs if ref.index in self.used]
@@ -273,10 +274,10 @@ class _Emission:
         self.given.node(torch.unbind, (stack,), tuple(rows))
         for ref, row in zip(refs, rows, strict=True):
             if ref in outside and ref != last:
-                self.given.node(torch.clone, (row,), (ref,))  # a tensor of its own, should it leave the call
+                self.given.node(torch.clone, (row,), (ref,))  # not a view, since it may leave the call
 
     def _only_stacked(self, ref: Ref, refs: tuple[Ref, ...]) -> bool:
-        """Whether all that takes the row takes all rows, as one."""
+        """Whether each use of the row takes all rows, as one sequence."""
         for node in self.work.old.nodes[self.loop.segment.end :]:
             takes = any(value == ref for value in leaves_of((node.args, node.kwargs)))
             if takes and not joins(node, refs):

@@ -1,6 +1,6 @@
-"""What the iterations of a loop are given, and what of it is computed before them for all iterations at once.
+"""Computes the inputs of a loop node: loop-carried values, stacked rows, loop-invariant tensors and hoisted calls.
 
-Knows how the arguments of iterations were found, not what becomes of their results.
+How the arguments of the iterations correspond is found out by ``graph.ir.loop_matching``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchjanus.graph.tracing.trace_program import substitute
 
 __all__ = ["LARGE_TABLE", "IterationInputs", "filled"]
 
-LARGE_TABLE = 1 << 17  # elements: clearing and adding up gradients of that size takes as long as a cell of an LSTM
+LARGE_TABLE = 1 << 17  # elements: to clear and add such gradients takes as long as an LSTM cell
 
 
 class Work(Protocol):
@@ -31,29 +31,29 @@ class Work(Protocol):
     nodes: list[Node]
 
     def fresh(self) -> Ref:
-        """One more tensor."""
+        """Return the number of a new tensor."""
         ...
 
 
 class IterationInputs:
-    """What the iterations of one loop are given. Writes the nodes that compute it."""
+    """The inputs of one loop node. Writes the nodes that compute them."""
 
     def __init__(self, work: Work, loop: Rolled, used: set[int]) -> None:
         self.work, self.loop, self.used = work, loop, used
         self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
-        marked = loop.segment.marks  # then it is known where the loop is written
+        marked = loop.segment.marks  # then the location of the loop is known
         self.place = work.old.nodes[loop.segment.start - 1].place if marked else loop.nodes[0].place
-        self.carried: dict[Any, int] = {}  # (node, result) of the iteration before -> number
+        self.carried: dict[Any, int] = {}  # (node, output) of the iteration before -> index
         self.starts: list[Ref] = []
         self.stacked: list[Ref] = []
         self.columns: dict[Any, int] = {}
-        # Of rows that are taken by the iteration's number, how they are indexed.
+        # How rows that are selected by the induction variable are indexed further.
         self.rests: dict[int, tuple[Any, ...]] = {}
         self.same: dict[int, int] = {}
-        self.slots: dict[Slot, Ref] = {}  # numbers that all iterations are given, as tensors
-        self.taking: dict[int, Any] = {}  # what takes such a tensor where the call of this number takes a number
-        self.sizes: list[Symbol | Measured] = []  # that the iterations compute with
-        self.loose = False  # whether there may be more rows than iterations
+        self.slots: dict[Slot, Ref] = {}  # loop-invariant numbers, as tensors
+        self.taking: dict[int, Any] = {}  # node -> the call that takes such a tensor as an operand
+        self.sizes: list[Symbol | Measured] = []  # that the body computes with
+        self.loose = False  # there may be more rows than iterations
         self.count: Any = loop.segment.count if loop.segment.marks else len(loop.iterations)
 
     def node(self, func: Any, args: tuple[Any, ...], outs: tuple[Ref, ...], grad: bool = True) -> None:
@@ -62,7 +62,8 @@ class IterationInputs:
         self.work.nodes.append(Node(func, args, {}, outs, modes, self.place))
 
     def plan(self, position: int) -> list[tuple[str, Any]] | None:
-        """Where each argument of the node comes from; None if all iterations' calls are made before the loop."""
+        """Return where each argument of the node comes from, as (kind, detail); None if the node is hoisted: the calls
+        of all iterations are made before the loop."""
         found = self.loop.arguments[position]
         nodes = [nodes[position] for nodes in self.loop.iterations]
         if self._looks_up(position, nodes[-1]):
@@ -104,9 +105,9 @@ class IterationInputs:
         return plan
 
     def _looks_up(self, position: int, node: Node) -> bool:
-        """Whether this looks a row's words up in a large table. Those of all rows are looked up before the loop, then:
-        the table's gradient is one, and not as many as there are iterations, each as large as the table. In eager's
-        order those are summed only where they are not one, so that small ones are left as they are."""
+        """Whether the node looks rows up in a large embedding table, which is then hoisted: one call before the loop.
+        The gradient of the table is then computed once, and not once in each iteration, each as large as the table.
+        This changes the order in which these gradients are summed, so small tables are left in the loop."""
         found = self.loop.arguments[position]
         kinds = [one.kind for one in found]
         if call_name(node) != "embedding" or kinds[:2] not in (["own", "same"], ["rows", "same"]):
@@ -118,10 +119,10 @@ class IterationInputs:
         outs = {nodes[position].outs[0].index for nodes in self.loop.iterations}
         if (
             any(one.kind != "constant" for one in others)
-            or node.kwargs.get("max_norm") is not None  # changes the table
+            or node.kwargs.get("max_norm") is not None  # modifies the table
             or node.kwargs.get("sparse")
             or self.loop.segment.until is not None
-            or isinstance(self.count, Slot)  # then there may be more rows than iterations
+            or isinstance(self.count, Slot)  # there may be more rows than iterations then
             or outs & self.used
             or any(one.kind == "carried" and one.key == (position, 0) for all in self.loop.arguments for one in all)
         ):
@@ -145,7 +146,8 @@ class IterationInputs:
         return is_arithmetic(call_name(node)) and len(kinds) == 1 and kinds <= {int, float} and not node.kwargs
 
     def _taking(self, node: Node, number: Argument) -> Any:
-        """What takes a tensor in the place of a number that is another one at each call."""
+        """Return the call that takes a tensor in place of a number that changes from call to call; None if there is
+        none."""
         if number.kind != "slot":
             return None
         places: list[tuple[Any, Any]] = [((0, at), value) for at, value in enumerate(node.args)]
@@ -157,7 +159,7 @@ class IterationInputs:
         return self.work.old.slots[value.index].type if isinstance(value, Slot) else type(value)
 
     def _slot(self, slot: Slot) -> int:
-        """The number, as a tensor that all iterations are given."""
+        """Return the index of the loop-invariant tensor that holds this number."""
         if slot not in self.slots:
             self.slots[slot] = out = self.work.fresh()
             dtype = torch.float64 if self._type(slot) is float else torch.int64
@@ -169,7 +171,7 @@ class IterationInputs:
         out = self.work.fresh()
         if self.loop.segment.marks:
             if self.loop.segment.until is not None or not is_counting(values):
-                raise Unfit  # nobody knows how it goes on
+                raise Unfit  # no closed form is known
             self.node(count_up, (self.count, values[0]), (out,), grad=False)
             self.stacked.append(out)
             return len(self.stacked) - 1
@@ -180,12 +182,12 @@ class IterationInputs:
         return len(self.stacked) - 1
 
     def _column(self, refs: tuple[Ref, ...]) -> int:
-        """The number of the stacked input whose rows these are."""
+        """Return the index of the stacked input with these rows."""
         if refs not in self.columns:
             for ref in refs:
                 inputs = self.work.old.inputs
                 if ref.index < len(inputs) and inputs[ref.index].requires_grad and inputs[ref.index].is_leaf:
-                    raise Unfit  # parameters of layers: stacking them would copy them
+                    raise Unfit  # stacking parameters of layers would copy them
             out = self._unbound(refs)
             if out is None and self.loop.segment.marks:
                 out = self._one_later(refs)
@@ -197,7 +199,7 @@ class IterationInputs:
         return self.columns[refs]
 
     def _unbound(self, refs: tuple[Ref, ...]) -> Ref | None:
-        """The rows as part of the tensor that was unbound to them."""
+        """Return the tensor that was unbound into these rows, narrowed to them; None if there is none."""
         for node in self.work.old.nodes[: self.loop.segment.start]:
             if refs[0] in node.outs and (found := parts_of(node)) is not None:
                 first = node.outs.index(refs[0])
@@ -207,8 +209,8 @@ class IterationInputs:
         return None
 
     def _one_later(self, refs: tuple[Ref, ...]) -> Ref:
-        """The rows of the iterations before (``before = row`` at an iteration's end), and what the first one takes for
-        it."""
+        """Return the rows of the preceding iterations (``before = row`` at an iteration's end), after the value that
+        the first iteration takes."""
         rows = self._unbound(refs[1:])
         if rows is None or self.loose:
             raise Unfit
@@ -225,7 +227,7 @@ class IterationInputs:
             self.node(torch.flip, (whole, (dim,)), (source,))
         moved, out = self.work.fresh(), self.work.fresh()
         self.node(torch.movedim, (source, dim, 0), (moved,))
-        if until:  # how many of them are taken nobody knows
+        if until:  # the number of rows used is unknown
             if not first:
                 return moved
             self.node(operator.getitem, (moved, slice(first, None)), (out,))
@@ -239,7 +241,7 @@ class IterationInputs:
     def _windows(self, steps: Stepping) -> Ref:
         until = self.loop.segment.until
         if until is not None and (until.limit is None or isinstance(until.limit, Slot)):
-            raise Unfit  # behind the last one eager takes less than the others are
+            raise Unfit  # past the end eager gets a narrower window
         out = self.work.fresh()
         self.loose |= isinstance(self.count, Slot)
         count = None if isinstance(self.count, Slot) else self.count if until is None else until.limit
@@ -247,7 +249,7 @@ class IterationInputs:
         return out
 
     def _hoist(self, position: int, nodes: list[Node]) -> None:
-        """``x[:, t]`` of all iterations at once."""
+        """Make the calls of all iterations before the loop: one call if they are like ``x[:, t]``."""
         steps = (
             stepping([node.args for node in nodes])
             if call_name(nodes[0]) in ("__getitem__", "_getitem", "select", SELECT_BACK)
@@ -275,7 +277,7 @@ class IterationInputs:
             raise Unfit
 
     def _own(self, value: Any) -> Any:
-        """A constant of the iterations; a size as the iteration knows it."""
+        """Return a constant of the body; a size as one of the sizes that the loop node is given."""
         if isinstance(value, Formula):
             return Formula(value.func, tuple(map(self._own, value.args)))
         if not isinstance(value, Symbol | Measured):
@@ -286,5 +288,5 @@ class IterationInputs:
 
 
 def filled(value: Any, given: Iterator[Any]) -> Any:
-    """The structure with other leaves."""
+    """Return the structure with its leaves replaced, in order."""
     return substitute(value, lambda _: next(given))

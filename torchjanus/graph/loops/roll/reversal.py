@@ -1,7 +1,6 @@
-"""Loops that go through tensors from the last row to the first, told as if these came first to last of a turned tensor.
+"""Rewrites loops over the rows of a tensor from last to first as loops from first to last over the reversed tensor.
 
-A rewriting of traces, operation by operation: nothing is added, and no position changes. Knows nothing of what is made
-of a loop.
+A rewriting of traces, operation by operation: no event is added, and no position changes.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ __all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "reversed_loops", "select_
 
 
 def unbind_back(tensor: torch.Tensor, dim: int = 0) -> tuple[torch.Tensor, ...]:
-    """The rows of a tensor, the last one first."""
+    """Return the rows of a tensor, the last one first."""
     return tensor.unbind(dim)[::-1]
 
 
 def select_back(tensor: torch.Tensor, dim: int, index: int) -> torch.Tensor:
-    """A row, counted from the last one."""
+    """Return a row, counted from the last one."""
     return tensor.select(dim, tensor.size(dim) - 1 - index)
 
 
@@ -42,7 +41,7 @@ UNBINDING = ("Tensor.unbind", "torch.unbind")
 
 
 def reversed_loops(trace: Trace) -> Trace:
-    """The run with its loops that go backwards turned; itself where there are none."""
+    """Return the trace with its reverse loops rewritten; the trace itself if there are none."""
     loops = [one for one in trace.iterations if len(one.starts) > 1 and isinstance(one.count, Expr)]
     events: dict[int, Op] = {}
     iterations = {id(one): one for one in trace.iterations}
@@ -63,21 +62,21 @@ def reversed_loops(trace: Trace) -> Trace:
 
 
 def _sizes(trace: Trace) -> Iterator[tuple[Any, int]]:
-    """What the sizes are that are asked."""
+    """Yield the values of the sizes in the predicates of the loops."""
     for leaf in (leaf for loop in trace.iterations for expr in loop.asked for leaf in leaves(expr)):
         if isinstance(leaf, Size) and (length := _length(trace, leaf.ref)) is not None:
             yield leaf.token, length[leaf.dim]
 
 
 def _iterations(loop: LoopInstance, position: int) -> int | None:
-    """In which iteration that is."""
+    """Return the index of the iteration at this position; None outside of the loop."""
     if not loop.starts or not loop.starts[0] <= position < loop.end:
         return None
     return sum(start <= position for start in loop.starts) - 1
 
 
 def _takers(trace: Trace) -> dict[int, list[int]]:
-    """Of each row of an unbinding the operations that take it, by position."""
+    """Return, for each row of an unbinding, the positions of the operations that use it."""
     unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
     takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
     for position, event in enumerate(trace.events if takers else ()):
@@ -88,7 +87,7 @@ def _takers(trace: Trace) -> dict[int, list[int]]:
 
 
 def _unbindings(trace: Trace, loop: LoopInstance, takers: Mapping[int, Sequence[int]]) -> Iterator[tuple[int, Op]]:
-    """The unbindings whose rows this loop takes from the last to the first, with these in its order."""
+    """Yield the unbindings whose rows this loop uses from last to first, with the rows in that order."""
     made: dict[int, tuple[int, int]] = {}  # row -> which unbinding, index
     for position, event in enumerate(trace.events[: loop.starts[0]]):
         if isinstance(event, Op) and event.name in UNBINDING and len(event.outs) == len(loop.starts):
@@ -120,8 +119,8 @@ def _tensors_of(event: Op) -> Iterator[int]:
 
 
 def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
-    """The rows that the iterations select by numbers that go down, by numbers that go up; and what must hold for
-    that."""
+    """Yield the selections of rows by a decreasing index, rewritten with an increasing one, and the predicate that must
+    hold for that."""
     limits = [*loop.starts, loop.end]
     rows = [
         [p for p in range(begin, end) if isinstance(trace.events[p], Op)] for begin, end in itertools.pairwise(limits)
@@ -141,12 +140,12 @@ def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[O
         if found is None or length is None or found[0] >= len(length):
             continue
         dim, base, more = found
-        if base is None and more >= 0:  # plain numbers, which come down to 0 or to as much more
+        if base is None and more >= 0:  # untraced numbers, which decrease to 0 or to ``more``
             if not loop.back:
                 continue
             base, more = loop.count, more - len(loop.starts)
         size = length[dim] if base is None else length[dim] - value_of(trace, base)
-        first = -1 - more + (0 if base is None else size)  # which row from the last one the first iteration selects
+        first = -1 - more + (0 if base is None else size)  # the first iteration's row, counted from the last
         if first < 0:
             continue
         held = None
@@ -159,7 +158,7 @@ def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[O
 
 
 def value_of(trace: Trace, expr: Any) -> int:
-    """What an expression of sizes and of numbers from before the call was."""
+    """Return the value, in the watched run, of an expression of sizes and of numbers from before the call."""
     if isinstance(expr, Apply):
         made: int = expr.func(*(value_of(trace, arg) for arg in expr.args))
         return made
@@ -170,8 +169,8 @@ def value_of(trace: Trace, expr: Any) -> int:
 
 
 def _descent(keys: Sequence[Any]) -> tuple[int, Expr | None, int] | None:
-    """Along which dimension these keys pick a whole row each, every one the row before the last; None if none. And
-    which row the first of them picks: so many more than a number that stays the same, or than none."""
+    """Return (dimension, base, offset) if each key selects one whole row, and the row before the previous one; else
+    None. The first key selects the row base + offset; base is None if it is an untraced number."""
     shapes = {(type(key), len(key) if type(key) is tuple else 0) for key in keys}
     if len({width for _, width in shapes}) > 1 or (tuple in {kind for kind, _ in shapes} and len(shapes) > 1):
         return None
@@ -198,7 +197,7 @@ def _descent(keys: Sequence[Any]) -> tuple[int, Expr | None, int] | None:
 
 
 def _sum(value: Any) -> tuple[Expr | None, int]:
-    """A number as an expression and so much more."""
+    """Return the number as (expression, offset)."""
     match value:
         case int():
             return None, value
@@ -212,7 +211,7 @@ def _sum(value: Any) -> tuple[Expr | None, int]:
 
 
 def _length(trace: Trace, number: int) -> Sequence[int] | None:
-    """The sizes of a tensor."""
+    """Return the sizes of a tensor; None if they are unknown."""
     access_path, kind = trace.access_paths.get(number), trace.kinds.get(number)
     if access_path is not None:
         return geometries(trace).get(access_path.token, (None,))[0]
@@ -220,13 +219,13 @@ def _length(trace: Trace, number: int) -> Sequence[int] | None:
 
 
 def size_of(trace: Trace, number: int, dim: int, after: int) -> Expr:
-    """Where its size is read."""
+    """Return the expression for a size of a tensor."""
     access_path = trace.access_paths.get(number)
     return Size(number, dim, after) if access_path is None else Read(access_path.then(Step.SIZE, dim))
 
 
 def unread(trace: Trace, asked: Sequence[Expr], place: Place) -> Iterator[Found]:
-    """The sizes that are asked for, and that the run itself has not looked at."""
+    """Yield reads of the sizes in these predicates that the trace has not read."""
     found = {event.access_path.token for event in trace.events if isinstance(event, Found)}
     for leaf in (leaf for expr in asked for leaf in leaves(expr)):
         if isinstance(leaf, Read) and is_size(leaf.access_path) and leaf.access_path.token not in found:

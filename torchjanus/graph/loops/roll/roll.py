@@ -1,7 +1,8 @@
-"""Rolls a program up: where it makes the same calls iteration after iteration, one node makes all iterations (JANUS
-4.2.1).
+"""Decides which repeated segments of a tensor program become loop nodes, and rolls them (JANUS, section 4.2.1).
 
-What is rolled computes what was unrolled. What does not fit stays as it is.
+``roll`` looks for calls that repeat in a program without folded loops; ``roll_marked`` rolls the loops that were folded
+in the trace (``loops.rewrites.fold``). Whether the iterations of a segment fit into one loop node is checked by
+``graph.ir.loop_matching``. A rolled loop computes what the unrolled calls compute; a segment that does not fit stays.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ __all__ = [
     "roll_marked",
 ]
 
-LEAST = 17  # iterations that are worth a loop: fewer are unrolled
-WORTH = 20  # nodes that must be saved
+LEAST = 17  # fewer iterations than this stay unrolled
+WORTH = 20  # the loop node must replace at least so many nodes
 _REMEDY = "Let all iterations do the same with what they carry on and with what is theirs by their number."
 
 
 def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
-    """The program with its loops rolled up, the most promising form first; none where nothing repeats."""
+    """Yield the program with its loops rolled, the form with all of them first; nothing if no segment fits. A segment
+    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else Unfit)."""
     found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
     fit: list[Rolled] = []
     for segment in found:
@@ -54,18 +56,18 @@ def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
 
 
 def is_cut_down(program: Program) -> bool:
-    """Whether the program has only the first iterations of some loops: it must be rolled up."""
+    """Whether the program has folded loops, which must be rolled."""
     return any(node.func is begin_iterations for node in program.nodes)
 
 
 def is_nested(program: Program) -> bool:
-    """Whether iterations of a loop that is cut down have loops in them: all numbers of iterations are sizes then."""
+    """Whether a folded loop has a folded loop in its iterations: all trip counts are sizes then."""
     marks = [node.func for node in program.nodes if node.func in (begin_iterations, end_iterations)]
     return any(one is other is begin_iterations for one, other in itertools.pairwise(marks))
 
 
 def counts_of(program: Program) -> Iterator[int]:
-    """The slots that say how many iterations a loop has, or may have."""
+    """Yield the slots that hold the trip count of a folded loop, or its limit."""
     for node in program.nodes:
         if node.func is begin_iterations:
             count, limit = node.args[0], node.args[3] if len(node.args) > 3 else None
@@ -73,11 +75,11 @@ def counts_of(program: Program) -> Iterator[int]:
 
 
 def roll_marked(program: Program) -> Program:
-    """The program with the loops that were cut down rolled up. Raises Refused."""
+    """Return the program with its folded loops rolled. Raises Refused."""
     place = place_of_loop(program)
     try:
         program = TRAINING_LOOPS(program)
-        while is_cut_down(program):  # those within others first
+        while is_cut_down(program):  # inner loops first
             found = marked(program.nodes)
             if found is None:
                 raise Unfit
@@ -114,5 +116,5 @@ ROLLING = PassList(Part.ROLLING, (TRAINING_LOOPS, ROLL_FOLDED, ROLL_REPEATED))
 
 
 def place_of_loop(program: Program) -> Place:
-    """Where the first loop of those that were cut down is written."""
+    """Return the source location of the first folded loop."""
     return next((node.place for node in program.nodes if node.func is begin_iterations), NOWHERE)

@@ -1,15 +1,14 @@
-"""Iterations that train (``loss.backward()``, ``optimizer.step()``), told as functions of what they change.
+"""Makes loops whose iterations train (``loss.backward()``, ``optimizer.step()``) functional.
 
-What an iteration does to the world is made its argument and its result, as a compiler makes loops functional: each
-tensor from before the iteration that it changes in place, and each gradient that it adds to or leaves, is handed from
-iteration to iteration. An iteration begins with tensors of its own that hold those values, does what the user's did,
-backward and update included, and leaves their new values; behind the loop these are put back into the tensors. No
-gradient flows between iterations, nor into them or out of them, so the loop needs no direction backwards.
+What an iteration changes becomes its argument and its result: each tensor from before the iteration that it changes in
+place, and each gradient that it adds to or sets, is loop-carried. An iteration copies those values into tensors of its
+own, computes what the user's iteration computed, backward and update included, and returns their new values; after the
+loop these are written back. No gradient flows between iterations, nor into them or out of them, so the loop needs no
+backward graph.
 
-What happens to the gradient of a parameter in an iteration is one of four things (``Keeping``); where it is only added
-to, the first iteration adds to -0.0, which changes no number. That the parameters which seem to get gradients do is
-found out when the iteration is traced. A pure rewriting of programs; raises Unfit where an iteration is not of that
-kind.
+An iteration does one of five things with the gradient of a parameter (``Keeping``). Where it only adds to it, the first
+iteration adds to -0.0, which changes no number. Tracing the iteration checks that the parameters get the gradients that
+are expected here. A pure rewriting of programs; raises Unfit where an iteration is not of that kind.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Keeping(enum.Enum):
 
 
 def functional_iterations(program: Program) -> Program:
-    """The program with those of its loops that train told as functions of what they change. Raises Unfit."""
+    """Return the program with its training loops made functional. Raises Unfit."""
     done = 0
     while True:
         found = marked(program.nodes)
@@ -64,31 +63,31 @@ def functional_iterations(program: Program) -> Program:
 
 
 def values_of(tensor: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """What a tensor holds before the iterations that change it. Raises Refused where a gradient would flow into it."""
+    """Return what a tensor holds before the loop. Raises Refused if a gradient would flow into it."""
     if tensor.requires_grad != requires_grad or tensor.grad_fn is not None:
         raise _refused("changes a tensor that has a backward graph")
     return tensor.detach()
 
 
 def enter(value: torch.Tensor, requires_grad: bool) -> torch.Tensor:
-    """An iteration's own tensor, with that value."""
+    """Return a copy of the value, as a tensor of the iteration."""
     return value.detach().clone().requires_grad_(requires_grad)
 
 
 def enter_gradient(tensor: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """Let the iteration's own tensor have this gradient."""
+    """Set a copy of the gradient on the iteration's tensor, and return it."""
     own = gradient.clone()
     tensor.grad = own
     return own
 
 
 def leave(tensor: torch.Tensor) -> torch.Tensor:
-    """What an iteration's own tensor holds in the end."""
+    """Return what the iteration's tensor holds at the end."""
     return tensor.detach()
 
 
 def leave_gradient(tensor: torch.Tensor, *entered: torch.Tensor) -> torch.Tensor:
-    """What the gradient of an iteration's own tensor is in the end, which it got in this iteration."""
+    """Return the gradient of the iteration's tensor at the end. Raises Refused if this iteration did not compute it."""
     gradient = tensor.grad
     if gradient is None or any(one is gradient and not one._version for one in entered):
         raise _refused("gives no gradient to a parameter that it computes a loss of")
@@ -96,38 +95,38 @@ def leave_gradient(tensor: torch.Tensor, *entered: torch.Tensor) -> torch.Tensor
 
 
 def leave_none(tensor: torch.Tensor) -> None:
-    """An iteration's own tensor has no gradient in the end."""
+    """Check that the iteration's tensor has no gradient at the end. Raises Refused."""
     if tensor.grad is not None:
         raise _refused("gives a gradient to a parameter in another way than by its loss")
 
 
 def without_graph(tensor: torch.Tensor) -> None:
-    """What later code differentiates has no backward graph. Raises Refused."""
+    """Check that a tensor that later code may differentiate has no backward graph. Raises Refused."""
     if tensor.requires_grad:
         raise _refused("leaves a tensor with a backward graph to what comes after it")
 
 
 def gradient_before(tensor: torch.Tensor) -> torch.Tensor:
-    """The gradient that the first iteration adds to: nothing, where there is none."""
+    """Return the gradient that the first iteration adds to: -0.0 if there is none."""
     if tensor.grad is None:
         return torch.full_like(tensor, -0.0, requires_grad=False)
     return tensor.grad.detach()
 
 
 def none_before(tensor: torch.Tensor) -> None:
-    """There is no gradient before the first iteration. Raises Refused."""
+    """Check that there is no gradient before the first iteration. Raises Refused."""
     if tensor.grad is not None:
         raise _refused("begins with a gradient that other iterations do not begin with")
 
 
 def put_back(tensor: torch.Tensor, value: torch.Tensor) -> None:
-    """What the iterations have made of it."""
+    """Write the final value into the tensor."""
     with torch.no_grad():
         tensor.copy_(value)
 
 
 def put_gradient(tensor: torch.Tensor, gradient: torch.Tensor, added: bool) -> None:
-    """The gradient that the iterations have left; ``added``: in the tensor that was there."""
+    """Set the final gradient; with ``added`` into the gradient tensor that was there."""
     if added and tensor.grad is not None:
         with torch.no_grad():
             tensor.grad.copy_(gradient)
@@ -146,8 +145,8 @@ def _refused(what: str) -> Refused:
 
 @dataclass(slots=True)
 class _State:
-    """A tensor that each iteration gets a copy of: in each iteration its number before the iteration. ``fixed``: it is
-    the same tensor in all iterations, ``changed`` in place or not."""
+    """A tensor of which each iteration gets a copy. ``refs``: per iteration its number before the iteration. ``fixed``:
+    it is the same tensor in all iterations. ``changed``: it is changed in place."""
 
     refs: tuple[Ref, ...]
     fixed: bool
@@ -157,7 +156,7 @@ class _State:
 
 
 class _Telling:
-    """Writes one loop of a program anew."""
+    """Writes one training loop of a program as a functional loop."""
 
     def __init__(self, program: Program, segment: Segment) -> None:
         if program.cuts:
@@ -178,7 +177,7 @@ class _Telling:
         self.seen = sorted(self._seen())
 
     def _made(self) -> Iterator[set[int]]:
-        """What each iteration makes."""
+        """Yield the tensors that each iteration creates."""
         known = set(self.before)
         for nodes in self.iterations:
             made = {ref.index for node in nodes for ref in node.outs} - known
@@ -186,7 +185,7 @@ class _Telling:
             yield made
 
     def _seen(self) -> set[tuple[int, int]]:
-        """What of an iteration is taken after the loop by what gradients may be asked of, by its place."""
+        """Return (node, output) of the tensors of the last iteration that differentiable code uses after the loop."""
         later = self.old.nodes[self.segment.end + 1 :]
         taken = {
             v for node in later if node.modes.grad for v in leaves_of((node.args, node.kwargs)) if isinstance(v, Ref)
@@ -198,7 +197,7 @@ class _Telling:
             if ref in taken and ref.index in self.made[-1]
         }
 
-    # -- what iterations are given ------------------------------------------------------------------------------------
+    # -- loop-carried states ------------------------------------------------------------------------------------------
 
     def _states(self) -> Iterator[_State]:
         changed = [list(self._changed(number)) for number in range(len(self.iterations))]
@@ -239,7 +238,7 @@ class _Telling:
         return iter(found)
 
     def _changed(self, number: int) -> Iterator[tuple[Any, Ref]]:
-        """What the iteration changes in place and has not made, and where."""
+        """Yield what the iteration changes in place without having created it, and where."""
         for position, node in enumerate(self.iterations[number]):
             if isinstance(node.func, MARKS):
                 raise Unfit
@@ -325,9 +324,7 @@ class _Telling:
                 return after if after < segment.start - 1 else start
             number, within = divmod(after - segment.start, segment.length)
             if segment.until is not None and after <= segment.end and number and not within:
-                return (
-                    start + 1 + number * length
-                )  # what an iteration asks in the end, when it has left what it has made
+                return start + 1 + number * length  # after an iteration has returned its new values
             return end if after <= segment.end else behind + after - segment.end - 1
 
         return replace(
@@ -339,7 +336,8 @@ class _Telling:
         )
 
     def _iteration(self, number: int, given: dict[int, Ref], gradients: dict[int, Ref]) -> list[Node]:
-        """An iteration on tensors of its own; what it is given, and gives then."""
+        """Return the nodes of one functional iteration. Updates ``given`` and ``gradients``, the values of the
+        states."""
         own: dict[Ref, Ref] = {}
         nodes, entered = [], dict[int, Ref]()
         for which, state in enumerate(self.states):
@@ -372,7 +370,7 @@ class _Telling:
 
 
 def _leaves(program: Program, segment: Segment) -> set[int]:
-    """What is there before the loop, and gradients are computed for."""
+    """Return the tensors from before the loop for which gradients are computed."""
     found = {index for index, entry in enumerate(program.inputs) if entry.requires_grad}
     for node in program.nodes[: segment.start]:
         if call_name(node) == "requires_grad_" and isinstance(node.args[0], Ref):
@@ -384,7 +382,7 @@ def _leaves(program: Program, segment: Segment) -> set[int]:
 
 
 def _fed(nodes: Sequence[Node], position: int) -> set[Ref]:
-    """What the gradients that are computed here may flow into, and are left in ``.grad`` of."""
+    """Return the tensors into which the gradients computed at this node may flow, and whose ``.grad`` they set."""
     training = nodes[position]
     if training.func is torch.autograd.grad:
         return set()

@@ -1,6 +1,6 @@
-"""Who outside of a loop's iterations uses what they take and make, and what a use becomes once they are one node.
+"""Finds the uses of a loop's inputs and outputs outside of its iterations, and rewrites them for the rolled loop.
 
-Knows programs, not how loops are written.
+Has the operators that such uses become: windows of a tensor, joins of stacked rows, shifted rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ __all__ = [
 
 
 def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
-    """The nodes that unbind a tensor into rows for this loop alone, or all but the first row, and what is left."""
+    """Yield the unbindings whose rows only this loop uses (or all rows but the first), and the nodes that replace
+    each."""
     inside = range(loop.segment.start, loop.segment.end)
     elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
     for number, node in enumerate(program.nodes):
@@ -44,13 +45,13 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]
 
 
 def parted(node: Node) -> tuple[Any, Any]:
-    """What ``unbind()`` parts, and along which dimension."""
+    """Return the operand of ``unbind()`` and its dimension."""
     source, dim = (*node.args, *(0,) * (2 - len(node.args)))[:2]
     return node.kwargs.get("input", source), node.kwargs.get("dim", dim)
 
 
 def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """For each iteration the row of the one before; for the first ``start``. Raises Refused."""
+    """Return the rows shifted by one iteration: ``start``, and all rows but the last. Raises Refused."""
     if start.size() != rows.size()[1:] or start.dtype != rows.dtype or start.device != rows.device:
         what = "what the first iteration takes for the row of the one before is of another kind"
         raise refused("loop-first-iteration", what, "Iterations are compiled for one.", "Begin with one like the rows.")
@@ -58,7 +59,7 @@ def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def used_of(program: Program, loop: Rolled) -> set[int]:
-    """The iterations' tensors that something outside of them takes."""
+    """Return the tensors of the iterations that are used outside of them."""
     inside = range(loop.segment.start, loop.segment.end)
     taken = {
         value.index
@@ -72,13 +73,13 @@ def used_of(program: Program, loop: Rolled) -> set[int]:
 
 
 def check_measures(program: Program, loop: Rolled) -> None:
-    """Sizes that are known only when a tensor has been made are asked for outside of iterations. Raises Unfit."""
+    """Check that no data-dependent size is measured within the iterations. Raises Unfit."""
     if any(loop.segment.start < measure.after < loop.segment.end for measure in program.measures):
         raise Unfit
 
 
 def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
-    """What each iteration of a loop asserts in the end. Raises Unfit where that is not the same."""
+    """Return the assertions at the ends of the iterations. Raises Unfit if they are not alike."""
     segment = loop.segment
     found = [a for a in program.assertions if segment.start < a.after <= segment.end]
     ends = [segment.start + (number + 1) * segment.length for number in range(segment.iterations)]
@@ -91,8 +92,9 @@ def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
 
 
 def simplified(node: Node, stacks: Mapping[tuple[Ref, ...], Ref]) -> Node:
-    """``torch.stack`` or ``torch.cat`` of all that the iterations of a loop gave, first to last or last to first, is
-    what the loop gave; with what stands before and behind it."""
+    """Return the node for a ``torch.stack`` or ``torch.cat`` of the outputs of all iterations, first to last or last to
+    first, perhaps with tensors before and after them: it uses the stacked output of the loop. Other nodes are
+    unchanged."""
     joined = _joined_by(node, stacks)
     if joined is None:
         return node
@@ -108,7 +110,7 @@ def simplified(node: Node, stacks: Mapping[tuple[Ref, ...], Ref]) -> Node:
 
 
 def joins(node: Node, rows: tuple[Ref, ...]) -> bool:
-    """Whether it takes these rows only to stack or concatenate all of them, in either order."""
+    """Whether the node uses these rows only to stack or concatenate all of them, in either order."""
     joined = _joined_by(node, (rows,))
     return joined is not None and not any(back is None and some[0] in rows for some, back in joined[1])
 
@@ -116,8 +118,9 @@ def joins(node: Node, rows: tuple[Ref, ...]) -> bool:
 def _joined_by(
     node: Node, stacks: Iterable[tuple[Ref, ...]]
 ) -> tuple[int, list[tuple[tuple[Ref, ...], bool | None]]] | None:
-    """The dimension in which it stacks or concatenates, and what: the rows of stacks, and whether backwards; None for
-    a single tensor. None where it does something else, or takes no stack."""
+    """Return the dimension in which the node stacks or concatenates, and its parts: the rows of a stack and whether
+    they are reversed, or a single tensor and None. None if it is another operation, or has no stack among its
+    operands."""
     if call_name(node) not in ("stack", "cat") or not node.args or not isinstance(node.args[0], list | tuple):
         return None
     given, dim = tuple(node.args[0]), node.kwargs.get("dim", node.args[1] if len(node.args) > 1 else 0)
@@ -135,19 +138,19 @@ def _joined_by(
 
 
 def _restacked(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
-    """A new tensor with what ``torch.stack(rows, dim)`` gives. ``back``: with the last row first."""
+    """Return a new tensor equal to ``torch.stack(rows, dim)``. ``back``: with the last row first."""
     stacked = stacked.flip(0) if back else stacked
     return stacked.movedim(0, dim).clone(memory_format=torch.contiguous_format)
 
 
 def _rejoined(stacked: torch.Tensor, dim: int, back: bool) -> torch.Tensor:
-    """A new tensor with what ``torch.cat(rows, dim)`` gives."""
+    """Return a new tensor equal to ``torch.cat(rows, dim)``."""
     return _restacked(stacked, dim, back).flatten(dim, dim + 1)
 
 
 def _joined(given: Sequence[torch.Tensor], backs: Sequence[bool | None], dim: int, stacking: bool) -> torch.Tensor:
-    """What ``torch.stack`` or ``torch.cat`` gives of these, some of which are the rows of a stack. ``backs``: for each
-    whether its last row comes first; None for a single tensor."""
+    """Return ``torch.stack`` or ``torch.cat`` of these, some of which are stacks of rows. ``backs``: for each whether
+    its last row comes first; None for a single tensor."""
     whole = _restacked if stacking else _rejoined
     parts = [
         (one.unsqueeze(dim) if stacking else one) if back is None else whole(one, dim, back)
@@ -157,15 +160,16 @@ def _joined(given: Sequence[torch.Tensor], backs: Sequence[bool | None], dim: in
 
 
 def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
-    """Whether the truth of each tensor is what was assumed."""
+    """Return whether the truth value of each tensor is the assumed one, as a tensor."""
     flags = [tensor.detach().reshape(()).ne(0) == truth for tensor, truth in zip(given, expected, strict=True)]
     return torch.stack(flags).all()
 
 
 @dataclass(frozen=True, slots=True)
 class Stepping:
-    """``x[:, t]`` or ``x[0, t, 2:4]`` with t going up by one: the dimension of t, the first t, x, and how a row is
-    indexed further. ``width``: of ``x[t : t + width]``, where t may go up by more in each ``step``."""
+    """Accesses ``x[:, t]`` or ``x[0, t, 2:4]`` where t increases by one in each iteration. ``dim``: the dimension of t.
+    ``first``: the first t. ``source``: x. ``rest``: further indices of a row. ``width``: for ``x[t : t + width]``,
+    where t may increase by ``step``."""
 
     dim: int
     first: int
@@ -176,11 +180,11 @@ class Stepping:
 
 
 def windows(source: torch.Tensor, dim: int, first: int, count: int | None, width: int, step: int) -> torch.Tensor:
-    """``source[first : first + width]``, ``source[first + step : first + step + width]`` and so on, along this
-    dimension, as rows: so many, or as many as there are."""
+    """Return the windows ``source[first : first + width]``, ``source[first + step : first + step + width]``, ... along
+    the dimension, as rows: ``count`` of them, or as many as there are."""
     if count is None:
         count = (source.size(dim) - first - width) // step + 1
-    if step == width:  # each element is in one of them only
+    if step == width:  # the windows do not overlap
         taken = source.narrow(dim, first, count * width)
         parts: torch.Tensor = torch.unflatten(taken, dim, (count, width))
         return parts.movedim(dim, 0)
@@ -189,7 +193,7 @@ def windows(source: torch.Tensor, dim: int, first: int, count: int | None, width
 
 
 def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
-    """What each iteration takes of a tensor, if that is by the number of the iteration."""
+    """Return how the iterations index a tensor by their induction variable; None if they do not."""
     source = args[0][0]
     if not isinstance(source, Ref) or len(args[0]) not in (2, 3):
         return None
@@ -215,7 +219,8 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
 
 
 def _window(slices: Sequence[Any]) -> tuple[int, int, int] | None:
-    """Where ``x[t : t + width]`` begins, its width, and by how much t goes up in each iteration."""
+    """Return the first start of the slices ``x[t : t + width]``, their width, and the step of t; None if they
+    differ."""
     if len(slices) < 2 or any(type(one) is not slice or one.step not in (None, 1) for one in slices):
         return None
     starts, stops = [0 if one.start is None else one.start for one in slices], [one.stop for one in slices]
@@ -228,8 +233,8 @@ def _window(slices: Sequence[Any]) -> tuple[int, int, int] | None:
 
 
 def parts_of(node: Node) -> tuple[Any, Any, bool] | None:
-    """What the node parts into its rows, along which dimension, and whether the last row comes first. None where it
-    does something else."""
+    """Return the tensor that the node unbinds, the dimension, and whether the last row comes first; None for other
+    nodes."""
     if call_name(node) not in ("unbind", "__iter__", UNBIND_BACK):
         return None
     return (*parted(node), call_name(node) == UNBIND_BACK)
@@ -241,12 +246,12 @@ def _is_basic(part: Any) -> bool:
 
 
 def is_counting(steps: Sequence[Any]) -> bool:
-    """Whether these are integers that go up by one."""
+    """Whether these are non-negative integers that increase by one."""
     if any(type(step) is not int for step in steps) or steps[0] < 0:
         return False
     return list(steps) == list(range(steps[0], steps[0] + len(steps)))
 
 
 def count_up(count: int, first: int) -> torch.Tensor:
-    """The numbers of so many iterations."""
+    """Return the indices of ``count`` iterations, from ``first`` on."""
     return torch.arange(count).add(first)
