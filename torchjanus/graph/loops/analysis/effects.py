@@ -1,8 +1,8 @@
-"""What the iterations of a loop write and call, and the lists that grow in them, told once for all iterations.
+"""Merges the writes and extern calls of a loop's iterations into one description for all iterations.
 
-The iterations' values are compared with one another: where each speaks of a tensor of its own there is a column, in
-which each iteration has a row; where a plain integer counts iterations there is a InductionVariable. Numbers that are
-handed on from iteration to iteration are ``loop_scan``'s. Knows traces, not how they are rewritten.
+The values of the iterations are compared: where each has a tensor of its own, there is a column with one row per
+iteration; where an untraced integer follows the iteration, there is an induction variable. Loop-carried numbers are
+merged by ``host_recurrences``.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from torchjanus.trace.values import Expr, Traced, plain, trace_value
 
 __all__ = ["Telling"]
 
-# Mutations that do the same in each iteration, whatever the iterations before have done.
+# Mutations whose effect does not depend on earlier iterations.
 _GROWING = frozenset({"append", "appendleft", "add", "extend", "discard"})
 _WRITES = frozenset({"item", "field", "cell"})
 _Effect = Stored | Mutation | Extern
 
 
 class Telling:
-    """One loop's iterations. Its methods raise NotMergeable where the iterations do not do the same."""
+    """The merged effects of one loop. Its methods raise NotMergeable where the iterations differ."""
 
     def __init__(
         self,
@@ -51,16 +51,16 @@ class Telling:
         effects: Sequence[Sequence[_Effect]],
         form: Callable[[Sequence[Any], Sequence[_Effect]], Form | None] = lambda values, at: None,
     ) -> None:
-        """``effects``: what each iteration writes and calls. ``form``: how iterations have made plain numbers by
-        then."""
+        """``effects``: the writes and extern calls of each iteration. ``form``: returns the closed form of untraced
+        numbers that iterations have computed before the given events, or None."""
         self.trace = trace
         self.form = form
-        self._row: Sequence[_Effect] = ()  # which of them are being told
+        self._row: Sequence[_Effect] = ()  # the effects that are being merged
         self.exprs = exprs
-        # The new objects of each iteration by their number: in which order the iteration makes them.
+        # Per iteration: number of a new object -> its index within the iteration.
         self._known: list[dict[int, int]] = [{} for _ in effects]
-        self.built: set[int] = set()  # all of them
-        self.recipes: dict[int, tuple[Recipe, ...]] = {}  # of the events that are told, by their id
+        self.built: set[int] = set()  # numbers of all new objects
+        self.recipes: dict[int, tuple[Recipe, ...]] = {}  # recipes of the merged events, by their id
         self.each: Each | None = None
         if any(len(row) != len(effects[0]) for row in effects):
             raise NotMergeable
@@ -71,6 +71,7 @@ class Telling:
     # -- events ---------------------------------------------------------------------------------------------------
 
     def _event(self, row: Sequence[_Effect]) -> _Effect:
+        """Return one event for the same effect of all iterations."""
         first = row[0]
         if any(type(event) is not type(first) for event in row):
             raise NotMergeable
@@ -96,12 +97,12 @@ class Telling:
         values = tuple(self.recipe(column) for column in zip(*recipes, strict=True))
         self._row = ()
         if merged is first:
-            merged = replace(first)  # an event of its own: recipes are found by the id
+            merged = replace(first)  # a copy, since recipes are found by the id
         self.recipes[id(merged)] = values
         return merged
 
     def _stored(self, first: Stored, row: Sequence[Any]) -> tuple[Stored, Any]:
-        """The write, and its key if that is another one in each iteration."""
+        """Return the write, and its key if the iterations have different ones."""
         if first.how not in _WRITES or len({(e.how, e.base.token) for e in row}) > 1:
             raise NotMergeable
         keys = [event.key for event in row]
@@ -115,7 +116,7 @@ class Telling:
     # -- values ---------------------------------------------------------------------------------------------------
 
     def recipe(self, row: Sequence[Recipe]) -> Recipe:
-        """What the iterations' recipes have in common: one of any iteration."""
+        """Return one recipe for the recipes of all iterations."""
         first = row[0]
         if any(type(one) is not type(first) for one in row):
             raise NotMergeable
@@ -199,12 +200,12 @@ class Telling:
             raise NotMergeable
         return row[0]  # type: ignore[no-any-return]
 
-    # -- what comes after the iterations ------------------------------------------------------------------------------
+    # -- values after the loop ----------------------------------------------------------------------------------------
 
     def items(self, items: Sequence[Any]) -> list[Any]:
-        """The items of a list or tuple, with those that the iterations have put there as one."""
+        """Return the items of a list or tuple, with those that the iterations have put there merged into one."""
         iterations = len(self._known)
-        self._known = [{} for _ in self._known]  # what they hold together with others is nowhere made for both
+        self._known = [{} for _ in self._known]  # an object shared with other effects is not merged here
         for start in range(len(items) - iterations + 1):
             if self._speaks_of(items[start], 0) and self._speaks_of(items[start + iterations - 1], iterations - 1):
                 merged = self.recipe(items[start : start + iterations])
@@ -212,6 +213,7 @@ class Telling:
         return list(items)
 
     def _speaks_of(self, recipe: Any, number: int) -> bool:
+        """Whether the recipe contains a tensor or number of this iteration."""
         if isinstance(recipe, tuple):
             return False
         for part in parts_of(recipe):
@@ -222,8 +224,8 @@ class Telling:
         return False
 
     def check_memory(self, leaving: frozenset[int]) -> None:
-        """Rows leave the call as tensors of their own: nothing else that does may lie in the memory of one.
-        ``leaving``: all tensors that leave the call."""
+        """Check that no tensor that leaves the call shares memory with a row: rows leave it as separate tensors.
+        ``leaving``: all tensors that leave the call. Raises NotMergeable."""
         memory = self.trace.memory
         given = {memory[number] for number in self.trace.access_paths}
         for refs in self.exprs.own():

@@ -1,8 +1,6 @@
-"""What loops within iterations pick by numbers that are not theirs, picked before them: of ``x[i, t]`` the row
-``x[i]``.
+"""Hoists indexing out of inner loops: of ``x[i, t]`` the row ``x[i]`` is selected before the inner loop.
 
-Then the number of the outer iteration is an argument of what that iteration does, and of nothing in the iterations
-within. A rewriting of traces.
+The inner iterations then do not depend on the induction variable of the outer loop. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -27,8 +25,8 @@ _PICK = "Tensor.__getitem__"
 
 @dataclass(slots=True)
 class _Pick:
-    """``source[key]`` in all iterations of a loop, by their positions; ``whole`` is picked before them, and ``rest`` of
-    that in each: None where it is all."""
+    """``source[key]`` in all iterations of a loop, by their positions. ``whole``: the key that is hoisted. ``rest``:
+    the key that remains in each iteration; None if nothing remains."""
 
     column: tuple[int, ...]
     whole: Any
@@ -37,15 +35,16 @@ class _Pick:
 
 @dataclass(slots=True)
 class _Before:
-    """What is picked before an event."""
+    """The selections that are hoisted before an event."""
 
     added: dict[int, list[_Pick]] = field(default_factory=dict)
-    picks: dict[int, tuple[_Pick, int]] = field(default_factory=dict)  # by event: the pick, and of which iteration
-    ends: set[int] = field(default_factory=set)  # of the loops that pick
+    picks: dict[int, tuple[_Pick, int]] = field(default_factory=dict)  # position -> (the selection, its iteration)
+    ends: set[int] = field(default_factory=set)  # ends of the loops with hoisted selections
 
 
 def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInstance]]]) -> tuple[Trace, dict[int, int]]:
-    """The run, and where each loop ends in it. ``nests``: loops, and those within their iterations."""
+    """Return the new trace, and where each loop ends in it (old end -> new end). ``nests``: (outer loop, its inner
+    loops)."""
     found = _Before()
     for _, inner in nests:
         for one in inner:
@@ -71,7 +70,7 @@ def _picks(trace: Trace, loop: LoopInstance) -> Iterator[_Pick]:
         ref.number for event in trace.events[: loop.starts[0]] if isinstance(event, Op) for ref in event.outs
     }
     if made & known:
-        return  # something is changed in place
+        return  # something is modified in place
     for column in zip(*rows, strict=True):
         ops = [_op(trace, at) for at in column]
         source = ops[0].args[0] if ops[0].args else None
@@ -111,15 +110,15 @@ def _op(trace: Trace, at: int) -> Op:
 
 
 class _Hoisting(Rewriting):
-    """Writes the run anew."""
+    """Writes the new trace."""
 
     def __init__(self, old: Trace, found: _Before) -> None:
         super().__init__(old)
         self.found = found
         self.tensors, self.kinds = list(old.tensors), dict(old.kinds)
         self.memory = list(old.memory)
-        self.names: dict[int, int] = {}  # what is picked once, by what iterations called it
-        self.after = [0]  # old operations before a point -> new ones
+        self.names: dict[int, int] = {}  # tensor of an iteration -> the hoisted one
+        self.after = [0]  # old number of operations before a position -> new number
 
     def tensor(self, number: int, after: int) -> int:
         return self.names.get(number, number)
@@ -131,9 +130,9 @@ class _Hoisting(Rewriting):
         return self.after[after]
 
     def written(self) -> tuple[Trace, dict[int, int]]:
-        """The run, and where each loop ends in it."""
+        """Return the new trace, and where each loop ends in it."""
         old, found = self.old, self.found
-        where: dict[int, int] = {}  # a pick, by its id -> what it gives
+        where: dict[int, int] = {}  # id of a selection -> its tensor
         operations = 0
         for at, event in enumerate(old.events):
             for one in found.added.get(at, ()):
@@ -179,7 +178,7 @@ class _Hoisting(Rewriting):
         return new, {one.end: places[one.end] for one in old.iterations}
 
     def _new(self, pick: _Pick) -> int:
-        """The number of what is picked before the iterations."""
+        """Return the number of the tensor that is selected before the loop."""
         op = _op(self.old, pick.column[0])
         source = op.args[0].number
         number = len(self.tensors)

@@ -1,9 +1,7 @@
-"""Expressions of a loop's iterations, told once for all of them, and numbers that iterations hand on
-(``total += x.item()``).
+"""Merges the expressions of a loop's iterations, among them loop-carried numbers of Python (``total += x.item()``).
 
-What each iteration fetches from a tensor of its own becomes a row of a column: a list of numbers that the host picks
-from. A number that each iteration makes of the one before is the result of a scan over columns. Knows expressions, not
-events.
+What each iteration fetches from its own tensor becomes a row of a column: a list of numbers of which the host selects
+one. A number that each iteration computes from the preceding one is the result of a scan over columns.
 """
 
 from __future__ import annotations
@@ -23,29 +21,29 @@ __all__ = ["MOST", "Column", "Exprs", "NotMergeable", "entering", "expr_token", 
 
 
 class NotMergeable(Exception):
-    """The iterations are not alike, or something else speaks of those that would be cut."""
+    """The iterations differ, or something outside depends on the iterations that would be dropped."""
 
 
-MOST = 200  # columns of one loop
-DEEPEST = 6  # operations from what an iteration makes down to what the one before made
+MOST = 200  # most columns of one loop
+DEEPEST = 6  # most operations between the numbers of two consecutive iterations
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A tensor of each iteration: the index of the iteration it is, and after how many of the iteration's operations it
-    is taken (-1: when the iteration is over, and as a tensor of its own)."""
+    """A tensor of each iteration. ``order``: its index within the iteration. ``taken``: after how many operations of
+    the iteration it is read; -1: after the iteration, as a separate tensor."""
 
     order: int
     taken: int
 
 
 def pick(column: Sequence[Any], iteration: int) -> Any:
-    """What one iteration gave."""
+    """Return the value of one iteration."""
     return column[iteration]
 
 
 def entering(before: Any, after: Any) -> Any:
-    """What a number that iterations hand on was before this one, which makes it what it is ``after``."""
+    """Mark ``before`` as the loop-carried number that the iteration makes ``after`` of. Returns ``before``."""
     return before
 
 
@@ -55,13 +53,10 @@ def _shifted(start: Any, made: Sequence[Any]) -> list[Any]:
 
 @dataclass(slots=True)
 class Exprs:
-    """The expressions of one loop's iterations.
-
-    ``made``: tensor -> iteration, index of the iteration. ``positions``: how many operations come before each
-    iteration, and before what follows the last one. ``counters``: see ``trace.events.LoopInstance``. ``free``: the
-    first tensor number that is free for columns; each column takes ``1 + kept`` of them, the first being that of the
-    stack of its rows.
-    """
+    """The expressions of one loop's iterations. ``made``: tensor -> (iteration, index within the iteration).
+    ``positions``: the number of operations before each iteration, and before what follows the last one. ``counters``:
+    see ``LoopInstance``. ``free``: the first unused tensor number; each column takes ``1 + kept`` numbers, the first
+    for the stack of its rows."""
 
     made: Mapping[int, tuple[int, int]]
     positions: Sequence[int]
@@ -69,26 +64,22 @@ class Exprs:
     count: Expr
     free: int
     kept: int
-    back: bool = False  # whether the iterations' own numbers go down to 0
+    back: bool = False  # the induction variable goes down to 0
     columns: dict[Column, int] = field(default_factory=dict)
-    listed: dict[Fetch, list[Fetch]] = field(
-        default_factory=dict
-    )  # of what is fetched of a column, each iteration's fetch
-    risky: list[Apply] = field(default_factory=list)  # what Python computes for all iterations, and might raise
-    counted: dict[Any, Apply] = field(
-        default_factory=dict
-    )  # what no tensor is needed for, by the last iteration's token
+    listed: dict[Fetch, list[Fetch]] = field(default_factory=dict)  # fetch of a column -> the fetches of the iterations
+    risky: list[Apply] = field(default_factory=list)  # computations for all iterations that may raise
+    counted: dict[Any, Apply] = field(default_factory=dict)  # token of the last value -> scan that needs no tensor
     _latest: dict[int, tuple[Any, int]] = field(default_factory=dict)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def iteration_of(self, tensor: int) -> int:
-        """The iteration that made it; -1 for none."""
+        """Return the iteration that made the tensor; -1 for none."""
         return self.made.get(tensor, (-1, -1))[0]
 
     def is_outside(self, refs: Sequence[int]) -> bool:
-        """Whether this is the same tensor in all iterations, and none made it. Raises NotMergeable where it is no
-        row."""
+        """Whether this is one tensor for all iterations, made by none of them. Raises NotMergeable if it is neither
+        that nor one of each iteration."""
         if len(set(refs)) == 1 and self.iteration_of(refs[0]) < 0:
             return True
         where = [self.made.get(ref, (-1, -1)) for ref in refs]
@@ -100,11 +91,11 @@ class Exprs:
         return False
 
     def taken(self, number: int, after: int) -> int:
-        """A position among all operations, by those of the iteration."""
+        """Return the position relative to the begin of the iteration, in operations."""
         return after - self.positions[number]
 
     def column(self, refs: Sequence[int], taken: int) -> int:
-        """The number of the tensor in which these are stacked."""
+        """Return the number of the tensor in which these are stacked."""
         column = Column(self.made[refs[0]][1], taken)
         if column not in self.columns:
             if len(self.columns) == MOST:
@@ -113,20 +104,20 @@ class Exprs:
         return self.columns[column]
 
     def own(self) -> Iterator[list[int]]:
-        """The tensors that leave as tensors of their own: of each such column those of all iterations."""
+        """Yield, for each column that leaves the call as separate tensors, the tensors of all iterations."""
         by_place = {place: tensor for tensor, place in self.made.items()}
         for column in self.columns:
             if column.taken < 0:
                 yield [by_place[number, column.order] for number in range(len(self.positions) - 1)]
 
     def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
-        """What the iterations fetched of a column. ``fetched``: what each fetch gave, by its token."""
+        """Return what the iterations fetched from a column. ``fetched``: token of a fetch -> its value."""
         return [fetched.get(one.token) for one in self.listed[fetch]]
 
     # -- numbers --------------------------------------------------------------------------------------------------
 
     def merged(self, row: Sequence[Any]) -> Any:
-        """What the expressions of all iterations have in common, as one of any iteration."""
+        """Return one expression, with induction variables, for the expressions of all iterations."""
         first = row[0]
         kinds = {type(expr) for expr in row}
         if len(kinds) > 1:
@@ -155,13 +146,13 @@ class Exprs:
         raise NotMergeable
 
     def reckoned(self, form: Form) -> Apply:
-        """A plain number that each iteration has computed by a form."""
+        """Return the expression for an untraced number that each iteration has computed by a closed form."""
         made = Apply(HostColumnOf.of(form), (self.count,))
         self.risky.append(made)
         return Apply(pick, (made, InductionVariable(0, 1)))
 
     def _entered(self, row: Sequence[Any]) -> Apply:
-        """What a number is before each iteration."""
+        """Return the expression for a loop-carried number before each iteration."""
         if any(expr.func is not entering for expr in row):
             raise NotMergeable
         made = self.merged([expr.args[1] for expr in row])
@@ -189,7 +180,7 @@ class Exprs:
         return Apply(pick, (fetch, InductionVariable(0, 1)))
 
     def latest(self, expr: Any) -> int:
-        """The last iteration of whose tensors it speaks; -1 for none."""
+        """Return the last iteration whose tensors the expression depends on; -1 for none."""
         if isinstance(expr, Fetch | Size):
             return self.iteration_of(expr.ref)
         if not isinstance(expr, Apply):
@@ -200,7 +191,7 @@ class Exprs:
         return known[1]
 
     def after(self, expr: Any) -> Any:
-        """A number that is spoken of after the iterations: where iterations have handed it on, by a scan."""
+        """Return an expression that is used after the loop; with a scan where it is loop-carried."""
         last = len(self.positions) - 2
         if isinstance(expr, Apply) and expr.token in self.counted:
             return Apply(pick, (self.counted[expr.token], -1))
@@ -218,7 +209,8 @@ class Exprs:
         return any(0 <= self.latest(leaf) < last for leaf in leaves(expr))
 
     def _chain(self, expr: Apply, last: int) -> list[Any] | None:
-        """What each iteration made of the number, if each made it of what the one before did, in the same way."""
+        """Return the value of the number in each iteration, if each computed it from the preceding one in the same
+        way."""
         if self.latest(expr) != last:
             return None
         for path in self._paths(expr, last - 1):
@@ -233,8 +225,7 @@ class Exprs:
         return None
 
     def _paths(self, expr: Apply, number: int) -> Iterator[tuple[int, ...]]:
-        """Where in the expression something is that speaks of this iteration, and of none after it; the largest
-        first."""
+        """Yield the paths of subexpressions that depend on this iteration and no later one, the largest first."""
         pending: list[tuple[tuple[int, ...], Any]] = [((), expr)]
         while pending:
             path, part = pending.pop(0)
@@ -244,7 +235,8 @@ class Exprs:
                 pending += [((*path, place), arg) for place, arg in enumerate(part.args) if self.latest(arg) >= number]
 
     def _scan(self, row: Sequence[Apply]) -> Apply | None:
-        """Where each iteration makes a number of the one that the iteration before made: which one of all."""
+        """Return the element of a scan, if each iteration computes the number from that of the preceding one; else
+        None."""
         bodies: list[Any] = []
         for earlier, later in itertools.pairwise(row):
             body = _holed(later, earlier)
@@ -270,7 +262,7 @@ class Exprs:
 
 @dataclass(frozen=True, slots=True)
 class _Hole:
-    """What the iteration before made."""
+    """The value of the preceding iteration."""
 
     token = ("hole",)
 
@@ -291,12 +283,13 @@ def _is_like(part: Any, expr: Apply) -> bool:
 
 
 def expr_token(expr: Any) -> Any:
-    """Equal for equal expressions and for equal constants."""
+    """Return a key that is equal for equal expressions and for equal constants."""
     return expr.token if hasattr(expr, "token") else ("constant", type(expr).__name__, repr(expr))
 
 
 def _holed(expr: Any, part: Any) -> Any:
-    """The expression with a hole where this very part is; itself if there is none."""
+    """Return the expression with a hole in place of this part (by identity); the expression itself if it has no such
+    part."""
     if expr is part:
         return _HOLE
     if not isinstance(expr, Apply):
@@ -307,7 +300,7 @@ def _holed(expr: Any, part: Any) -> Any:
 
 
 def _at_holes(body: Any, expr: Any) -> Iterator[Any]:
-    """What stands in an expression of the first iteration where the body of others has holes."""
+    """Yield the parts of the first iteration's expression where the body of other iterations has holes."""
     if body is _HOLE:
         yield expr
     elif isinstance(body, Apply):
@@ -318,7 +311,7 @@ def _at_holes(body: Any, expr: Any) -> Iterator[Any]:
 
 
 def _like(body: Any, expr: Any) -> Any:
-    """The first iteration's expression, with the body's holes."""
+    """Return the first iteration's expression with the holes of the body."""
     if body is _HOLE:
         return _HOLE
     if isinstance(body, Apply) and isinstance(expr, Apply) and len(body.args) == len(expr.args):
@@ -327,8 +320,8 @@ def _like(body: Any, expr: Any) -> Any:
 
 
 class Scanning:
-    """``scanning(start, count, *given)``: the list of what each of ``count`` iterations makes of the iteration
-    before's."""
+    """``scanning(start, count, *given)``: the list of the values that each of ``count`` iterations computes from the
+    preceding one."""
 
     def __init__(self, body: Any, places: dict[Any, int], text: str) -> None:
         self._run = _compiled(body, places)
@@ -343,9 +336,9 @@ class Scanning:
 
 
 class HostColumnOf:
-    """``reckoned(count)``: the list of the plain numbers that ``count`` iterations make by a form."""
+    """``reckoned(count)``: the list of the numbers that ``count`` iterations compute by a closed form."""
 
-    _known: dict[str, HostColumnOf] = {}  # noqa: RUF012  # equal ones are one, by which expressions are told apart
+    _known: dict[str, HostColumnOf] = {}  # noqa: RUF012  # equal forms share one object: expressions are compared by it
 
     def __init__(self, form: Form) -> None:
         self.form = form
@@ -353,7 +346,7 @@ class HostColumnOf:
 
     @classmethod
     def of(cls, form: Form) -> HostColumnOf:
-        """The one by this form."""
+        """Return the object for this form."""
         return cls._known.setdefault(repr(form), cls(form))  # 1 is not 1.0, nor 0.0 -0.0
 
     def __call__(self, count: int) -> list[Any]:
@@ -364,7 +357,7 @@ _Run = Callable[[Any, int, tuple[Any, ...]], Any]
 
 
 def _is_given(body: Any) -> bool:
-    """Whether it is the same for all iterations."""
+    """Whether the value is loop-invariant."""
     return isinstance(body, Read | Fetch | Size) or (isinstance(body, Apply) and isinstance(body.func, Scanning))
 
 
@@ -385,7 +378,7 @@ def _compiled(body: Any, places: dict[Any, int]) -> _Run:
     return lambda before, iteration, given: func(*(part(before, iteration, given) for part in parts))
 
 
-_SCANNINGS: dict[Any, Scanning] = {}  # by what they compute: equal loops have equal scans
+_SCANNINGS: dict[Any, Scanning] = {}  # by their structure: equal loops have equal scans
 
 
 def _given(body: Any) -> Iterator[Any]:
@@ -397,7 +390,7 @@ def _given(body: Any) -> Iterator[Any]:
 
 
 def _scanning(body: Any) -> tuple[Scanning, tuple[Any, ...]]:
-    """The scan with this body, and what it has to be given."""
+    """Return the scan with this body, and its loop-invariant operands."""
     given = {leaf.token: leaf for leaf in _given(body)}
     places = {token: place for place, token in enumerate(given)}
 

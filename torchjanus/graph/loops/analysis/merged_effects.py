@@ -1,7 +1,6 @@
-"""What a cut run has in the place of its loops' writes and calls: operations that make columns, and one event for all
-iterations of a loop.
+"""Describes the effects of a folded trace: operations that stack columns, and one event for all iterations of a loop.
 
-Works in the tensor numbers of the run as it was, with free ones for what is added. Knows nothing of how a run is cut.
+Works in the tensor numbers of the old trace, with unused numbers for what is inserted. ``cut`` writes the folded trace.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ __all__ = ["MergeableLoop", "Merged"]
 
 
 class MergeableLoop(Protocol):
-    """A loop: its ``events``, iteration by iteration; ``made``: tensor -> iteration, index of the iteration; ``end``:
-    before which event its last iteration ended; ``trains``: whether gradients are computed in its iterations."""
+    """A loop. ``events``: per iteration. ``made``: tensor -> (iteration, index within the iteration). ``end``: the
+    position of the event before which the last iteration ended. ``trains``: its iterations compute gradients."""
 
     events: list[list[Any]]
     made: dict[int, tuple[int, int]]
@@ -44,13 +43,12 @@ class MergeableLoop(Protocol):
 
 
 class Merged:
-    """The recipes of a run with the iterations of its loops told once, and what has to be added. Raises
-    NotMergeable."""
+    """The recipes of a trace with the effects of its loops merged, and what has to be inserted. Raises NotMergeable."""
 
     def __init__(self, trace: Trace, loops: Sequence[MergeableLoop]) -> None:
         self.trace = trace
         self.loops = [loop for loop in loops if loop.telling is not None]
-        self.omitted: set[int] = set()  # events that iterations have in common, by id
+        self.omitted: set[int] = set()  # effects of iterations, which are merged, by id
         self.recipes: dict[int, tuple[Recipe, ...]] = {}
         for loop in self.loops:
             assert loop.telling is not None
@@ -59,7 +57,7 @@ class Merged:
         outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
-        self.computed: dict[int, Computed] = {}  # what may raise behind the iterations, by the id of the event
+        self.computed: dict[int, Computed] = {}  # computations after the loops that may raise, by id
         ends = max((loop.end for loop in self.loops), default=0)
         for later in trace.events[ends:]:
             if isinstance(later, Computed):
@@ -69,7 +67,8 @@ class Merged:
         self._check([*merged, *([] if self.result is None else [self.result])])
 
     def _check(self, outside: Sequence[Recipe]) -> None:
-        """What is made in iterations is spoken of nowhere else, and no later call waits for one of theirs."""
+        """Check that objects of iterations are used nowhere else, and that no later call waits for one in an
+        iteration."""
         built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
         for recipe in outside:
             if any(isinstance(part, Again) and part.number in built for part in _without_iterations(recipe)):
@@ -81,7 +80,7 @@ class Merged:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)
             if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
-                raise NotMergeable  # what leaves a loop that trains has no backward graph
+                raise NotMergeable  # tensors that leave a training loop have no backward graph
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
         given = (e.access_path.waits_for for e in self.trace.events if isinstance(e, Found))
         if calls and any(number > min(calls) for number in given):
@@ -94,7 +93,7 @@ class Merged:
     # -- recipes --------------------------------------------------------------------------------------------------
 
     def _recipe(self, recipe: Any) -> Any:
-        """A recipe of what leaves the call outside of iterations."""
+        """Return the recipe of a value that leaves the call outside of the loops."""
         if isinstance(recipe, Number):
             expr = self._after(recipe.expr)
             return recipe if expr is recipe.expr else Number(expr)
@@ -126,7 +125,7 @@ class Merged:
         return items
 
     def row_of(self, tensor: int) -> RowOf | None:
-        """The tensor of the last iteration as the row that leaves the call, if it does."""
+        """Return the recipe for a tensor of the last iteration as the last row of a column, if it is one; else None."""
         for loop in self.loops:
             assert loop.telling is not None
             number, order = loop.made.get(tensor, (-1, -1))
@@ -135,10 +134,10 @@ class Merged:
                     return RowOf(TensorRef(stack), True)
         return None
 
-    # -- what is added --------------------------------------------------------------------------------------------
+    # -- inserted -------------------------------------------------------------------------------------------------
 
     def numbers(self) -> list[int]:
-        """The numbers of the tensors that are added."""
+        """Return the numbers of the inserted tensors."""
         stacks = [stack for loop in self.loops for stack in self._columns(loop).values()]
         return [number for stack in sorted(stacks) for number in range(stack, stack + 1 + KEPT)]
 
@@ -149,7 +148,7 @@ class Merged:
 
     @functools.cached_property
     def inserted(self) -> dict[int, list[Op]]:
-        """Copies of what iterations show or hand out, as it is then, by the number of operations before each."""
+        """Copies of tensors that iterations pass out, made when they do so, by the number of operations before each."""
         found: dict[int, list[Op]] = {}
         for loop in self.loops:
             assert loop.telling is not None
@@ -168,7 +167,7 @@ class Merged:
         return found
 
     def after(self, loop: MergeableLoop) -> Iterator[Op | Computed | Each]:
-        """What comes behind the iterations of a loop."""
+        """Yield what is inserted after the iterations of a loop."""
         if loop.telling is None:
             return
         place = loop.events[0][0].place
@@ -181,7 +180,7 @@ class Merged:
             yield loop.telling.each
 
     def fetched(self) -> Iterator[tuple[Fetch, list[Any]]]:
-        """What the iterations of this run fetched, column by column."""
+        """Yield the fetch of each column, with what the iterations of this run fetched."""
         for loop in self.loops:
             assert loop.telling is not None
             exprs = loop.telling.exprs
@@ -190,7 +189,7 @@ class Merged:
 
 
 def _without_iterations(recipe: Recipe) -> Iterator[Recipe]:
-    """The parts of a recipe but for those that are told once for all iterations."""
+    """Yield the parts of a recipe, except those that are merged for all iterations."""
     if isinstance(recipe, Repeat):
         return
     yield recipe

@@ -1,7 +1,7 @@
-"""By which forms the iterations of a loop come by their numbers: plain ones, those of the call, and those that they
-fetch from tensors with which they count.
+"""Finds closed forms of the numbers that the iterations of a loop use: untraced numbers, numbers from before the call,
+and numbers fetched from tensors that count.
 
-Knows traces; what is made of the forms is ``loop_reckoned``'s and ``loop_effects``'.
+``recurrences`` and ``effects`` use the forms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def form_of(
     values: Sequence[Any],
     read: Mapping[AccessPath, Any],
 ) -> tuple[Form, tuple[Expr | TensorRef, ...]] | None:
-    """How the numbers are made, and of which numbers of the call and tensors."""
+    """Return the form of the numbers, and its operands: expressions over numbers from before the call, and tensors;
+    None if there is no form. ``ops``: the positions of the operations that use the numbers."""
     if any(isinstance(value, Expr) for value in values):
         made = _NumberForms(iterations, read, counters, ops)
         form = made.form(values)
@@ -40,20 +41,20 @@ def form_of(
 
 
 def plain_form(trace: Trace, iterations: LoopInstance, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
-    """How the iterations have made plain numbers, which they use at these events; None where that cannot be told."""
+    """Return the form of untraced numbers that the iterations use at these events; None if there is none."""
     if iterations.reckoned is None:
         return _counted(iterations, values)
     known = iterations.reckoned
     before = {
         sum(plain.position <= at for plain in trace.plain[first : first + known.width])
-        for first, at in zip(itertools.count(known.first, known.width), ops)  # counts for ever
+        for first, at in zip(itertools.count(known.first, known.width), ops)  # an infinite count
     }
     found: Form | None = known.form(values, before.pop()) if len(before) == 1 else None
     return None if found is None or found[0] == "const" else found
 
 
 def _counted(iterations: LoopInstance, values: Sequence[Any]) -> Form | None:
-    """The form of integers that count iterations."""
+    """Return the form of integers that are an induction variable; None if they are not."""
     if any(type(value) is not int for value in values):
         return None
     count = len(values)
@@ -71,13 +72,13 @@ def _counted(iterations: LoopInstance, values: Sequence[Any]) -> Form | None:
 
 
 class _NumberForms:
-    """Traced numbers of all iterations as a form."""
+    """Finds the form of traced numbers."""
 
     def __init__(
         self, iterations: LoopInstance, read: Mapping[AccessPath, Any], counters: Counters, ops: Sequence[int]
     ) -> None:
         self.iterations, self.read, self.counters, self.ops = iterations, read, counters, ops
-        self.given: dict[Any, Expr | TensorRef] = {}  # by token: the numbers of the call, and tensors that hold one
+        self.given: dict[Any, Expr | TensorRef] = {}  # token -> operand of the form
 
     def form(self, row: Sequence[Any]) -> Form | None:
         if _holds(row[0]):
@@ -100,18 +101,18 @@ class _NumberForms:
         return ("given", number, kind)
 
     def _fetched(self, row: Sequence[Any]) -> Form | None:
-        """What iterations have fetched from a tensor with which they count."""
+        """Return the form of numbers fetched from a tensor that counts."""
         tensor = self.counters.tensor(row)
         if tensor is None:
             return None
         return self.counters.form(row, self._given(("tensor", tensor.number), tensor, row[0].type.__name__))
 
     def _scan(self, row: Sequence[Any]) -> Form | None:
-        """Where each iteration makes its number of the one before."""
+        """Return the form of a number that each iteration computes from the preceding one."""
         bodies = [_holed(later, expr_token(earlier)) for earlier, later in itertools.pairwise(row[1:])]
         if not bodies or any(not _holds(body) for body in bodies):
             return None
-        first = _like(bodies[0], row[1], expr_token(row[0]))  # what stands in it may stand elsewhere, too
+        first = _like(bodies[0], row[1], expr_token(row[0]))  # the start may occur elsewhere, too
         start = self.form([row[0]] * len(row))
         body = None if first is None or start is None else self.form([first, *bodies])
         return None if body is None or start is None else ("entering", start, body)
@@ -136,7 +137,7 @@ class _NumberForms:
 
 
 def _value_of(value: Any, read: Mapping[AccessPath, Any]) -> Any:
-    """What a number of the call was."""
+    """Return the value that an expression over numbers from before the call had."""
     if isinstance(value, Apply):
         return value.func(*(_value_of(arg, read) for arg in value.args))
     return read.get(value.access_path) if isinstance(value, Read) else value
@@ -150,7 +151,7 @@ _HOLE: Any = _Hole()
 
 
 def _holed(value: Any, token: Any) -> Any:
-    """The expression with a hole where a number is."""
+    """Return the expression with holes in place of this number."""
     if expr_token(value) == token:
         return _HOLE
     if not isinstance(value, Apply):
@@ -161,7 +162,8 @@ def _holed(value: Any, token: Any) -> Any:
 
 
 def _like(body: Any, expr: Any, token: Any) -> Any:
-    """The first iteration's expression, with the holes of another's body where this number is; None where it is not."""
+    """Return the first iteration's expression, with holes where the body has them and this number is; None if it
+    differs."""
     if body is _HOLE:
         return _HOLE if expr_token(expr) == token else None
     if not _holds(body):

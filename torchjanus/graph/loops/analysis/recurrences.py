@@ -1,8 +1,7 @@
-"""Numbers that the iterations of a loop reckon with, told as the rows of a tensor that is made before the loop.
+"""Represents Python numbers that change by iteration as rows of a tensor that is computed before the loop.
 
-``t += h`` of ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: what each
-iteration gives to its operations is another number, by one formula for all of them. A rewriting of traces. Knows
-nothing of what is made of a loop.
+``t += h`` with ``h = 1 / n``, ``y * (i * h)``, ``torch.full_like(y, t)``, ``lr / (1 - beta ** step)``: the operand is
+another number in each iteration, and one closed form gives all of them. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from torchjanus.trace.values import Apply, Expr, Size, leaves
 
 __all__ = ["as_host_columns", "passes_on"]
 
-MOST = 256  # iterations of a loop that only a tensor ends; after more of them Python makes the call
+MOST = 256  # limit of a loop that has no other; longer loops are a fallback
 _INDEXED = ("Tensor.__getitem__", "torch.select", "Tensor.select")
 
 
 @dataclass(slots=True)
 class _Row:
-    """One number of an operation of each iteration. ``ops``: the positions of the operations, ``path``: where it stands
-    in their arguments, ``form``: how it is made, ``given``: of which numbers of the call and tensors of one,
-    ``values``: what it was."""
+    """One number of an operation of each iteration. ``ops``: the positions of the operations. ``path``: where the
+    number is in their arguments. ``form``: its closed form. ``given``: the operands of the form. ``values``: the
+    recorded numbers."""
 
     ops: tuple[int, ...]
     path: tuple[Any, ...]
@@ -60,7 +59,7 @@ class _Loop:
 
 
 def as_host_columns(trace: Trace) -> Trace:
-    """The run with such numbers as rows; itself where there are none."""
+    """Return the trace with such numbers as rows; the trace itself if there are none."""
     loops: list[_Loop] = []
     read = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     for some in _loops(trace):
@@ -73,8 +72,8 @@ def as_host_columns(trace: Trace) -> Trace:
 
 
 def _loops(trace: Trace) -> Iterator[LoopInstance]:
-    """Those of which it is known beforehand how many iterations they have, or may have; each with and without its
-    first."""
+    """Yield the loops whose trip count or limit is known before they begin, each with and without its first
+    iteration."""
     for iterations in trace.iterations:
         if iterations.starts:
             yield from (iterations, iterations.without_first())
@@ -82,9 +81,8 @@ def _loops(trace: Trace) -> Iterator[LoopInstance]:
 
 
 def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
-    """Whether a number that iterations have reckoned with, and that may be the same in iterations that are left out by
-    chance, may be used when they are over; or that of the last iteration, where only a tensor says which one that
-    is."""
+    """Whether a number of the iterations may be used after the loop although it depends on the trip count. For a
+    tensor-terminated loop, all numbers of the last iteration depend on it."""
     if iterations.reckoned is None:
         return False
     passing = {(type(value), value) for value in iterations.reckoned.passing()}
@@ -107,7 +105,7 @@ def _constants(recipe: Any) -> Iterator[Any]:
 
 
 def _most(trace: Trace, iterations: LoopInstance) -> int:
-    """How many iterations there might have been."""
+    """Return the most iterations that the loop may have."""
     if not isinstance(iterations.count, Until):
         return len(iterations.starts)
     limit = iterations.count.limit
@@ -116,8 +114,8 @@ def _most(trace: Trace, iterations: LoopInstance) -> int:
 
 
 def _ahead(trace: Trace, iterations: LoopInstance) -> int:
-    """Before which event the numbers of all iterations are made: iterations that a tensor ends begin behind its
-    answer."""
+    """Return the position of the event before which the numbers of all iterations are computed: for a tensor-terminated
+    loop before the predicate."""
     start = iterations.starts[0]
     return (
         start - 1 if isinstance(iterations.count, Until) and start and is_question(trace.events[start - 1]) else start
@@ -125,7 +123,7 @@ def _ahead(trace: Trace, iterations: LoopInstance) -> int:
 
 
 def _rows(trace: Trace, iterations: LoopInstance, read: Mapping[AccessPath, Any]) -> Iterator[_Row]:
-    """``read``: the numbers of the call."""
+    """Yield the numbers that can be rows. ``read``: the numbers from before the call."""
     limits = [*iterations.starts, iterations.end]
     counters = Counters(trace, iterations)
     ops = [
@@ -155,8 +153,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
-    """Whether a tensor may stand there, with the same result to the last bit, and the numbers are not known as rows
-    anyway."""
+    """Whether a tensor may replace the number with a bitwise equal result, and no other pass makes the numbers rows."""
     if op.name in _INDEXED or len(path) != 2 or len({expr_token(value) for value in values}) == 1:
         return False
     if any(isinstance(leaf, Size) for value in values if isinstance(value, Expr) for leaf in leaves(value)):
@@ -167,7 +164,7 @@ def _may_be_row(op: Op, path: tuple[Any, ...], values: Sequence[Any]) -> bool:
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """What stands where among arguments, but for what stands in slices."""
+    """Yield (path, value) of the arguments; slices are leaves."""
     if isinstance(value, list | tuple):
         for number, part in enumerate(value):
             yield from _leaves(part, (*path, number))
@@ -179,7 +176,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
 
 
 def _parts(value: Any) -> Iterator[Apply]:
-    """What it is computed by."""
+    """Yield the computations in an expression."""
     if isinstance(value, Apply):
         yield value
         for arg in value.args:
@@ -187,7 +184,7 @@ def _parts(value: Any) -> Iterator[Apply]:
 
 
 class _AsColumns(Adding):
-    """Writes the run anew with the numbers as rows."""
+    """Writes the new trace, with the numbers as rows."""
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
         super().__init__(old)
@@ -195,7 +192,7 @@ class _AsColumns(Adding):
         self.ahead = {_ahead(old, one.iterations): one for one in loops}
         self.changed: dict[
             int, list[tuple[_Row, int]]
-        ] = {}  # of operations, their numbers and which iteration they are of
+        ] = {}  # position of an operation -> its numbers, each with the iteration
         for loop in loops:
             for row in loop.rows:
                 for iteration, at in enumerate(row.ops):
@@ -203,11 +200,11 @@ class _AsColumns(Adding):
         self.computed = {
             part.token for loop in loops for row in loop.rows for value in row.values for part in _parts(value)
         } - {part.token for loop in loops for row in loop.rows for value in row.given for part in _parts(value)}
-        self.rows: dict[int, list[TensorRef]] = {}  # of each row of numbers, by id, those of its iterations
+        self.rows: dict[int, list[TensorRef]] = {}  # id of a row -> its tensors, per iteration
         self.after = self._positions()
 
     def _positions(self) -> list[int]:
-        """How many operations come before each of the old ones, and after the last."""
+        """Return how many new operations come before each of the old ones, and after the last."""
         found, made = [], 0
         for at, event in enumerate(self.old.events):
             made += 2 * len(self.ahead[at].rows) if at in self.ahead else 0
@@ -232,7 +229,7 @@ class _AsColumns(Adding):
                 events += self._columns(self.ahead[at])
             begins.append(len(events))
             if isinstance(event, Computed) and event.expr.token in self.computed and self._is_within(at):
-                continue  # with the numbers of all iterations, which may raise as well
+                continue  # the computation of the column may raise as well
             if isinstance(event, Op) and at in self.changed:
                 events += self._taking(event, self.changed[at], operations)
             else:
@@ -242,7 +239,7 @@ class _AsColumns(Adding):
         return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:
-        """What makes the numbers of all iterations."""
+        """Yield the operations that compute the numbers of all iterations."""
         iterations, place = loop.iterations, self.old.events[loop.rows[0].ops[0]].place
         for row in loop.rows:
             dtype = torch.float64 if kind_of(row.form) is float else torch.int64
@@ -258,7 +255,7 @@ class _AsColumns(Adding):
             self.rows[id(row)] = list(parts[iterations.first :])
 
     def _taking(self, op: Op, numbers: Sequence[tuple[_Row, int]], after: int) -> Iterator[Op]:
-        """The operation with tensors in the places of its numbers."""
+        """Yield the operation with tensors in place of its numbers."""
         others = [
             TensorRef(self.tensor(value.number, after)) for _, value in _leaves(op.args) if isinstance(value, TensorRef)
         ]
@@ -282,5 +279,6 @@ class _AsColumns(Adding):
 
 
 def _is_beside(op: Op, row: _Row) -> bool:
-    """Whether the number stands beside tensors, and is made one that promotes their types as little."""
+    """Whether the number is an operand of arithmetic: its tensor must then not promote the type of the other
+    operands."""
     return taking(op.name, row.path) is None

@@ -1,7 +1,7 @@
-"""Sizes of rows of a tensor, told as sizes of that tensor: all rows have the same.
+"""Represents sizes of the rows of a tensor as sizes of that tensor, since all rows have the same.
 
-A loop over the elements of a row turns as often in each iteration of the loop over the rows then. A rewriting of
-traces.
+The trip count of a loop over the elements of a row is then the same in each iteration of the loop over the rows. A
+rewriting of traces.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _UNBINDING = frozenset({"Tensor.unbind", "torch.unbind"})
 
 
 def with_sizes_of_whole(trace: Trace, counts: Iterable[Any]) -> Trace:
-    """The run with sizes told like that, if one of these expressions speaks of a size of what the run has made; else
+    """Return the trace with such sizes, if one of these expressions has a size of a tensor of the run; else the trace
     itself."""
     asked = {
         leaf.ref for count in counts if isinstance(count, Expr) for leaf in leaves(count) if isinstance(leaf, Size)
@@ -38,7 +38,7 @@ def with_sizes_of_whole(trace: Trace, counts: Iterable[Any]) -> Trace:
 
 
 def _rows(trace: Trace) -> dict[int, tuple[int, int]]:
-    """The tensors: the rows of what they are, and how many dimensions of that they lack, the first ones."""
+    """Return, for each tensor, the tensor that it is a row of, and how many leading dimensions it lacks."""
     found: dict[int, tuple[int, int]] = {number: (number, 0) for number in trace.access_paths}
     for event in trace.events:
         if not isinstance(event, Op):
@@ -54,7 +54,7 @@ def _rows(trace: Trace) -> dict[int, tuple[int, int]]:
 
 
 def _lacking(op: Op) -> int:
-    """How many of the first dimensions what it gives lacks; 0 where it does something else than to take rows."""
+    """Return how many leading dimensions the output lacks; 0 for operations that do not select rows."""
     key = op.args[1] if len(op.args) > 1 else 0
     if op.kwargs or len(op.args) > 2:
         return 0
@@ -67,12 +67,12 @@ def _lacking(op: Op) -> int:
 
 
 class _Whole(Rewriting):
-    """Writes the run anew. What is said of sizes of many rows is said once."""
+    """Writes the new trace. Equal conditions on sizes of several rows are kept once."""
 
     def __init__(self, old: Trace, rows: dict[int, tuple[int, int]]) -> None:
         super().__init__(old)
         self.rows = rows
-        self.made_after: dict[int, int] = {}  # a tensor -> how many operations there were when it was made
+        self.made_after: dict[int, int] = {}  # tensor -> number of operations when it was made
         for number, event in enumerate(e for e in old.events if isinstance(e, Op)):
             for ref in event.outs:
                 self.made_after.setdefault(ref.number, number + 1)
@@ -96,7 +96,7 @@ class _Whole(Rewriting):
         return Size(whole, expr.dim + lacking, self.made_after[whole])
 
     def written(self) -> Trace:
-        """The run."""
+        """Return the new trace."""
         old = self.old
         events: list[Any] = []
         places: list[int] = []
@@ -124,7 +124,7 @@ class _Whole(Rewriting):
         return trace
 
     def _found(self, tensor: Found) -> Iterator[Found]:
-        """The sizes of this tensor that its rows were asked for, where the run has not looked at these."""
+        """Yield reads of those sizes of this tensor that replace sizes of its rows and that the trace has not read."""
         known = self.geometries.get(tensor.access_path.token)
         for dim, size in enumerate(() if known is None else known[0]):
             access_path = tensor.access_path.then(Step.SIZE, dim)

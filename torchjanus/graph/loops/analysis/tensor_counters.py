@@ -1,7 +1,7 @@
-"""Tensors of one number with which each iteration of a loop goes on by a constant (``step_t += 1``, an optimizer's),
-and what iterations fetch from them: by a form of what the tensor holds before the loop.
+"""Finds tensors of one number that each iteration changes by a constant (``step_t += 1`` in an optimizer), and the
+closed form of what iterations fetch from them.
 
-Knows traces; what is made of the numbers is ``loop_reckoned``'s.
+``recurrences`` uses the forms.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _Step = tuple[str, float | int]
 
 
 class Counters:
-    """Those of one loop's iterations."""
+    """The counting tensors of one loop."""
 
     def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
         self.trace = trace
@@ -40,7 +40,8 @@ class Counters:
         self._steps: dict[int, list[list[tuple[int, _Step]]] | None] = {}
 
     def form(self, row: Sequence[Any], start: Form) -> Form | None:
-        """The numbers that the iterations have fetched from such a tensor, by what it holds before the loop."""
+        """Return the form of the numbers fetched from such a tensor, given the form of its value before the loop; else
+        None."""
         tensor = self.tensor(row)
         steps = None if tensor is None else self._steps_of(tensor.number)
         if steps is None:
@@ -56,7 +57,7 @@ class Counters:
         return form if self._is_right(row, taken[before:] + taken[:before], kind) else None
 
     def tensor(self, row: Sequence[Any]) -> TensorRef | None:
-        """The one tensor from before the loop that all of these were fetched from, as they are."""
+        """Return the one tensor from before the loop that all these numbers were fetched from; else None."""
         if any(not isinstance(one, Fetch) or one.index is not None or one.each for one in row):
             return None
         if len({(one.ref, one.type) for one in row}) > 1 or row[0].type not in (int, float):
@@ -69,8 +70,8 @@ class Counters:
         return self.trace.kinds[number][2]
 
     def _steps_of(self, number: int) -> list[list[tuple[int, _Step]]] | None:
-        """By which steps the tensor goes on in each iteration, and after how many operations of the run; None where it
-        does something else, or not the same in each."""
+        """Return the steps of each iteration as (number of operations before, step); None if the iterations differ, or
+        something else is done with the tensor."""
         if number not in self._steps:
             self._steps[number] = self._found(number)
         return self._steps[number]
@@ -84,7 +85,7 @@ class Counters:
         for at, op in enumerate(self.ops, self.limits[0]):
             outs = {ref.number for ref in op.outs}
             if any(self._is_beside(ref.number, number) for ref in (*op.outs, *refs_in((op.args, op.kwargs)))):
-                return None  # changed in another name, it may be
+                return None  # it may be modified through an alias
             if number not in outs:
                 continue
             step = _step(op, number, dtype)
@@ -96,14 +97,14 @@ class Counters:
         return iterations if same and taken else None
 
     def _is_beside(self, other: int, number: int) -> bool:
-        """Whether another tensor lies in the memory of this one, or may."""
+        """Whether another tensor shares memory with this one, or may."""
         memory = self.trace.memory
         if other == number or not memory:
             return other != number
         return memory[other] in (memory[number], 0) or not memory[number]
 
     def _is_right(self, row: Sequence[Fetch], steps: Sequence[_Step], kind: Any) -> bool:
-        """Whether each number that was fetched has been made so of the one before."""
+        """Whether each fetched number follows from the preceding one by these steps."""
         values = [self.trace.fetched[one.token] for one in row]
         body = _stepped(HOLE, steps, kind)
         return all(
@@ -112,7 +113,7 @@ class Counters:
 
 
 def _step(op: Op, number: int, dtype: torch.dtype) -> _Step | None:
-    """The step that the operation takes with the tensor."""
+    """Return the step that the operation makes with the tensor; None for other operations."""
     name = _STEPS.get(op.name.rpartition(".")[2])
     if name is None or len(op.args) != 2 or op.kwargs or op.args[0] != TensorRef(number):
         return None
@@ -123,7 +124,7 @@ def _step(op: Op, number: int, dtype: torch.dtype) -> _Step | None:
 
 
 def _stepped(form: Form, steps: Sequence[_Step], dtype: torch.dtype) -> Form:
-    """What such steps make of a number of this kind, which is rounded by each."""
+    """Return the form after these steps. Each step rounds to the type of the tensor."""
     narrow = _NARROW[dtype]
     for name, amount in steps:
         known = amount if dtype is torch.int64 else float(torch.tensor(amount, dtype=dtype))

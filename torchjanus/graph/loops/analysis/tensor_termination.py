@@ -1,8 +1,8 @@
-"""Finds in a run the loops that go on until a tensor decides otherwise: ``while error > limit``, ``if done: break``.
+"""Finds tensor-terminated loops in a trace: ``while error > limit``, ``if done: break``.
 
-Each iteration of such a loop ends with the same question, answered the same way by all iterations but perhaps the last.
-Iterations need not begin where the user's loop does: for a ``while`` the first question comes before the first
-iteration. Knows traces; whether the iterations are alike is found out by ``loop_alike``.
+Each iteration of such a loop ends with the same predicate; all outcomes are equal, except perhaps the last. Iterations
+need not begin where the user's loop does: a ``while`` has a predicate before the first iteration. ``alignment`` checks
+whether the iterations are alike.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ __all__ = ["untils"]
 
 
 def untils(trace: Trace) -> Iterator[LoopInstance]:
-    """What may be such loops. Of two that overlap the first is to be preferred."""
+    """Yield the loops that may be tensor-terminated. Of two that overlap the first one is preferred."""
     for row in _rows(trace):
         yield from _iterations(trace, row)
 
 
 def _rows(trace: Trace) -> Iterator[list[int]]:
-    """Questions asked at one place, one after the other, with none in between; answered alike but for the last."""
+    """Yield the positions of consecutive predicates at one source location with equal outcomes, except perhaps the
+    last."""
     row: list[int] = []
     for position, event in enumerate(trace.events):
         if not is_question(event):
@@ -57,23 +58,23 @@ def _answer(trace: Trace, position: int) -> bool:
 
 
 def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
-    """The iterations of the loop that asked these questions, if it is one: as the user wrote them, or else from the
-    first answer on."""
+    """Yield the loop that these predicates end, if there is one: first with the iterations that the user wrote, then
+    with those from the first predicate on."""
     loop_record = [iteration for iteration in trace.loop_records if _is_among(iteration, row)]
     iteration = loop_record[0] if loop_record else None
     if iteration is not None and row[0] < iteration.starts[0]:
-        row = row[1:]  # asked before there was an iteration (``while error > limit and steps < most``)
+        row = row[1:]  # a predicate before the first iteration (``while error > limit and steps < most``)
     end, stopped, go = row[-1] + 1, _is_stopped(trace, row), _answer(trace, row[0])
     starts = tuple(position + 1 for position in row[:-1])
     if len(loop_record) > 1 or (iteration is not None and not _asks_each_iteration(iteration, row)):
-        return  # a loop asks in some iterations only, or another one iterates in it
+        return  # only some iterations have the predicate, or an inner loop has it
     if iteration is None:
         yield from _counted(trace, LoopInstance(starts, end, Until(go, None)), trace.plain, stopped)
         return
     if len(row) == 1 and iteration.end is None:
-        stopped, go = True, not go  # the first answer was to leave it
+        stopped, go = True, not go  # the first outcome left the loop
     if stopped != (iteration.end is None) or (not stopped and len(row) != len(iteration.starts)):
-        return  # it was left otherwise, or went on to its end whatever was answered in the last iteration
+        return  # it was left in another way, or reached its end whatever the last outcome was
     over = iteration.over
     begins = over.start if over is not None and over.step == 1 else 0
     back = over is not None and over.step == -1 and over.stop in (-1, 0)
@@ -96,8 +97,8 @@ def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
 
 
 def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
-    """How many iterations there may be: by an expression, or else as many as there might have been, which may decide
-    more than that. None where it comes to its end by what nobody knows."""
+    """Yield limits of the trip count: an expression, or else the recorded length, which may decide more than that;
+    nothing if the limit is unknown."""
     if iteration.count is not None:
         yield iteration.count
     if iteration.over is not None:
@@ -105,9 +106,9 @@ def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
 
 
 def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], stopped: bool) -> Iterator[LoopInstance]:
-    """The iterations with what they count, if these computed nothing else with plain numbers but what sets a limit to
-    how many there are (``while error > limit and steps < 100``). ``stopped``: whether a tensor has ended the last
-    one."""
+    """Yield the loop with its induction variables or closed forms, if the iterations compute nothing else with untraced
+    numbers except a limit of the trip count (``while error > limit and steps < 100``). ``stopped``: a tensor ended the
+    loop."""
     assert isinstance(iterations.count, Until)
     limit = iterations.count.limit
     computed = by_iteration(plains, [*iterations.starts, iterations.end])
@@ -116,9 +117,9 @@ def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], st
         if limit is not None and type(limit) is not int:
             return
         limit = most if limit is None else min(limit, most)
-    at_limit = not stopped and limit == len(iterations.starts)  # then it is known how many iterations there were
+    at_limit = not stopped and limit == len(iterations.starts)  # then the trip count is the limit
     if not stopped and iterations.count.limit is None and not at_limit:
-        return  # nobody knows what has ended it
+        return  # it is unknown what ended it
     following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
     end = iterations.end + 1 if isinstance(following, Decision) else iterations.end
     if not at_limit and any(iterations.end <= plain.position <= end for plain in trace.plain):
@@ -127,16 +128,16 @@ def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], st
     if not are_same(columns) and any(
         iterations.starts[0] < start < iterations.end for one in left for start in one.starts[:1]
     ):
-        return  # what goes over something bit by bit may get any numbers from it
+        return  # an inner iterator may yield any numbers
     asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
     if any(position not in trace.changed for position in asked[1:]):
-        return  # it is no question of the program's
+        return  # it is no predicate of the program
     changes = [trace.changed[position] for position in asked[1:]]
     if any(not later <= earlier for earlier, later in itertools.pairwise(changes)):
-        return  # something is handed on from iteration to iteration, and not all of it has come to light
+        return  # not all loop-carried values are known
     counters, forms = counted(columns), None
     if counters is None:
-        # What was compared with a limit is not told by a form.
+        # A number that was compared with a limit has no closed form.
         before = sum(plain.position < iterations.starts[0] for plain in trace.plain)
         forms = find_recurrences(computed, iterations.back, before) if columns == computed else None
         if forms is None:
@@ -147,7 +148,7 @@ def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], st
 
 
 def _is_among(iteration: LoopRecord, row: Sequence[int]) -> bool:
-    """Whether the questions were asked in different iterations of the loop, or the only one in its only iteration."""
+    """Whether the predicates are in different iterations of the loop, or the only one is in its only iteration."""
     found = {
         bisect_left(iteration.starts, position + 1)
         for position in row
@@ -163,7 +164,7 @@ def _asks_each_iteration(iteration: LoopRecord, row: Sequence[int]) -> bool:
 
 
 def _is_at_end(trace: Trace, iteration: LoopRecord, row: Sequence[int]) -> bool:
-    """Whether an iteration does nothing more once the question has been answered."""
+    """Whether no iteration has an operation after the predicate."""
     limits = [*iteration.starts[1:], *(() if iteration.end is None else (iteration.end,))]
-    pairs = zip(row, limits, strict=False)  # of a loop that was left nobody knows what was still to come
+    pairs = zip(row, limits, strict=False)  # the rest of an iteration that was left is unknown
     return not any(isinstance(event, Op) for position, limit in pairs for event in trace.events[position:limit])
