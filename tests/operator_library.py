@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-__all__ = ["in_the_place_of", "registered", "scripted"]
+__all__ = ["aten_operators", "in_the_place_of", "registered", "scripted"]
 
 _libraries: dict[str, torch.library.Library] = {}
 
@@ -21,6 +21,16 @@ def registered(namespace: str, schema: str, body: Callable[..., Any], key: str =
     library.define(schema)
     library.impl(schema.partition("(")[0], body, key)
     return getattr(torch.ops, namespace)
+
+
+def aten_operators() -> Iterator[Any]:
+    """All overloads of ATen's that have a name in Python."""
+    for name in torch._C._dispatch_get_all_op_names():
+        namespace, _, rest = name.partition("::")
+        packet, _, overload = rest.partition(".")
+        found = getattr(torch.ops.aten, packet, None) if namespace == "aten" else None
+        if found is not None and (overload or "default") in found.overloads():
+            yield getattr(found, overload or "default")
 
 
 def in_the_place_of(name: str, body: Callable[..., Any], key: str = "CPU") -> Callable[[], None]:

@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1] / "torchjanus"
 # do not import each other.
 LAYERS: list[set[str]] = [
     {"core"},
+    {"ops"},
     {"rewrite"},
     {"hooks"},
     {"trace"},

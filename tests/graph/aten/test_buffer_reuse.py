@@ -10,12 +10,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from tests.operator_library import aten_operators
 from torchjanus import speculate
 from torchjanus.execute.replay import Replay
-from torchjanus.graph.aten.buffer_reuse import _FORMS, _ROUNDED_NUMBER
 from torchjanus.graph.aten.may_fail import may_fail
+from torchjanus.ops.aten import in_place_form, operator_of
 
 aten = torch.ops.aten
+
+
+def in_place(one: Any) -> Any:
+    """What a graph may call in its place to overwrite the first argument."""
+    return in_place_form(one) if operator_of(one).same_in_place else None
 
 
 def layouts(dtype: torch.dtype) -> list[Tensor]:
@@ -38,8 +44,9 @@ def test_operators_in_place_compute_the_same_bits(dtype: torch.dtype) -> None:
     tensors = layouts(dtype)
     others = [torch.rand_like(one) + 0.5 for one in tensors]
     tried = set()
-    for functional, in_place in _FORMS.items():
-        if dtype is torch.bfloat16 and functional in _ROUNDED_NUMBER:
+    forms = {one: form for one in aten_operators() if (form := in_place(one)) is not None}
+    for functional, in_place_one in forms.items():
+        if dtype is torch.bfloat16 and operator_of(functional).iterations_number:
             continue
         several = functional._schema.name.startswith("aten::_foreach")
         cases = [(tensors, others)] if several else list(zip(tensors, others, strict=True))
@@ -50,11 +57,11 @@ def test_operators_in_place_compute_the_same_bits(dtype: torch.dtype) -> None:
                 except (TypeError, RuntimeError, IndexError):
                     continue  # It takes something else.
                 made = [one.clone(memory_format=torch.preserve_format) for one in (first if several else [first])]
-                in_place(made if several else made[0], *given, **named)
+                in_place_one(made if several else made[0], *given, **named)
                 assert all(map(torch.equal, made, expected if several else [expected])), (functional, given)
                 tried.add(functional)
     # What takes other arguments than those: a tensor of numbers, and rounding modes.
-    assert len(tried) >= 0.7 * len(_FORMS)
+    assert len(tried) >= 0.7 * len(forms)
 
 
 def replay_of(step: Any) -> Replay:

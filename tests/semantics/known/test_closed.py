@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.core.operators import NAMESPACES, operator_name, unfit_operator
+from torchjanus.ops.namespaces import NAMESPACES, operator_name, unfit_operator
 from torchjanus.semantics.known.closed import acts, communicates, is_query, is_refused_code, is_visible_to_modes
 from torchjanus.semantics.known.natives import torch_query
 

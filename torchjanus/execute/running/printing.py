@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.aten.buffer_reuse import Overwriting, of_intermediates
+from torchjanus.ops.aten import SAMPLERS
 
 __all__ = ["ReplaySource", "last_uses"]
 
@@ -102,8 +103,8 @@ class ReplaySource:
             given = ", ".join(self.text(argument) for argument in (*node.args, *node.kwargs.values()))
             return f"{self._constant(_with_gradients)}({self._constant(node.target)}, {given})"
         target = node.target
-        if node.target in _SAMPLERS:
-            target = _SAMPLERS[node.target]._op
+        if node.target in SAMPLERS:
+            target = SAMPLERS[node.target]._op
             source = node.args[0]
             if source.target is not torch.ops.aten.empty_like.default or len(source.users) > 1:
                 blank = f"{self._constant(_blank)}({self.text(source)})"
@@ -170,19 +171,3 @@ _VIEWS = {view: _viewing(view._op) for view in (_aten.view.default, _aten._unsaf
 
 # Kernels that return no workspace for the backward unless gradients are on.
 _TRAINING = frozenset({_aten.mkldnn_rnn_layer.default})
-
-# Functional samplers and the in-place ones they came from. The functional bernoulli draws into a contiguous tensor, and
-# numbers are drawn in memory order: for a channels-last tensor it would not give eager's numbers.
-_SAMPLERS: dict[Any, Any] = {
-    _aten.bernoulli.p: _aten.bernoulli_.float,
-    _aten.bernoulli.Tensor: _aten.bernoulli_.Tensor,
-    _aten.uniform.default: _aten.uniform_.default,
-    _aten.normal_functional.default: _aten.normal_.default,
-    _aten.exponential.default: _aten.exponential_.default,
-    _aten.cauchy.default: _aten.cauchy_.default,
-    _aten.log_normal.default: _aten.log_normal_.default,
-    _aten.geometric.default: _aten.geometric_.default,
-    _aten.random.default: _aten.random_.default,
-    _aten.random.to: _aten.random_.to,
-    getattr(_aten.random, "from"): getattr(_aten.random_, "from"),
-}

@@ -10,41 +10,25 @@ the graph.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from torchjanus.graph.aten.clean_up import is_random, is_view
+from torchjanus.graph.aten.clean_up import is_view
 from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.ops.aten import in_place_form, operator_of
 
 __all__ = ["Overwriting", "of_intermediates", "of_updates"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 
-# Element by element, by the same kernel in place and not; or giving all elements other contents.
-_ARITHMETIC = """abs add addcdiv addcmul clamp clamp_max clamp_min copy div exp fill lerp log mul neg reciprocal rsqrt
-sigmoid sign sqrt sub tanh zero""".split()
-_PUTTING = ["index_put"]  # some elements, and the others as they are
 _LOOKING_UP = (torch.ops.aten.index.Tensor, torch.ops.aten.index_put.default)
 
-# Operations that always give memory of their own, beside those that go element by element.
-_FRESH = frozenset(
-    {
-        aten.mm.default, aten.addmm.default, aten.bmm.default, aten.baddbmm.default, aten.sum.dim_IntList,
-        aten.sum.default, aten.mean.default, aten.mean.dim, aten.cat.default, aten.stack.default,
-        aten.convolution.default, aten.embedding_dense_backward.default, aten._softmax.default,
-        aten.index_put.default,
-    }
-)  # fmt: skip
-
-
-# In half precision their in-place forms round the number first.
-_ROUNDED_NUMBER = frozenset({aten.mul.Scalar, aten._foreach_mul.Scalar, aten._foreach_mul.ScalarList})
 _HALF = frozenset({torch.bfloat16, torch.float16})
 
 
@@ -132,11 +116,11 @@ class _Lives:
 
     def form(self, node: Node) -> Callable[..., Any] | None:
         """The in-place operator, if nobody looks at what the node would overwrite."""
-        form = _FORMS.get(node.target) if node.op == "call_function" else None
+        form = _form(node.target) if node.op == "call_function" else None
         if form is None:
             return None
         targets, made = _targets(node), _made(node)
-        if node.target in _ROUNDED_NUMBER and any(getattr(one, "dtype", None) in _HALF for one in made):
+        if operator_of(node.target).iterations_number and any(getattr(one, "dtype", None) in _HALF for one in made):
             return None
         if len(made) != len(targets) or not all(isinstance(target, Node) for target in targets):
             return None
@@ -177,7 +161,7 @@ class _Lives:
         positions: Any
         tensor, positions = node.args[:2]
         while self.position[tensor] > last:
-            made, tensor = tensor, tensor.args[0] if tensor.target in _FORMS else None
+            made, tensor = tensor, tensor.args[0] if _form(tensor.target) is not None else None
             if not isinstance(tensor, Node) or not _alike(made.meta.get("val"), tensor.meta.get("val")):
                 return None
         known = all(one is None or self.position[one] <= last for one in positions)
@@ -225,17 +209,16 @@ def _maker(node: Node) -> Node:
 def _is_own(node: Node) -> bool:
     """Whether the graph has made this value, in memory that holds nothing else."""
     target = _maker(node).target if node.op == "call_function" else None
-    if target in _FRESH or (node.target is operator.getitem and target in _FORMS):
+    known = operator_of(target)
+    if known.new_memory or (node.target is operator.getitem and _form(target) is not None):
         return True
-    pointwise = isinstance(target, torch._ops.OpOverload) and torch.Tag.pointwise in target.tags
-    return pointwise and node.target is target and not is_random(node)
+    return known.pointwise and node.target is target and not known.draws
 
 
 def _may_raise(node: Node) -> bool:
     if node.op != "call_function" or node.target is operator.getitem:
         return False
-    plain = isinstance(node.target, torch._ops.OpOverload) and node.target.namespace == "aten"
-    return not plain or may_fail(node)
+    return not operator_of(node.target).aten or may_fail(node)
 
 
 def _places(node: Node) -> set[Any]:
@@ -268,17 +251,7 @@ def _flat(value: Any) -> list[Node]:
     return found
 
 
-def _pairs(names: Iterable[str]) -> Iterable[tuple[Any, Callable[..., Any]]]:
-    """Each functional operator with the one that does the same in place."""
-    for name in names:
-        functional, in_place = getattr(aten, name, None), getattr(aten, f"{name}_", None)
-        if functional is not None and in_place is not None:
-            for overload in set(functional.overloads()) & set(in_place.overloads()):
-                one = getattr(functional, overload)
-                if str(one._schema.arguments[0].type) in ("Tensor", "List[Tensor]"):
-                    yield one, getattr(in_place, overload)._op
-
-
-_FORMS: dict[Any, Callable[..., Any]] = dict(
-    _pairs([*_ARITHMETIC, *_PUTTING, *(f"_foreach_{name}" for name in _ARITHMETIC)])
-)
+def _form(target: Any) -> Callable[..., Any] | None:
+    """The operator that does the same in place, to the last bit; None where none is known to."""
+    found = in_place_form(target) if operator_of(target).same_in_place else None
+    return None if found is None else found._op

@@ -13,42 +13,32 @@ from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.aten.written_parts import find_parts
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
+from torchjanus.ops.aten import operator_of
 
 __all__ = ["CLEAN_UP", "clean", "has_effect", "is_random", "is_view", "protect_outside"]
 
 aten = torch.ops.aten
 
-# The result is the argument, for a graph that knows neither autograd nor aliasing.
-_SAME_VALUE = (aten.detach.default, aten.alias.default, aten.lift_fresh.default)
-
 
 def is_random(node: torch.fx.Node) -> bool:
     """Whether running the node moves a generator."""
-    target = node.target
-    return isinstance(target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in target.tags
+    return operator_of(node.target).draws
 
 
 def has_effect(node: torch.fx.Node) -> bool:
     """Whether the node must stay though nobody uses its value: eager would have drawn the numbers, or mutated."""
     if node.op in ("placeholder", "output"):
         return True
-    target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
+    known = operator_of(node.target)
     # An operation that returns nothing is there to raise: linalg's checks for errors. Others may raise, too.
-    return target._schema.is_mutable or is_random(node) or not target._schema.returns or may_fail(node)
+    return bool(known.writes) or known.draws or known.gives_nothing or may_fail(node)
 
 
 def is_view(node: torch.fx.Node) -> bool:
     """Whether the node's result shares memory with its first argument."""
-    target = node.target
-    if target is operator.getitem:
+    if node.target is operator.getitem:
         return is_view(node.args[0])  # type: ignore[arg-type]
-    if not isinstance(target, torch._ops.OpOverload):
-        return False
-    if target is aten._reshape_alias.default or target is aten._unsafe_view.default:
-        return True
-    return any(result.alias_info is not None for result in target._schema.returns)
+    return operator_of(node.target).view
 
 
 def clean(module: torch.fx.GraphModule) -> None:
@@ -95,7 +85,7 @@ def _simplify(node: torch.fx.Node) -> None:
     if node.op != "call_function":
         return
     target, arguments = node.target, node.args
-    if target in _SAME_VALUE:
+    if operator_of(target).identity:
         _replace(node, arguments[0])
     elif target is aten.t.default and _called(arguments[0], aten.t.default):
         _replace(node, arguments[0].args[0])  # type: ignore[union-attr]
@@ -186,7 +176,7 @@ def _merge_equal(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.op != "call_function" or has_effect(node) or node in escaping:
             continue
-        if isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_bitwise in node.target.tags:
+        if operator_of(node.target).varies_in_bits:
             continue
         key = (node.target, _key(node.args), _key(node.kwargs))
         known = seen.setdefault(key, node)

@@ -16,26 +16,19 @@ from typing import Any
 import torch
 
 from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.ops.aten import operator_of
 
 __all__ = ["drop_dead_writes", "unchanged"]
 
 aten = torch.ops.aten
 Node = torch.fx.Node
 
-# They overwrite their first argument as a whole.
-_WHOLE = frozenset(
-    {
-        aten.copy.default, aten.fill.Scalar, aten.fill.Tensor, aten.zero.default,
-        aten._foreach_copy.default, aten._foreach_zero.default,
-    }
-)  # fmt: skip
-
 
 def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
     """Lead whole writes back. ``leaving``: the nodes whose memory the graph gives out. What is dead then is left for
     dead code elimination."""
     for node in list(graph.nodes):
-        if node.target not in _WHOLE:
+        if not operator_of(node.target).overwrites:
             continue
         first = node.args[0]
         if isinstance(first, list | tuple):

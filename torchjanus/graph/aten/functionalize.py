@@ -17,6 +17,7 @@ from torchjanus.graph.aten.in_place import write_code, write_out_of_place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
 from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.ir.program import Input
+from torchjanus.ops.aten import operator_of
 from torchjanus.trace.layout import extent, lying_of
 
 __all__ = ["functionalise"]
@@ -60,7 +61,7 @@ def functionalise(
             # C++ does not find out the sizes of some results, Python does; but it may compute something else, too.
             with symbolic.dispatcher():
                 second = functional(*fakes)
-            if other := sorted(_names(second) - _names(graph) - _WRITING_BACK):
+            if other := sorted(_names(second, writing_back=False) - _names(graph)):
                 raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
     mutated = _take_commits(second, inputs, len(sizes))
@@ -70,18 +71,11 @@ def functionalise(
     return second, mutated, restored
 
 
-# What takes the place of a change through a view.
-_WRITING_BACK = frozenset(
-    """clone copy view slice_scatter select_scatter diagonal_scatter as_strided_scatter as_strided expand slice select
-    squeeze unsqueeze transpose permute t empty_strided empty_like new_empty_strided alias reshape fill full_like
-    _to_copy sym_size sym_numel sym_stride""".split()
-)
-
-
-def _names(graph: torch.fx.GraphModule) -> set[str]:
-    """The operations of a graph, whether they change their arguments or not."""
-    targets = (node.target for node in graph.graph.nodes)
-    names = (t._schema.name.removeprefix("aten::") for t in targets if isinstance(t, torch._ops.OpOverload))
+def _names(graph: torch.fx.GraphModule, writing_back: bool = True) -> set[str]:
+    """The operations of a graph, whether they change their arguments or not. ``writing_back``: with those that take the
+    place of a change through a view."""
+    known = (operator_of(node.target) for node in graph.graph.nodes)
+    names = (one.name for one in known if one.name and (writing_back or not one.writes_back))
     return {name.rstrip("_").removesuffix("_functional") for name in names}
 
 
@@ -125,7 +119,7 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
 def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
     """In half precision on the CPU ``mul_(tensor, number)`` rounds the number first; its functional form does not."""
     for node in list(graph.graph.nodes):
-        if node.target not in _MULTIPLYING:
+        if not operator_of(node.target).iterations_number:
             continue
         target, number = node.args
         targets = target if isinstance(target, list | tuple) else [target]
@@ -142,9 +136,6 @@ def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
         if node.target is aten.mul_.Scalar:
             node.replace_all_uses_with(made[0])
         graph.graph.erase_node(node)
-
-
-_MULTIPLYING = frozenset({aten.mul_.Scalar, aten._foreach_mul_.Scalar, aten._foreach_mul_.ScalarList})
 
 
 def _spread_exactly(graph: torch.fx.Graph) -> None:
@@ -192,23 +183,16 @@ def _undetached(value: Any) -> Any:
 def _refuse_resizing(graph: torch.fx.Graph) -> None:
     """An input stays the part of its storage that it is: a graph's updates write elements."""
     for node in graph.nodes:
-        if node.target in _RESIZING and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
+        if operator_of(node.target).moves_view and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
             what = f"{node.target} changes a tensor in a way that cannot be held back"
             raise refused("write-unsupported", what, "A graph's updates write elements.", "Make a view, and use that.")
-
-
-_RESIZING = frozenset(
-    {aten.as_strided_.default, aten.t_.default, aten.transpose_.default, aten.swapdims_.default, aten.swapaxes_.default}
-    | {aten.unsqueeze_.default, aten.squeeze_.default, aten.squeeze_.dim, aten.squeeze_.dims}
-)
 
 
 def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
     """Operators that are not torch's own have no functional form that is known."""
     for node in graph.graph.nodes:
-        if isinstance(node.target, torch._ops.OpOverload) and node.target.namespace not in ("aten", "prims"):
-            if node.target._schema.is_mutable:
-                _refuse_write(node.target)
+        if operator_of(node.target).writes and node.target.namespace not in ("aten", "prims"):
+            _refuse_write(node.target)
 
 
 def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
@@ -222,9 +206,8 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
     The functional form reads everything first. Only an element's own tensor may appear among its operands.
     """
     for node in graph.graph.nodes:
-        if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
-            continue
-        if not node.target._schema.name.startswith("aten::_foreach_"):
+        known = operator_of(node.target)
+        if not known.writes or not known.name.startswith("_foreach_"):
             continue
         own = [part.meta["val"].untyped_storage()._cdata for part in node.args[0]]
         for operands in (argument for argument in node.args[1:] if isinstance(argument, list | tuple)):
@@ -241,17 +224,16 @@ def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
     """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
     are rounded otherwise then. Some kernels write into any given tensor as if it lay row by row."""
     for node in graph.graph.nodes:
-        target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        target, known = node.target, operator_of(node.target)
+        if not known.writes:
             continue
-        name = target._schema.name.removeprefix("aten::").rstrip("_")
         given = [argument.name for argument in target._schema.arguments if argument.kwarg_only and argument.is_out]
         written = [node.kwargs[one] for one in given if isinstance(node.kwargs.get(one), torch.fx.Node)]
-        if name in _PRODUCTS and not any(_lies_otherwise(one) for one in written or [node.args[0]]):
+        if known.product:
+            if any(_lies_otherwise(one) for one in written or [node.args[0]]):
+                _refuse_product(target)
             continue
-        if name in _PRODUCTS:
-            _refuse_product(target)
-        if name not in _INTO_ANY and not _is_pointwise(target) and any(map(_lies_otherwise, written)):
+        if not known.writes_any_layout and not known.any_pointwise and any(map(_lies_otherwise, written)):
             what = f"{target} writes into a given tensor that does not lie row by row"
             why = "Not all of torch's kernels look at how such a tensor lies, and a graph computes elsewhere first."
             raise refused("write-strided", what, why, "Use what the operation returns when it is given no tensor.")
@@ -259,23 +241,6 @@ def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
 
 def _lies_otherwise(node: Any) -> bool:
     return node.meta["val"].dim() > 1 and lying_of(node.meta["val"]) is not True
-
-
-def _is_pointwise(target: torch._ops.OpOverload) -> bool:
-    overloads = (getattr(target._overloadpacket, name) for name in target._overloadpacket.overloads())
-    return any(torch.Tag.pointwise in one.tags for one in overloads)
-
-
-_PRODUCTS = frozenset("addbmm addmm addmv addr baddbmm bmm mm mv".split())
-# Kernels that were seen to write into a tensor that lies otherwise what they give, in
-# ``benchmarks.robustness.torch_databases ops``.
-_INTO_ANY = frozenset(
-    """alias_copy all amax amin aminmax any arange argmax argmin as_strided_copy avg_pool2d cat cholesky clamp
-    clamp_max clamp_min complex cummax cummin cumprod cumsum diag diagonal_copy dot expand_copy frexp gather geqrf
-    isin kthvalue linalg_cross linalg_lu linalg_lu_factor linalg_lu_factor_ex linalg_lu_solve linspace logspace
-    lu_unpack max mean min mode nanquantile prod quantile slice_scatter split_with_sizes_copy stack sum topk
-    triangular_solve vdot where""".split()
-)
 
 
 def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
@@ -296,7 +261,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
             if node.users:
                 raise InternalFault("functionalisation left a use of an input after its update")
             graph.graph.erase_node(node)
-        elif isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+        elif operator_of(node.target).writes:
             _refuse_write(node.target)
     _refuse_shared_storage(inputs, mutated)
     _refuse_inference(inputs, mutated)

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.fx._lazy_graph_module import _LazyGraphModule, _use_lazy_graph_module
 from torch.fx.experimental.proxy_tensor import make_fx
+
+from torchjanus.ops.aten import operator_of, out_of_place_form
 
 __all__ = ["traced", "write_code", "write_out_of_place"]
 
@@ -50,9 +51,9 @@ def write_out_of_place(graph: torch.fx.Graph) -> None:
     """Compute beside a tensor what would have overwritten it, and copy that."""
     for node in list(graph.nodes):
         target = node.target
-        if not isinstance(target, torch._ops.OpOverload) or not target._schema.is_mutable:
+        if not operator_of(target).writes:
             continue
-        other = _UNNAMED.get(target, None if _is_functionalised(target) else _functional_form(target))
+        other = _UNNAMED.get(target, None if _is_functionalised(target) else out_of_place_form(target))
         if other is None or node.kwargs.get("generator") is not None:
             continue
         given = dict(zip((one.name for one in target._schema.arguments), node.args, strict=False)) | node.kwargs
@@ -72,18 +73,3 @@ def _is_functionalised(target: torch._ops.OpOverload) -> bool:
     """Whether functionalisation has a kernel for it, or does not come to it."""
     name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
     return target.namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(name, "Functionalize")
-
-
-def _functional_form(target: torch._ops.OpOverload) -> Any:
-    """The operator that gives what this one writes over its first argument; None where there is none."""
-    name = target._schema.name.removeprefix("aten::")
-    first, *others = target._schema.arguments
-    written = [one for one in others if one.alias_info is not None]
-    if not name.endswith("_") or name.endswith("__") or written or first.alias_info is None:
-        return None
-    packet = getattr(aten, name.removesuffix("_"), None)
-    if packet is None or keyword.iskeyword(target._overloadname) or target._overloadname not in packet.overloads():
-        return None
-    found = getattr(packet, target._overloadname)
-    alike = {one.name for one in found._schema.arguments} == {one.name for one in target._schema.arguments}
-    return found if alike and not found._schema.is_mutable else None

@@ -15,18 +15,12 @@ from typing import Any, TypeAlias
 import sympy  # type: ignore[import-untyped]
 import torch
 
-__all__ = ["SAME_CONTENTS", "Elements", "elements_of", "end_of", "name_of", "named"]
+from torchjanus.ops.aten import operator_of
+
+__all__ = ["Elements", "elements_of", "end_of", "named"]
 
 Node = torch.fx.Node
 
-# Their elements are those of their first argument.
-SAME_CONTENTS = frozenset(
-    """view _unsafe_view reshape _reshape_alias expand permute transpose t unsqueeze squeeze clone alias detach slice
-    select contiguous as_strided""".split()
-)
-_PICKING = frozenset({"gather", "index_select", "index", "flip", "roll", "take", "repeat", "masked_select"})
-_JOINING = frozenset({"cat", "stack"})
-_FINDING = frozenset({"sort", "topk", "max", "min", "kthvalue", "mode", "median"})  # values, and where they were
 _WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
@@ -61,12 +55,6 @@ class Elements:
         return found
 
 
-def name_of(node: Node) -> str:
-    """The name of the ATen operation; empty where there is none."""
-    target = node.target
-    return target._schema.name.removeprefix("aten::") if isinstance(target, torch._ops.OpOverload) else ""
-
-
 def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
     """What the elements may be; None where that is not known. ``inputs``: which of the graph's placeholders hold
     elements of which inputs, and no others."""
@@ -89,16 +77,16 @@ def _merged(node: Node, inputs: Mapping[Node, int], ask: Ask) -> Elements | None
         return Elements(frozenset({inputs[node]})) if _is_integral(node) else None
     if node.op != "call_function" or not _is_integral(node):
         return None
-    kind, name = _kind(node), name_of(node)
+    kind, known = _kind(node), operator_of(node.target)
     if node.target is operator.getitem:
         return _column(node)
     if kind is torch.bool:
         return _interval(0, 1)
-    if name in SAME_CONTENTS or name in _PICKING or (name == "_to_copy" and kind in _WIDE):
+    if known.same_elements or known.picks_elements or (known.name == "_to_copy" and kind in _WIDE):
         return ask(node.args[0])  # type: ignore[arg-type]
-    if name in _JOINING:
+    if known.joins:
         return _any_of([ask(part) for part in node.args[0]])  # type: ignore[union-attr,arg-type]
-    rule = _RULES.get(name)
+    rule = _RULES.get(known.name)
     return None if rule is None else rule(node, ask)
 
 
@@ -164,7 +152,7 @@ def _added(node: Node, ask: Ask) -> Elements | None:
     known = ask(one)
     if known is None or (known.inputs and other != 0):
         return None
-    by = other if name_of(node) == "add" else -other
+    by = other if operator_of(node.target).name == "add" else -other
     return Elements(known.inputs, frozenset((low + by, high + by) for low, high in known.intervals))
 
 
@@ -192,7 +180,7 @@ def _replaced(node: Node, ask: Ask) -> Elements | None:
 
 
 def _filled(node: Node, ask: Ask) -> Elements | None:
-    name, given = name_of(node), named(node)
+    name, given = operator_of(node.target).name, named(node)
     value = _FILLED[name] if name in _FILLED else _whole(given.get("fill_value"))
     return _interval(value, value)
 
@@ -209,7 +197,7 @@ def _rest(node: Node, ask: Ask) -> Elements | None:
 
 def _place(node: Node, ask: Ask | None = None) -> Elements | None:
     """The places of the largest or smallest elements, or of all in order."""
-    given = {"dim": -1, **named(node)} if name_of(node) in _FINDING else named(node)
+    given = {"dim": -1, **named(node)} if operator_of(node.target).finds else named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
     end = end_of(size)
@@ -225,12 +213,12 @@ def _position(node: Node, ask: Ask) -> Elements | None:
 def _column(node: Node) -> Elements | None:
     """One of the columns of positions: along one dimension. Or the places at which others have found something."""
     columns, place = node.args
-    if isinstance(columns, Node) and name_of(columns) in _FINDING and place == 1:
+    if isinstance(columns, Node) and operator_of(columns.target).finds and place == 1:
         return _place(columns)
-    if not isinstance(columns, Node) or name_of(columns) != "unbind" or named(columns).get("dim") != 1:
+    if not isinstance(columns, Node) or operator_of(columns.target).name != "unbind" or named(columns).get("dim") != 1:
         return None
     of = columns.args[0]
-    if not isinstance(of, Node) or name_of(of) != "nonzero" or type(place) is not int:
+    if not isinstance(of, Node) or operator_of(of.target).name != "nonzero" or type(place) is not int:
         return None
     end = end_of(of.args[0].meta["val"].size(place))  # type: ignore[union-attr]
     return None if end is None else _interval(0, end - 1)

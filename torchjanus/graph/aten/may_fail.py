@@ -13,36 +13,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.aten.index_ranges import SAME_CONTENTS, elements_of, end_of, name_of, named
+from torchjanus.graph.aten.index_ranges import elements_of, end_of, named
+from torchjanus.ops.aten import INDEXED, operator_of
 
 __all__ = ["Bound", "OfSizes", "bounds_of", "is_lost", "may_fail", "root_of"]
-
-aten = torch.ops.aten
-
-# Schema name -> (the argument that is indexed, the index). What is indexed along ``dim`` has such an argument.
-_INDEXED = {
-    "embedding": ("weight", "indices"),
-    "index_select": ("self", "index"),
-    "index_add": ("self", "index"),
-    "index_copy": ("self", "index"),
-    "index_fill": ("self", "index"),
-    "gather": ("self", "index"),
-    "scatter": ("self", "index"),
-    "scatter_add": ("self", "index"),
-    "scatter_reduce": ("self", "index"),
-    "nll_loss_forward": ("self", "target"),
-    "nll_loss2d_forward": ("self", "target"),
-}
-# Operations that look at contents in other variants.
-_OTHERS = frozenset(
-    """index index_put take put masked_scatter multinomial bernoulli binary_cross_entropy bincount histc poisson
-    embedding_bag _embedding_bag _embedding_bag_forward_only one_hot repeat_interleave max_unpool2d max_unpool3d
-    _ctc_loss cholesky cholesky_inverse cholesky_solve geqrf lu_solve ormqr segment_reduce searchsorted _assert_async
-    _assert_scalar multi_margin_loss multilabel_margin_loss_forward unfold_backward""".split()
-)
-# Of linalg's operations those that look at no contents.
-_PLAIN = frozenset({"linalg_vector_norm", "linalg_cross", "linalg_diagonal", "linalg_vecdot"})
-_DIVISIONS = frozenset({"floor_divide", "remainder", "fmod"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +48,10 @@ class OfSizes:
 
 def may_fail(node: torch.fx.Node) -> bool:
     """Whether the operation raises on some contents of its tensors."""
-    name = name_of(node)
-    if name in _PLAIN or (name == "bernoulli" and _is_chance(node)):
+    known = operator_of(node.target)
+    if known.name == "bernoulli" and _is_chance(node):
         return False
-    if name in _INDEXED or name in _OTHERS or name.startswith(("linalg_", "_linalg_")):
-        return True
-    return _divides(node, name)
+    return known.may_raise or (known.divides and _divides(node))
 
 
 def _is_chance(node: torch.fx.Node) -> bool:
@@ -88,10 +60,8 @@ def _is_chance(node: torch.fx.Node) -> bool:
     return isinstance(chance, float | int) and 0 <= chance <= 1
 
 
-def _divides(node: torch.fx.Node, name: str) -> bool:
-    """Whether this divides integers by a tensor's: zero raises, or ends the program in compiled code."""
-    if name not in _DIVISIONS and not (name == "div" and node.kwargs.get("rounding_mode") is not None):
-        return False
+def _divides(node: torch.fx.Node) -> bool:
+    """Whether this division is one of integers by a tensor's. (``div`` gives them only with a rounding mode.)"""
     value = node.meta.get("val")
     integral = isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
     return integral and isinstance(node.args[1], torch.fx.Node)
@@ -99,27 +69,27 @@ def _divides(node: torch.fx.Node, name: str) -> bool:
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
     """Where the elements of this come from."""
-    while name_of(node) in SAME_CONTENTS:
+    while operator_of(node.target).same_elements:
         node = node.args[0]  # type: ignore[assignment]
     return node
 
 
 def is_lost(node: torch.fx.Node) -> bool:
     """Whether a compiler would drop this operation, which may fail, or crash on it."""
-    name = name_of(node)
-    return name == "_linalg_check_errors" or not node.users or _divides(node, name)
+    known = operator_of(node.target)
+    return known.name == "_linalg_check_errors" or not node.users or (known.divides and _divides(node))
 
 
 def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
     """The bounds of inputs and of sizes under which this operation, which may fail, does not raise; None where that is
     not known. ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
-    name = name_of(node)
+    name = operator_of(node.target).name
     if name in ("index", "index_put"):
         return _subscript(node, inputs)
-    if name not in _INDEXED:
+    if name not in INDEXED:
         return None
     given = named(node)
-    indexed, index = (given.get(key) for key in _INDEXED[name])
+    indexed, index = (given.get(key) for key in INDEXED[name])
     if not isinstance(indexed, torch.fx.Node) or not isinstance(index, torch.fx.Node):
         return None
     size = indexed.meta["val"].size()

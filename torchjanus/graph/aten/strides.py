@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.ops.aten import operator_of
 from torchjanus.trace.layout import Layout, Lying, layout_by, layout_of, number_of
 
 __all__ = ["MeasuredStrides", "laid_as", "lay_results"]
@@ -28,32 +29,9 @@ aten = torch.ops.aten
 
 Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
 
-# Operators whose kernels were seen to give other strides than torch's formula says, for operands that do not lie row by
-# row. (``python -m benchmarks.robustness.torch_databases strides`` goes through all of them.)
-_MEASURED = frozenset(
-    """_batch_norm_no_update _batch_norm_with_update _batch_norm_with_update_functional _log_softmax_backward_data
-    _native_batch_norm_legit _native_batch_norm_legit_functional _native_batch_norm_legit_no_training
-    _softmax_backward_data batch_norm_backward channel_shuffle copysign floor_divide heaviside huber_loss_backward ldexp
-    log_sigmoid_forward log_sigmoid_backward logaddexp logaddexp2 logical_and logical_not logical_or logical_xor
-    max_pool1d max_unpool2d max_unpool3d mse_loss_backward native_batch_norm native_batch_norm_backward
-    native_dropout_backward nll_loss2d_backward nll_loss2d_forward normal reflection_pad1d_backward
-    reflection_pad2d_backward reflection_pad3d reflection_pad3d_backward replication_pad1d_backward
-    replication_pad2d_backward replication_pad3d replication_pad3d_backward smooth_l1_loss_backward special_xlog1py
-    xlogy""".split()
-)
-_MEASURED_OVERLOADS = frozenset({"div.Tensor_mode", "div.Scalar_mode", "pow.Scalar"})
-
 _SMALL = 3  # elements to which a longer dimension is cut
 _AS_IT_IS = 4096  # operands of so many elements are not cut
 _MOST = 1 << 20  # operands of more are not made
-
-
-def is_measured(func: Any) -> bool:
-    """Whether the strides of what an operator gives are measured."""
-    if not isinstance(func, torch._ops.OpOverload) or func.namespace != "aten":
-        return False
-    name = func._schema.name.removeprefix("aten::")
-    return name in _MEASURED or f"{name}.{func._overloadname}" in _MEASURED_OVERLOADS
 
 
 class MeasuredStrides(FakeTensorMode):
@@ -61,7 +39,7 @@ class MeasuredStrides(FakeTensorMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        return self._corrected(func, args, kwargs or {}, made) if is_measured(func) else made
+        return self._corrected(func, args, kwargs or {}, made) if operator_of(func).measured_strides else made
 
     def _corrected(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any) -> Any:
         """What has been made, lying as the kernel would leave it."""

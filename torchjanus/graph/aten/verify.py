@@ -9,15 +9,14 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import InternalFault, refused
-from torchjanus.core.operators import REMEDY, is_operator, operator_name, unfit_operator
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
+from torchjanus.ops.namespaces import REMEDY, TORCH_OVERRIDES, is_operator, operator_name, unfit_operator
 
 __all__ = ["replaced_operators", "require_fit", "verify"]
 
-# Where torch itself has put functions of Python's in the place of its own kernels: for tensors without data, batching.
+# For which torch puts functions of Python's in the place of its own kernels: tensors without data, batching.
 _WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
-_OF_TORCH = frozenset({"aten/_foreach_mm/CUDA"})
 
 
 def verify(lowered: Lowered) -> None:
@@ -73,7 +72,7 @@ def _require(condition: bool, what: str) -> None:
 def replaced_operators() -> set[str]:
     """The operators of torch's own in whose place ``torch.library`` has put a function of somebody else's."""
     keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
-    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in _OF_TORCH}
+    return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in TORCH_OVERRIDES}
 
 
 def require_fit(graph: torch.fx.Graph) -> None:

@@ -8,11 +8,15 @@ lie decides which numbers are computed several at a time, and so their last bits
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from torchjanus.core.errors import refused
 from torchjanus.graph.aten.clean_up import is_view
+from torchjanus.graph.aten.index_ranges import named
 from torchjanus.graph.aten.symbolic_sizes import key
+from torchjanus.ops.aten import operator_of
 
 __all__ = ["make_exact"]
 
@@ -26,8 +30,7 @@ def make_exact(graph: torch.fx.Graph) -> None:
         if node.op == "call_function" and node.target in _UNSAFE and _is_changed(node):
             node.target = _UNSAFE[node.target]
         target = node.target
-        known = isinstance(target, torch._ops.OpOverload)
-        if known and target._schema.is_mutable:
+        if operator_of(target).writes:
             _check(node, target, inexact)
         elif target is aten.expand.default and _repeats_nothing(node):
             _unsqueeze_instead(graph, node)
@@ -48,9 +51,8 @@ def _is_changed(split: torch.fx.Node) -> bool:
     """Whether a part of it is changed in place."""
     for part in split.users:
         for user in part.users:
-            if isinstance(user.target, torch._ops.OpOverload) and user.target._schema.is_mutable:
-                if user.args and user.args[0] is part:
-                    return True
+            if operator_of(user.target).writes and user.args and user.args[0] is part:
+                return True
     return False
 
 
@@ -74,12 +76,10 @@ def _unsqueeze_instead(graph: torch.fx.Graph, node: torch.fx.Node) -> None:
     graph.erase_node(node)
 
 
-def _check(node: torch.fx.Node, target: torch._ops.OpOverload, inexact: set[torch.fx.Node]) -> None:
-    given = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False)) | node.kwargs
-    for argument in target._schema.arguments:
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = given.get(argument.name)
+def _check(node: torch.fx.Node, target: Any, inexact: set[torch.fx.Node]) -> None:
+    given = named(node)
+    for name in operator_of(target).writes:
+        value = given.get(name)
         if any(part in inexact for part in (value if isinstance(value, list | tuple) else (value,))):
             raise refused(
                 "write-expanded",

@@ -21,6 +21,7 @@ from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.operators.loop_op import compiled_key, is_loop
 from torchjanus.graph.recursion.cells.invoke_op import is_invoke
+from torchjanus.ops.aten import SAMPLERS, operator_of
 
 __all__ = ["Prepared", "prepare"]
 
@@ -173,7 +174,7 @@ class _Preparation:
             rewritten = self._rewritten(target, named, value)
             if rewritten is not None:
                 return self._of_dtype(rewritten, value)
-            if target in _SAMPLERS and not args[0].meta["val"].is_contiguous():
+            if target in SAMPLERS and not args[0].meta["val"].is_contiguous():
                 return self._drawn(target, args, kwargs)
         if any(part in self.numbers for part in _nodes((args, kwargs))):
             what = f"Inductor cannot take a changing number in {target}"
@@ -332,20 +333,11 @@ def _copied(value: torch.fx.Node) -> torch.fx.Node | None:
     while value.op == "call_function" and value.all_input_nodes:
         if value.target is aten.copy.default:
             value = value.args[1]  # type: ignore[assignment]
-        elif value.target in _COPYING:
+        elif (known := operator_of(value.target)).same_elements or known.name == "_to_copy":
             value = value.args[0]  # type: ignore[assignment]
         else:
             return None
     return value if value.op == "placeholder" else None
-
-
-_COPYING = frozenset(
-    {
-        aten.clone.default, aten.view.default, aten.reshape.default, aten.expand.default, aten.alias.default,
-        aten.detach.default, aten._to_copy.default, aten.permute.default, aten.transpose.int, aten.t.default,
-        aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int,
-    }
-)  # fmt: skip
 
 
 def _copies(values: Sequence[torch.fx.Node]) -> tuple[tuple[int, int], ...]:
@@ -372,15 +364,6 @@ _BINARY = frozenset(
 )
 
 
-_SAMPLERS = frozenset(
-    {
-        aten.bernoulli.p, aten.bernoulli.Tensor, aten.uniform.default, aten.normal_functional.default,
-        aten.exponential.default, aten.cauchy.default, aten.log_normal.default, aten.geometric.default,
-        aten.random.default, aten.random.to, getattr(aten.random, "from"),
-    }
-)  # fmt: skip
-
-
 def _is_sized(value: Any) -> bool:
     """Whether it is a tensor in single or double precision with sizes that change."""
     precise = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.float64)
@@ -398,9 +381,5 @@ def _is_fake(value: Any) -> bool:
 
 
 def _is_commit_or_random(node: torch.fx.Node) -> bool:
-    target = node.target
-    if node.op in ("placeholder", "output"):
-        return True
-    return isinstance(target, torch._ops.OpOverload) and (
-        target._schema.is_mutable or torch.Tag.nondeterministic_seeded in target.tags
-    )
+    known = operator_of(node.target)
+    return node.op in ("placeholder", "output") or bool(known.writes) or known.draws

@@ -38,6 +38,7 @@ from torchjanus.graph.regions.loop import Loop, UntilLoop
 from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trimmed, unpack_iterations
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
+from torchjanus.ops.namespaces import TORCH_OVERRIDES
 from torchjanus.trace.loop_records import Until
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
@@ -50,9 +51,6 @@ _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 _DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Total, *MARKS)
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
-
-# What PyTorch itself puts in the place of ATen's kernels, by Python functions.
-_OVERRIDES = frozenset({"aten/_foreach_mm/CUDA", "aten/linalg_lu_solve.out/MPS"})
 
 # Torch's, and ours.
 _FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
@@ -136,7 +134,7 @@ def _surroundings() -> Iterator[str]:
     if not _is_untouched():
         raise _Unknown
     overrides = {name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")}
-    if overrides - _OVERRIDES - _batching_rules():
+    if overrides - TORCH_OVERRIDES - _batching_rules():
         raise _Unknown
     for device in ("cpu", "cuda"):
         yield f"{device} {torch.is_autocast_enabled(device)} {torch.get_autocast_dtype(device)}"

@@ -19,24 +19,11 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.trace_program import substitute
+from torchjanus.ops.aten import operator_of
 
 __all__ = ["Known", "Looked", "concrete", "leaves_of", "looked"]
 
 LARGEST = 1 << 16  # elements of what one operation computes in vain
-
-# Pointwise operations and views are cheap; so are these.
-_CHEAP = frozenset(
-    """arange argmax argmin topk sort argsort cat clone full full_like max min amax amin sum mean new_full new_zeros
-    new_ones ones ones_like stack zeros zeros_like empty empty_like scalar_tensor lift_fresh_copy _to_copy any
-    all""".split()
-)
-_RAISING = frozenset("remainder floor_divide fmod pow div true_divide divide bitwise_left_shift".split())  # on integers
-# Their gradients are those of the result, or none, but for a constant factor.
-_LINEAR = frozenset(
-    """add sub rsub neg where cat stack clone sum mean relu _to_copy view_as_real new_zeros zeros_like positive
-    lift_fresh_copy""".split()
-)
-_SCALED = frozenset("mul div".split())  # by a number
 
 
 @dataclass(slots=True)
@@ -134,26 +121,27 @@ def _hint(size: Any) -> Any:
 def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, graded: bool) -> bool:
     if func.namespace == "prim":
         return True  # it was asked where a tensor lies
-    name = func._overloadpacket.__name__
-    if func._schema.is_mutable or torch.Tag.nondeterministic_seeded in func.tags or func.namespace != "aten":
+    known = operator_of(func)
+    if known.writes or known.draws or not known.aten:
         return False
     parts = [part for part in pytree.tree_leaves(made) if isinstance(part, torch.Tensor)]
-    if name in _RAISING and not all(part.is_floating_point() for part in parts):
+    if known.raises_on_integers and not all(part.is_floating_point() for part in parts):
         return False
-    if name in ("max", "min", "amax", "amin", "argmax", "argmin") and any(
+    if known.name in ("max", "min", "amax", "amin", "argmax", "argmin") and any(
         isinstance(arg, torch.Tensor) and arg.numel() == 0 for arg in args
     ):
         return False
-    viewing = bool(func.is_view) or name in ("detach", "_unsafe_view", "alias")
-    if not (torch.Tag.pointwise in func.tags or viewing or name in _CHEAP):
+    if not (known.pointwise or known.view or known.cheap):
         return False
-    if not viewing and sum(part.numel() for part in parts) > LARGEST:
+    if not known.view and sum(part.numel() for part in parts) > LARGEST:
         return False
-    if not graded or viewing or name in _LINEAR:
-        return not graded or viewing or not _has_factor((args, kwargs))
-    if name not in _SCALED or not isinstance(args[0], torch.Tensor) or not _is_number(args[1]):
+    if not graded or known.view:
+        return True
+    if known.linear or known.rectifies:
+        return not _has_factor((args, kwargs))
+    if not known.scales or not isinstance(args[0], torch.Tensor) or not _is_number(args[1]):
         return False
-    return math.isfinite(args[1]) and (name == "mul" or args[1] != 0)
+    return math.isfinite(args[1]) and (known.name == "mul" or args[1] != 0)
 
 
 def _has_factor(args: Any) -> bool:

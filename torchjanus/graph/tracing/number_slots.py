@@ -19,6 +19,7 @@ from torchjanus.graph.aten.symbolic_sizes import geometry, key
 from torchjanus.graph.ir.lowered import Pin
 from torchjanus.graph.ir.program import SlotKind
 from torchjanus.graph.operators.loop_op import is_loop, is_until
+from torchjanus.ops.aten import DATA_ARGUMENTS, operator_of
 
 __all__ = ["Difference", "numbers_for", "thread"]
 
@@ -71,30 +72,6 @@ DERIVED = (
     Derived("float(s)", float, _call(float, None)),
     Derived("-float(s)", lambda s: -float(s), _call(operator.neg, None)),
 )
-
-# Where a number may be anything, 0 and 1 and negative ones included: the kernel takes it as data. Named by the
-# argument in the operator's schema. Anywhere else C++ may decide by the value, so the slot is pinned.
-_DATA: dict[str, frozenset[str]] = {
-    name: frozenset(arguments.split())
-    for name, arguments in {
-        "add": "other alpha", "sub": "other alpha", "rsub": "other alpha", "mul": "other", "div": "other",
-        "addcmul": "value", "addcdiv": "value", "lerp": "weight", "full": "fill_value", "full_like": "fill_value",
-        "new_full": "fill_value",
-        "fill": "value", "scalar_tensor": "s", "masked_fill": "value", "where": "self other", "clamp": "min max",
-        "clamp_min": "min", "clamp_max": "max", "eq": "other", "ne": "other", "lt": "other", "le": "other",
-        "gt": "other", "ge": "other", "fmod": "other", "remainder": "other", "maximum": "other", "minimum": "other",
-        "pow": "self exponent", "addmm": "alpha", "addmv": "alpha", "baddbmm": "alpha", "reciprocal": "",
-        "_foreach_add": "scalar scalars alpha", "_foreach_sub": "scalar scalars alpha",
-        "_foreach_mul": "scalar scalars", "_foreach_div": "scalar scalars", "_foreach_addcmul": "value scalars",
-        "_foreach_addcdiv": "value scalars", "_foreach_lerp": "weight scalars", "_foreach_pow": "exponent scalars",
-        "_foreach_maximum": "scalar scalars", "_foreach_minimum": "scalar scalars",
-        "_foreach_clamp_min": "scalar scalars", "_foreach_clamp_max": "scalar scalars",
-        "native_batch_norm": "momentum", "_native_batch_norm_legit": "momentum",
-        "_native_batch_norm_legit_functional": "momentum", "batch_norm_with_update": "momentum",
-        "leaky_relu": "negative_slope", "leaky_relu_backward": "negative_slope",
-        "constant_pad_nd": "value", "nan_to_num": "nan posinf neginf",
-    }.items()
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,11 +166,11 @@ class _Finder:
     def _is_data(node: torch.fx.Node, path: tuple[int | str, ...], derived: Derived) -> bool:
         if not isinstance(node.target, torch._ops.OpOverload):
             return False
-        name = node.target._schema.name.removeprefix("aten::")
+        name = operator_of(node.target).name
         # x - 1 comes from pow's derivative, which asks whether the exponent is 0.
         if is_loop(node.target) or is_until(node.target):
             return path[0] == ("count" if is_loop(node.target) else "limit") and derived.name == "s"
-        return path[0] in _DATA.get(name, ()) and not (name == "pow" and derived.name == "s - 1")
+        return path[0] in DATA_ARGUMENTS.get(name, ()) and not (name == "pow" and derived.name == "s - 1")
 
     def _compare_constants(self, number: int, one: Any, other: Any) -> None:
         if not isinstance(one, torch.Tensor) or one.shape != other.shape or one.dtype != other.dtype:

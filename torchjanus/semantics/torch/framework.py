@@ -19,7 +19,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.default_device import named
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.core.operators import is_operator, operator_name, unfit_operator
+from torchjanus.ops.namespaces import is_operator, operator_name, unfit_operator
 from torchjanus.semantics.known.framework_calls import (
     BACKWARD,
     FETCHES,

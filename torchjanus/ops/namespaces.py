@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["NAMESPACES", "REMEDY", "is_operator", "operator_name", "unfit_operator"]
+__all__ = ["NAMESPACES", "REMEDY", "TORCH_OVERRIDES", "is_operator", "operator_name", "unfit_operator"]
 
 # Torch's own operators, those of its decompositions, marks for profilers, and torchjanus' own. Torchvision's are pure
 # functions in C++.
@@ -25,6 +25,8 @@ _ACTING = frozenset(
     aten::_debug_has_internal_overlap aten::_test_serialization_subcmul aten::_propagate_xla_data
     aten::_backward""".split()
 )
+# Where torch itself puts functions of Python's in the place of its own kernels.
+TORCH_OVERRIDES = frozenset({"aten/_foreach_mm/CUDA", "aten/linalg_lu_solve.out/MPS"})
 REMEDY = "Call it before the step or after it; or write it as a function of torch's operations in Python."
 
 
