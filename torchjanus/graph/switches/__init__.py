@@ -1,1 +1,1 @@
-"""Iterations and branches in which tensors decide: the arms, their effects, and one program for all of them."""
+"""Switches: loops and branches whose path depends on tensors; the arms, their effects, and one program for all arms."""

@@ -1,1 +1,1 @@
-"""What the arms of traced iterations did, and which variables they hand on."""
+"""Analysis of traced iterations: the arms they took, the effects of each arm, and the loop-carried variables."""

@@ -1,7 +1,8 @@
-"""What a program means by the tensors that it takes after a loop in which tensors decide: which of its variables.
+"""Identifies which live-out variable each tensor or number that is used after a switched loop refers to.
 
-The run tells only which tensor it was; what several runs took at the same place tells which variable it is. Knows one
-loop of a run, not how it is rewritten.
+One run shows only a tensor, which several variables may hold. Each use has a key (its position among the events after
+the loop), and the candidates of several runs for the same key are intersected until one variable remains. This module
+reads one loop of one run; it does not depend on how the loop is rewritten.
 """
 
 from __future__ import annotations
@@ -25,38 +26,39 @@ __all__ = ["After"]
 
 
 class After:
-    """What is meant by what the program takes after the loop."""
+    """Resolves the uses of a loop's live-outs to variables."""
 
     def __init__(
         self, trace: Trace, frames: Frames, switches: SwitchSites, resolving: Resolving, acting: Acting
     ) -> None:
         self.counting = acting.counting
-        self.numbers = acting.held.states[-1]  # what variables hold then
+        self.numbers = acting.held.states[-1]  # the numbers that variables hold after the last iteration
         self.trace, self.frames, self.switches, self.resolving = trace, frames, switches, resolving
         start, end = frames.starts[0], frames.end
         self.made = {ref.number for e in trace.events[start:end] if isinstance(e, Op) for ref in e.outs}
         self.later = {ref.number for e in trace.events[end:] if isinstance(e, Op) for ref in e.outs}
-        self.context: Any = 0  # what came since the loop
-        self.where: Any = 0  # the event
-        self.count = 0  # tensors that the event has spoken of so far
-        self.unclear = False  # whether it is not known of all what is meant
+        self.context: Any = 0  # hash of the events since the loop
+        self.where: Any = 0  # hash that identifies the current event
+        self.count = 0  # uses of live-outs in the current event so far
+        self.unclear = False  # whether some use is not resolved yet
         self.names: dict[int, list[Any]] = {}
         for name, value in frames.states[-1].items():
             if value[0] == "tensor":
                 self.names.setdefault(value[1], []).append(name)
 
     def begin(self, what: Any, aside: bool = False) -> None:
-        """Go on to the next event. ``aside``: one that is not there in each run that comes here."""
+        """Start the next event. ``aside``: this event does not occur in every run that reaches this place."""
         self.where, self.count = hash((self.context, what)), 0
         if not aside:
             self.context = self.where
 
     def leave(self, context: Any, place: Place) -> None:
-        """Behind a region that began in this context: whichever way it went, what follows is the same."""
+        """Leave a region that began in ``context``: the key of what follows does not depend on the arm taken."""
         self.context = hash((context, place))
 
     def variable(self, tensor: int) -> Any:
-        """The variable that is meant, if it is one that iterations change."""
+        """Return the variable that this use of ``tensor`` refers to; None if it is loop-invariant or not resolved
+        yet."""
         if tensor in self.later:
             self.count += 1
             return None
@@ -65,17 +67,18 @@ class After:
         if tensor not in self.made:
             access_path = self.trace.access_paths.get(tensor)
             candidates.add((OUTSIDE, tensor if access_path is None else access_path.token))
-        # What no iteration changes is noted, too: another run may have found a variable to be it at this place.
+        # Loop-invariant uses are recorded, too: another run may have a loop-carried variable at this place.
         return self._chosen(
             frozenset(candidates), tensor in self.made or any(n in self.resolving.rebound for n in names)
         )
 
     def is_counted(self, expr: Any) -> bool:
-        """Whether a variable holds this that iterations change."""
+        """Whether a loop-carried variable holds this number after the loop."""
         return any(is_content(held, expr) for name, held in self.numbers.items() if name in self.counting.moving)
 
     def number(self, value: Any) -> Any:
-        """The variable that is meant by a number, if it is one that iterations change."""
+        """Return the variable that this use of a number refers to; None if it is loop-invariant. Raises
+        NotMergeable."""
         token = value.token if isinstance(value, Expr) else token_of(value)
         candidates: set[Source] = {("constant", token)}
         for name, held in self.numbers.items():
@@ -90,7 +93,7 @@ class After:
         return source[1] if source[0] == "name" else None
 
     def column(self, tensors: Sequence[int]) -> Any:
-        """The variable whose values after all iterations these are; None for no such."""
+        """Return the variable whose values after each iteration are ``tensors``; None if there is no such variable."""
         if len(tensors) != len(self.frames.starts) or not any(tensor in self.made for tensor in tensors):
             return None
         found: set[Source] | None = None
@@ -105,6 +108,6 @@ class After:
         try:
             source = self.resolving.choose(self.switches.meant(key, candidates), True)
         except NotMergeable:
-            self.unclear |= changes  # but what follows tells more
+            self.unclear |= changes  # further runs may resolve it
             return None
         return source[1] if source[0] == "name" and source[1] in self.resolving.rebound else None

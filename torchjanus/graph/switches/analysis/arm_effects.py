@@ -1,9 +1,8 @@
-"""What iterations in which tensors decide do to the world, way by way, and the numbers that they hand on, iteration by
-iteration.
+"""Computes, for each iteration of a switched loop, the effects it has and the numbers it carries to the next one.
 
-The host knows which arm each iteration went when the graph has run: an iteration's effects are told for all arms, each
-with the condition that it was this one; a number is what the way that was taken made of it. Knows ways that are settled
-and where in the new run their results are, not how that is written.
+Which arm an iteration took is known to the host only after the graph has run. Each iteration's effects are therefore
+written for all arms, each under the condition that the iteration took that arm; a loop-carried number is selected by
+the arm taken. This module works on settled arms and on the result tensors of the new run; it does not write events.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ __all__ = ["Acting"]
 
 
 class Acting:
-    """The effects and numbers of one loop's iterations. Raises NotMergeable where they are not settled."""
+    """The effects and loop-carried numbers of one loop's iterations. Raises NotMergeable where they are not settled."""
 
     def __init__(
         self,
@@ -43,8 +42,10 @@ class Acting:
     ) -> None:
         self.arms, self.held = arms, held
         self.lists = lists
-        self.filled: dict[int, list[Recipe]] = {one.number: [] for one in lists.values()}  # by what iterations appended
-        self.iterations = list(iterations)  # as they were in this run
+        self.filled: dict[int, list[Recipe]] = {
+            one.number: [] for one in lists.values()
+        }  # items that iterations append
+        self.iterations = list(iterations)  # those of this run
         self.taken = [next(n for n, arm in enumerate(arms) if arm is one) for one in taken]
         seen = [arm.seen for arm in arms]
         counts = [_shared(one, seen) for one in seen]
@@ -76,22 +77,22 @@ class Acting:
             ]
             for name in lists
         }
-        self.numbers: dict[Any, tuple[Tree, ...]] = {}  # of variables that are wanted, what each arm makes of them
-        self.values: dict[Any, Any] = {}  # what they are now
+        self.numbers: dict[Any, tuple[Tree, ...]] = {}  # live variables -> one tree per arm
+        self.values: dict[Any, Any] = {}  # their values before the current iteration
         self.fetched: dict[Any, Any] = {}
-        self.offsets: set[int] = set()  # by how much plain numbers are more than the number of the iteration
+        self.offsets: set[int] = set()  # offsets of induction values: value minus iteration index
 
     def _check_common(self, one: int, other: int, parting: int) -> None:
-        """Up to where two arms part their questions mean the same."""
+        """Check that the predicates before the point where two arms diverge are equal. Raises NotMergeable."""
         mine, others = self.questions[one], self.questions[other]
         if any(tree != others.get(position) for position, tree in mine.items() if position <= parting):
             raise NotMergeable
 
     def _question(self, arm: int, form: Any) -> Tree:
-        """What the number of the iteration is asked."""
+        """Return the settled tree of a predicate of the iteration index. Raises NotMergeable."""
         tree = self.counting.settle_form(arm, form)
         if any(part[0] not in "ctm" for part in _parts(tree)):
-            raise NotMergeable  # what iterations have handed on decides
+            raise NotMergeable  # it depends on a loop-carried value
         return tree
 
     def _settled(self, arm: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
@@ -102,7 +103,7 @@ class Acting:
         return effect, values
 
     def want(self, names: Iterable[Any]) -> None:
-        """These variables are asked for after the loop."""
+        """Compute the closure of the loop-carried numbers that ``names``, the effects and the appended items need."""
         trees = [value[1] for some in self.effects for _, values in some for value in values if value[0] == "number"]
         trees += [tree for some in self.items.values() for tree in some if tree is not None]
         self.numbers = self.counting.closed([*names, *(name for tree in trees for name in names_in(tree))])
@@ -114,15 +115,17 @@ class Acting:
         }
 
     def variable(self, tensor: Any) -> bool:
-        """Whether this stands for what an iteration shows."""
+        """Whether ``tensor`` is a variable for a result that an iteration shows."""
         return any(tensor in arm.seen.ends for arm in self.arms)
 
     def round(
         self, iteration: int, merged: int, arm: int, results: Mapping[Any, int], after: int
     ) -> Iterator[tuple[Any, tuple[Recipe, ...]]]:
-        """The effects of the next iteration, with their recipes. ``merged``: by which number it is told; ``arm``: the
-        tensor that says which arm it went; ``results``: those of the variables; ``after``: so many operations come
-        before it."""
+        """Yield the effects of the next iteration, each with its recipes.
+
+        ``merged``: the index that the iteration has in the new run; ``arm``: the tensor with the index of the arm
+        taken; ``results``: the tensors of the variables; ``after``: the number of operations that precede the effects.
+        """
         flag = Fetch(arm, after, int)
         self.fetched[flag.token] = self.taken[iteration]
         known = self.iterations[iteration].shown
@@ -164,7 +167,7 @@ class Acting:
         self.values = following
 
     def _item(self, trees: Sequence[Tree | None], flag: Fetch, value: Callable[[Tree], Any]) -> Iterator[Recipe]:
-        """What an iteration appends to a list."""
+        """Yield the recipe of what an iteration appends to a list, if any arm appends."""
         some = next((tree for tree in trees if tree is not None), None)
         if some is None:
             return
@@ -177,14 +180,14 @@ class Acting:
 
 
 def _parting(one: Iteration, other: Iteration) -> int:
-    """At which event they are not the same any more."""
+    """Return the position of the first event in which two arms differ."""
     pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
     return next((position for position, (a, b) in pairs if a != b), len(one.tokens))
 
 
 def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
-    """What an arm takes, by what all arms have shown that go there: up to where they part, and ask the same, they do
-    the same."""
+    """Return the sources of the numbers an arm uses, narrowed by all other arms: before arms diverge they are
+    identical."""
     found = dict(one.counts)
     for other in others:
         parting = _parting(one, other)
@@ -195,7 +198,8 @@ def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
 
 
 def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """What an arm takes that only one iteration goes: the number of that iteration may just as well be a constant."""
+    """Drop the iteration index as a source where a constant is one, too: for an arm that was seen in one iteration
+    only."""
     constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
     return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 

@@ -1,8 +1,8 @@
-"""The ways that iterations of a loop were seen to go, and what they have in common: which variables they hand on.
+"""Records the arms of a loop's iterations and resolves which variables are loop-carried.
 
-A tensor that an iteration takes says only which variables may have been meant. What several iterations have in common
-is what was meant, as far as it makes a difference; where it might, the loop is not told before more iterations have
-been seen.
+A tensor that an iteration uses only shows which variables may be meant. The candidates of all iterations that took the
+same arm are intersected. Where an ambiguity that matters remains, the loop is not merged until more iterations have
+been watched.
 """
 
 from __future__ import annotations
@@ -20,38 +20,39 @@ from torchjanus.graph.switches.analysis.variable_states import is_slot
 
 __all__ = ["Arm", "Resolved", "SwitchSites"]
 
-MOST = 16  # ways of one loop
+MOST = 16  # arms of one loop
 
 
 @dataclass(slots=True, eq=False)
 class Arm:
-    """What some iterations did alike."""
+    """The common form of iterations that did the same."""
 
     seen: Iteration
-    indices: set[int]  # in which iterations it was seen
-    followed: bool  # whether other iterations were seen after it
-    lengths: set[int]  # how many iterations there were in the runs in which it was seen
+    indices: set[int]  # indices of the iterations that took it
+    followed: bool  # whether an iteration came after it in some run
+    lengths: set[int]  # trip counts of the runs in which it was seen
 
     @property
     def is_alone(self) -> bool:
-        """Whether it was seen in one iteration only."""
+        """Whether it was seen at one iteration index only."""
         return len(self.indices) == 1
 
     @property
     def is_common(self) -> bool:
-        """Whether it was seen in several iterations, for one alone may depend on which one it is, and before others,
-        for those show what it has left."""
+        """Whether it was seen at several iteration indices and before others.
+
+        An arm of one index may depend on that index, and only a following iteration shows what the arm has left."""
         return self.followed and not self.is_alone
 
     @property
     def takes(self) -> list[frozenset[Source]]:
-        """What it might take. In the first iteration a variable is still what it was before the loop."""
+        """The possible sources of each operand. At index 0 a variable still holds its value from before the loop."""
         if self.indices != {0}:
             return self.seen.takes
         return [frozenset(one for one in found if one[0] == OUTSIDE) or found for found in self.seen.takes]
 
     def ends(self, name: Any) -> frozenset[Source]:
-        """What a variable might be in the end of an iteration that went this arm."""
+        """Return the possible sources of a variable's value after an iteration of this arm."""
         found = self.seen.ends.get(name, frozenset({("blank", name)} if is_shown(name) else ()))
         return frozenset({("name", name)}) if self.indices == {0} and ("name", name) in found else found
 
@@ -59,7 +60,7 @@ class Arm:
         return self.seen.tokens == other.tokens
 
     def refine(self, other: Iteration, length: int) -> None:
-        """One more iteration that went this arm, in a run of so many."""
+        """Merge one more iteration of this arm, from a run of ``length`` iterations. Raises NotMergeable."""
         self.indices.add(other.iteration)
         self.lengths.add(length)
         self.followed |= not other.last
@@ -79,9 +80,11 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The ways with all that they take: variables that are ``carried`` on, and what is the same for all iterations or
-    is each iteration's own (``fixed``). ``takes``: of each arm, for each that it takes, where it comes from. ``ends``:
-    of each way, for each carried variable, where what it is in the end comes from."""
+    """The arms with all sources resolved.
+
+    ``carried``: the loop-carried variables. ``fixed``: the sources that are loop-invariant or scanned inputs.
+    ``takes``: for each arm, the source of each operand. ``ends``: for each arm, the source of each carried variable's
+    final value."""
 
     arms: tuple[Arm, ...]
     carried: tuple[Any, ...]
@@ -90,33 +93,34 @@ class Resolved:
     ends: tuple[tuple[Source, ...], ...]
 
     def is_made(self, place: int) -> bool:
-        """Whether each iteration makes this variable anew, and none takes what it was."""
+        """Whether each iteration sets this variable and none reads its previous value."""
         source = ("name", self.carried[place])
         made = all(ends[place][0] != "name" for ends in self.ends)
         return made and not any(source in some for some in (*self.takes, *self.ends))
 
     @property
     def key(self) -> Any:
-        """Equal for what is told alike."""
+        """The key of a merged form: equal keys mean equal programs."""
         return (tuple(map(id, self.arms)), self.carried, self.fixed, self.takes, self.ends)
 
 
 @dataclass(slots=True)
 class SwitchSites:
-    """What is known of one loop."""
+    """What all watched runs have shown of one loop."""
 
     arms: list[Arm] = field(default_factory=list)
-    facts: dict[Any, Any] = field(default_factory=dict)  # what iterations find in the heap, by what they speak of
+    facts: dict[Any, Any] = field(default_factory=dict)  # facts that iterations found in the heap, by subject
     indexed: dict[Any, Indexed] = field(default_factory=dict)
-    compared: dict[Any, Any] = field(default_factory=dict)  # numbers of the host
-    built: dict[Any, Any] = field(default_factory=dict)  # the arms as functions, by what they are made of
+    compared: dict[Any, Any] = field(default_factory=dict)  # numbers of the host that predicates compare
+    built: dict[Any, Any] = field(default_factory=dict)  # the arms as functions, by their content
     places: dict[Any, Any] = field(default_factory=dict)  # where iterations have written numbers
-    after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # what the program may mean after the loop
-    left: dict[Any, Any] | None = None  # what all iterations have left: see ``check_states``
+    after: dict[Any, frozenset[Source]] = field(default_factory=dict)  # candidates of uses after the loop
+    left: dict[Any, Any] | None = None  # objects and containers that all iterations leave: see ``check_states``
 
     def fits(self, iterations: Sequence[Iteration], left: dict[Any, Any]) -> bool:
-        """Whether only tensors decide between these iterations and the arms that are known, and all leave the same.
-        ``left``: what these have left."""
+        """Whether the iterations differ from the known arms only by tensor predicates, and leave what those leave.
+
+        ``left``: what the iterations leave (see ``check_states``)."""
         if self.left not in (None, left):
             return False
         for one in iterations:
@@ -132,7 +136,7 @@ class SwitchSites:
         return True
 
     def learn(self, iterations: Sequence[Iteration], left: dict[Any, Any]) -> bool:
-        """Take in the iterations of a run. Returns whether there are new ways. Raises NotMergeable."""
+        """Merge the iterations of a run. Return whether there are new arms. Raises NotMergeable."""
         grown, self.left = False, left
         for one in iterations:
             known = next((arm for arm in self.arms if arm.is_as(one)), None)
@@ -150,12 +154,13 @@ class SwitchSites:
         return grown
 
     def arms_of(self, iterations: Sequence[Iteration]) -> list[Arm]:
-        """Which way each iteration went."""
+        """Return the arm that each iteration took."""
         return [next(arm for arm in self.arms if arm.is_as(one)) for one in iterations]
 
     def proven(self, counted: bool) -> list[Arm]:
-        """The ways that are known well enough, or with limits (see ``switch_limits``) if those have shown in runs of
-        several lengths. ``counted``: whether it is known how long they are, or the same for all."""
+        """Return the arms with enough evidence, and those that may be used within limits (see ``evidence``).
+
+        The latter need runs of several trip counts. ``counted``: whether the trip count may differ between runs."""
         return [
             arm
             for arm in self.arms
@@ -164,8 +169,10 @@ class SwitchSites:
         ]
 
     def leaves_all(self, arm: Arm) -> bool:
-        """Whether it is known that this arm leaves all that iterations leave in containers and objects: iterations that
-        come first show that, and of tensors and numbers those that make them anew."""
+        """Whether the arm is known to leave all that iterations leave in containers and objects.
+
+        An iteration at index 0 shows that directly; for tensors and numbers an arm that sets them anew shows it, too.
+        """
         if 0 in arm.indices:
             return True
         made = {"tensor": arm.seen.ends, "number": arm.seen.number_ends}
@@ -176,24 +183,24 @@ class SwitchSites:
         )
 
     def _is_by_number(self, arm: Arm) -> bool:
-        """Whether it was the number of the iteration that led there, and not to a way that is known well."""
+        """Whether an index predicate separates this arm from an arm with enough evidence."""
         partings = ((arm.seen.events, _parting(arm.seen, other.seen)) for other in self.arms if other.is_common)
         return any(at is not None and isinstance(events[at], Question) for events, at in partings)
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
-        """What the program may mean at this place after the loop, after what was seen of it before."""
+        """Narrow the candidates of a use after the loop by those of earlier runs and return the rest."""
         known = self.after.get(key)
         found = self.after[key] = candidates if known is None else known & candidates
         return found
 
 
 def _part(one: Iteration, other: Iteration) -> bool:
-    """Whether a tensor decides between two arms."""
+    """Whether two arms diverge at a tensor predicate."""
     return _parting(one, other) is not None
 
 
 def _parting(one: Iteration, other: Iteration) -> int | None:
-    """Which event it is that decides between two arms."""
+    """Return the position of the predicate at which two arms diverge; None if they differ elsewhere."""
     for position, (a, b) in enumerate(zip(one.tokens, other.tokens, strict=False)):
         if a != b:
             return position if position in one.asked and position in other.asked and a[:-1] == b[:-1] else None
@@ -201,7 +208,7 @@ def _parting(one: Iteration, other: Iteration) -> int | None:
 
 
 class Resolving:
-    """Settles what is meant, for the ways of one loop. ``initial``: what the variables are before it."""
+    """Resolves sources to variables for the arms of one loop. ``initial``: the values of variables before the loop."""
 
     def __init__(self, arms: Sequence[Arm], initial: Mapping[Any, Any]) -> None:
         self.arms = tuple(arms)
@@ -214,7 +221,7 @@ class Resolving:
         self._ends = {name: self._forms(name, self._classes) for name in self.rebound}
 
     def _equal(self) -> dict[Any, Any]:
-        """The variables that always hold the same, by a number."""
+        """Partition the rebound variables into classes that always hold the same value (partition refinement)."""
         order = sorted(self.rebound, key=repr)
         classes = {name: self.initial.get(name, ("none", name)) for name in order}
         while True:
@@ -226,7 +233,7 @@ class Resolving:
             classes = found
 
     def _forms(self, name: Any, classes: Mapping[Any, Any]) -> Any:
-        """What a variable is after an iteration that went each of the arms."""
+        """Return, per arm, the canonical sources of a variable's value after an iteration of that arm."""
         return tuple(
             frozenset(self._form(one, classes) for one in arm.ends(name) or (("none", name),)) for arm in self.arms
         )
@@ -237,17 +244,16 @@ class Resolving:
         return source
 
     def choose(self, candidates: Iterable[Source], ended: bool = False) -> Source:
-        """The one that is meant, as far as it matters; ``ended``: after an iteration, not before it. Raises
-        NotMergeable where that is not known yet."""
+        """Return the source that is meant, where the remaining candidates are equivalent.
+
+        ``ended``: the use is after an iteration rather than before it. Raises NotMergeable while it is ambiguous."""
         classes = self._ends if ended else self._classes
         found = sorted(candidates, key=repr)
         moving = [one for one in found if one[0] == "name" and one[1] in self.rebound]
         others = [one for one in found if one not in moving]
         there = [one for one in moving if one[1] in self.initial]
         if there and len({self._ends[one[1]] for one in moving}) == 1:
-            moving = (
-                there  # the others are the same after the first iteration, and before it there is nothing to be taken
-            )
+            moving = there  # the others equal it after the first iteration and do not exist before
         if moving and not others and len({classes[one[1]] for one in moving}) == 1:
             return moving[0]
         if moving or not others:
@@ -261,7 +267,7 @@ class Resolving:
         return (outside or others)[0]
 
     def resolved(self, wanted: Iterable[Any]) -> Resolved:
-        """``wanted``: the variables that are asked for after the loop. Raises NotMergeable."""
+        """Resolve all sources. ``wanted``: the variables that are used after the loop. Raises NotMergeable."""
         takes = tuple(tuple(map(self.choose, arm.takes)) for arm in self.arms)
         carried: dict[Any, None] = dict.fromkeys(wanted)
         carried.update((one[1], None) for some in takes for one in some if self._moves(one))
@@ -284,8 +290,8 @@ class Resolving:
         )
 
     def roots(self, name: Any) -> set[Any]:
-        """What a variable may hold after the iterations, of which there is one at least: by way what iterations make,
-        by name what was there before and an iteration may hand on; "given" for what is not the loop's own."""
+        """Return what a variable may hold after at least one iteration: the memory an iteration made, as (arm, order);
+        a value from before the loop, as ("initial", value); "given" for what the loop does not own."""
         found, pending, met = set[Any](), [name], {name}
         while pending:
             one = pending.pop()

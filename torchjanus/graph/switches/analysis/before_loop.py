@@ -1,7 +1,6 @@
-"""What came before a loop in which tensors decide, said in words that do not depend on how many iterations there will
-be.
+"""Names the tensors from before a switched loop so that the names do not depend on trip counts.
 
-Knows runs, not iterations.
+The names and the hash of the prefix are compared between runs. This module reads traces, not iterations.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ __all__ = ["Before", "map_values"]
 
 
 def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The arguments of an operation with other leaves."""
+    """Map the leaves of an operation's arguments."""
     if isinstance(value, list | tuple):
         parts = [map_values(part, leaf) for part in value]
         return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
@@ -33,7 +32,7 @@ def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def _parts(expr: Any) -> Iterator[Expr]:
-    """An expression and all of which it is computed."""
+    """Yield an expression and all its subexpressions."""
     if isinstance(expr, Expr):
         yield expr
     for arg in expr.args if isinstance(expr, Apply) else ():
@@ -41,17 +40,18 @@ def _parts(expr: Any) -> Iterator[Expr]:
 
 
 class Before:
-    """What came before a loop, said in words that do not depend on how many iterations there will be, nor on how many
-    other loops have had: of such a loop its first iteration is told."""
+    """The events before a loop, with names that are independent of the trip count of this loop and of earlier loops.
+
+    Of an earlier countable loop only the first iteration is part of the hash."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace = trace
-        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> which unbinding made it, the index row it is
+        self.rows: dict[int, tuple[int, int]] = {}  # tensor -> (index of the unbind that made it, index of the row)
         self.unbindings: list[Op] = []
         self.made: list[int] = []  # other tensors, in order
-        self._paths: dict[int, Any] = {}  # what these are called
+        self._paths: dict[int, Any] = {}  # tensor -> its name
         self._tensors: dict[Any, int] = {}
-        self._columns: dict[tuple[int, ...], Any] = {}  # what all iterations of an earlier loop have made at one place
+        self._columns: dict[tuple[int, ...], Any] = {}  # per-iteration outputs of an earlier loop -> name
         start = frames.starts[0]
         loops = [one for one in _outermost(trace.iterations) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
@@ -106,7 +106,7 @@ class Before:
         return event.token
 
     def _said(self, value: Any) -> Any:
-        """The arguments of an operation, with names for tensors."""
+        """Return the arguments of an operation with names in place of tensors."""
         if isinstance(value, list | tuple) and len(value) > 1 and all(isinstance(part, TensorRef) for part in value):
             column = self._columns.get(tuple(part.number for part in value))
             if column is not None:
@@ -119,7 +119,7 @@ class Before:
         return self.path(value.number) if isinstance(value, TensorRef) else value
 
     def path(self, tensor: int) -> Any:
-        """What a tensor from before the loop is called."""
+        """Return the name of a tensor from before the loop."""
         if tensor in self.rows:
             return ("row", *self.rows[tensor])
         if tensor in self._paths:
@@ -128,7 +128,8 @@ class Before:
         return ("unknown", tensor) if access_path is None else access_path.token
 
     def tensor(self, path: Any, access_paths: Mapping[Any, int]) -> int:
-        """The tensor of this name. ``access_paths``: those that were found. Raises NotMergeable where there is none."""
+        """Return the tensor of a name. ``access_paths``: those found in this run. Raises NotMergeable if there is
+        none."""
         if path in self._tensors:
             return self._tensors[path]
         if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
@@ -139,7 +140,7 @@ class Before:
 
 
 def _outermost(loops: Sequence[LoopInstance]) -> Iterator[LoopInstance]:
-    """Those of a countable number of iterations, none of them within another."""
+    """Yield the outermost countable loops."""
     end = -1
     for one in sorted((one for one in loops if one.starts), key=lambda one: (one.starts[0], -one.end)):
         if isinstance(one.count, Expr) and one.starts[0] >= end:

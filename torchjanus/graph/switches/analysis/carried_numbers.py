@@ -1,9 +1,8 @@
-"""Settles what is meant by the numbers that iterations hand on, and says what they are in each iteration of a run.
+"""Resolves the numbers that iterations carry in Python, and builds their expressions for each iteration of a run.
 
-What is settled is a tree: ("c", token, value) for what is the same in all iterations, ("t", offset) for the number of
-the iteration, ("v", variable) for what a variable was before it, ("f", variable, type, index) for what is fetched of a
-tensor of the iteration, ("m", function, *trees) for what the iteration made of others. Knows ways, not how runs are
-written anew.
+A resolved number is a tree: ("c", token, value) for a loop-invariant value, ("t", offset) for the iteration index plus
+an offset, ("v", variable) for a variable's value before the iteration, ("f", variable, type, index) for a fetch of a
+tensor that the iteration makes, ("m", function, *trees) for a value computed from others.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from torchjanus.trace.values import Apply, Expr, Fetch
 __all__ = ["Counting", "Tree", "build", "chosen", "names_in"]
 
 Tree = tuple[Any, ...]
-_OPEN = "?"  # what is not settled
+_OPEN = "?"  # a subtree that is not resolved
 
 
 _CHOSEN: dict[tuple[int, ...], Chosen] = {}
 
 
 def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
-    """The expression of what is one of these values, by the way that an iteration went."""
+    """Return the expression that selects one of the values by the arm taken. Raises NotMergeable if one may raise."""
     different: list[Any] = []
     places = []
     for value in values:
@@ -50,8 +49,10 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class Counting:
-    """What the numbers of iterations are that went one of these arms. ``arms``: of each, where what variables hold
-    after it may come from, and what is taken; ``initial``: what variables hold before the first iteration."""
+    """Resolves the numbers of iterations that took one of several arms.
+
+    ``ends``: for each arm, the possible sources of each variable's final value; ``takes``: for each arm, those of each
+    operand; ``initial``: the values before the first iteration."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Counting:
         for name in list(self.moving):
             offsets = [{one[1] for one in some.get(name, ()) if one[0] == "turn"} for some in ends]
             if offsets and set.intersection(*offsets):
-                self.moving.discard(name)  # it is the number of the iteration
+                self.moving.discard(name)  # it is the iteration index
         self._classes: dict[Any, Any] = {name: (_OPEN, self._initial(initial.get(name))) for name in self.moving}
         order = sorted(self.moving, key=repr)
         while True:
@@ -81,7 +82,7 @@ class Counting:
                 first.setdefault(self._classes[name], name)
         for name in order:
             first.setdefault(self._classes[name], name)
-        self.names = first  # one variable of each class
+        self.names = first  # a representative variable of each class
 
     @staticmethod
     def _initial(value: Any) -> Any:
@@ -128,19 +129,19 @@ class Counting:
         return ("m", form[1], *parts)
 
     def settle(self, arm: int, candidates: Iterable[Source]) -> Tree:
-        """What is meant. Raises NotMergeable where that is not known yet."""
+        """Return the resolved tree of the candidates. Raises NotMergeable while they are ambiguous."""
         found = self._trees(arm, candidates)
         if len(found) != 1:
             raise NotMergeable
         return self._settled(next(iter(found)))
 
     def is_constant(self, arm: int, candidates: Iterable[Source]) -> bool:
-        """Whether it is a number of the program's text."""
+        """Whether the number is a constant of the program's text."""
         words = {tree[0] for tree in self._trees(arm, candidates)}
         return "c" in words and words <= {"c", "t"}
 
     def settle_form(self, arm: int, form: Form) -> Tree:
-        """The same, of what is made of others."""
+        """Return the resolved tree of a computed form. Raises NotMergeable."""
         return self._settled(self._made(arm, form))
 
     def _settled(self, tree: Tree) -> Tree:
@@ -153,11 +154,11 @@ class Counting:
         return tree
 
     def name(self, name: Any) -> Any:
-        """The variable that stands for this one; None if iterations do not change it."""
+        """Return the representative of a variable's class; None if it is loop-invariant."""
         return self.names[self._classes[name]] if name in self.moving else None
 
     def closed(self, wanted: Iterable[Any]) -> dict[Any, tuple[Tree, ...]]:
-        """These variables, and those of which they are made: what each arm makes of them."""
+        """Return the trees of the variables and of all variables that these depend on, one tree per arm."""
         found: dict[Any, tuple[Tree, ...]] = {}
         pending = list(wanted)
         while pending:
@@ -169,7 +170,7 @@ class Counting:
 
 
 def names_in(tree: Tree) -> Iterable[Any]:
-    """The variables of which something is made."""
+    """Yield the variables that a tree reads."""
     if tree[0] == "v":
         yield tree[1]
     elif tree[0] == "m":
@@ -178,7 +179,7 @@ def names_in(tree: Tree) -> Iterable[Any]:
 
 
 def build(tree: Tree, iteration: int, held: Callable[[Any], Any], fetch: Callable[[Tree], Any]) -> Any:
-    """What it is in an iteration. ``held``: what a variable is before it; ``fetch``: what is fetched."""
+    """Return the value of a tree in an iteration. ``held``: a variable's value before it; ``fetch``: makes a fetch."""
     match tree[0]:
         case "c":
             return tree[2]

@@ -1,7 +1,7 @@
-"""What iterations in which tensors decide show to the world: the calls, appends and writes of each arm.
+"""Collects the effects that the iterations of a switched loop have: host calls, appends and writes, per arm.
 
-What they show of tensors (numbers fetched, tensors printed) becomes a variable that each iteration hands out, and the
-effects of each iteration come after its operation. Knows traces, not ways.
+A tensor that an effect uses (fetched or printed) becomes an extra variable that each iteration outputs; the effects of
+an iteration follow its operation. This module reads traces, not arms.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ _SHOWN = "shown"
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A call, an append or a write. ``values``: of each that it is given ("number", form), ("at", variable) or
-    ("kept", recipe); ``token``: what it has in common with those of other iterations."""
+    """A call, an append or a write.
+
+    ``values``: each argument as ("number", form), ("at", variable) or ("kept", recipe); ``token``: equal for equal
+    effects of other iterations."""
 
     token: Any
     event: Any
@@ -35,12 +37,12 @@ class Shown:
 
 
 def is_shown(name: Any) -> bool:
-    """Whether it is a variable that stands for what iterations show."""
+    """Whether it is a variable for a tensor that an effect uses."""
     return bool(name[0] == _SHOWN)
 
 
 def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
-    """The loop with variables for what its iterations show. Raises NotMergeable."""
+    """Return the loop with extra variables for the tensors that its effects use. Raises NotMergeable."""
     states = [dict(state) for state in frames.states]
     for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         appended = [recipe for one in lists.values() if (recipe := one.appended(iteration)) is not None]
@@ -52,8 +54,7 @@ def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) ->
 def _shown_by(
     trace: Trace, frames: Frames, iteration: int, events: Sequence[Any], appended: Sequence[Recipe]
 ) -> dict[int, Any]:
-    """The tensors of which an iteration shows something, and the variables that stand for them: by what they are
-    like."""
+    """Return the tensors that an iteration's effects use, with their variables, named by kind and order."""
     found: dict[int, Any] = {}
     shown = [r for e in events if isinstance(e, Extern | Mutation | Stored) for r in trace.recipes.get(id(e), ())]
     made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
@@ -71,7 +72,7 @@ def _shown_by(
 
 
 def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNumbers) -> Shown:
-    """What it has in common with those of other iterations. Raises NotMergeable."""
+    """Return the form of an effect that is equal in other iterations. Raises NotMergeable."""
     if isinstance(event, Extern) and (event.draws or event.handled):
         raise NotMergeable
     if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
@@ -82,7 +83,7 @@ def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNu
 
 
 def merged_recipe(recipe: Recipe, numbers: IterationNumbers) -> Any:
-    """One of the values. Raises NotMergeable."""
+    """Return the form of one argument of an effect. Raises NotMergeable."""
     if isinstance(recipe, TensorAt):
         if recipe.ref.number not in numbers.shown:
             raise NotMergeable
@@ -104,7 +105,7 @@ def _tensors(recipe: Recipe) -> Iterator[int]:
 
 
 def _fetched(expr: Any) -> Iterator[int]:
-    """The tensors of which numbers are fetched in an expression, but for what it is made of that others made."""
+    """Yield the tensors that an expression fetches, the operands of its subexpressions included."""
     if isinstance(expr, Fetch):
         yield expr.ref
     for arg in expr.args if isinstance(expr, Apply) else ():

@@ -1,7 +1,7 @@
-"""In which iterations of a loop an arm may be taken of which not enough has been seen: a graph asserts that.
+"""Limits the iterations in which an arm with little evidence may be taken; the graph asserts these limits.
 
-A way that the number of an iteration leads to (``if t == 0``, ``if t == n - 1``) may only ever be taken in the first
-iteration, or in the last. What it does is right there, whatever it would do in another. Knows numbers of ways.
+An arm that a predicate of the iteration index selects (``if t == 0``, ``if t == n - 1``) may be known for the first or
+the last iteration only. There it is correct, whatever it would do at another index. Arms are numbers here.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ _FIRST = 1
 def limits_of(
     arms: Sequence[Arm], begun: Sequence[Any]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Which ways may be taken in one iteration only, with its number, which only in the last, and which not in all
-    iterations: those that let one of the variables be that have ``begun`` with a number."""
+    """Return the limits of arms: those allowed at one index, as (arm, index); those allowed last only; and groups of
+    arms that must not be taken in all iterations, since they leave a variable of ``begun`` unset."""
     alone = tuple((number, min(arm.indices)) for number, arm in enumerate(arms) if arm.is_alone)
     last = tuple(number for number, arm in enumerate(arms) if not arm.followed)
     keeping = [tuple(n for n, arm in enumerate(arms) if ("name", name) in arm.ends(name)) for name in begun]
@@ -32,7 +32,7 @@ def limits_of(
 def are_known(
     arms: torch.Tensor, alone: Sequence[tuple[int, int]], last: Sequence[int], keeping: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """Whether all iterations went a way that is known, and where it may be taken."""
+    """Return a boolean tensor: whether each iteration took a known arm at an index where it is allowed."""
     fine = arms.ge(0)
     if alone or last:
         places = torch.ones_like(arms).cumsum(0)

@@ -1,8 +1,7 @@
-"""What iterations of a loop ask that the host could answer by their number: ``t == 0``, ``t % 2``, ``t < n - 1``.
+"""Finds the predicates of iterations that depend on the iteration index: ``t == 0``, ``t % 2``, ``t < n - 1``.
 
-The answer may be another one in each iteration, and where it is compared with a number of the host (how long the loop
-is, say) in each run. What is the same in all iterations of a run is no question of theirs. Knows the iterations of one
-run.
+Their outcome may differ between iterations and, where they compare with a number of the host (such as the trip count),
+between runs. A predicate with the same operands in all iterations of a run is none of them. Reads one run.
 """
 
 from __future__ import annotations
@@ -21,16 +20,18 @@ from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["ITERATION", "NUMBER", "Question", "Questions"]
 
-ITERATION = ("turn",)  # where a tensor comes from that holds the number of the iteration
-NUMBER = "number"  # and one that holds a number of the host: (NUMBER, token)
+ITERATION = ("turn",)  # source of a tensor that holds the iteration index
+NUMBER = "number"  # source of a tensor that holds a number of the host: (NUMBER, token)
 
 _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A comparison. ``form``: what is compared (see ``switch_numbers``); ``ref``: a tensor that says which iteration it
-    is; ``numbers``: tensors that hold the numbers of the host, each with its token."""
+    """A predicate of the iteration index.
+
+    ``form``: the comparison (see ``numbers``); ``ref``: a tensor that holds the iteration index; ``numbers``: tensors
+    that hold numbers of the host, each with its token."""
 
     form: Any
     ref: TensorRef
@@ -40,7 +41,7 @@ class Question:
 
 
 class Questions:
-    """Which comparisons of a loop's iterations may have another answer in another iteration, or another run."""
+    """Tells index predicates from other comparisons of one loop's iterations."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         events = trace.events[frames.starts[0] : frames.end]
@@ -56,25 +57,25 @@ class Questions:
         self._asked = {(event.place.line, event.place.column) for event in held if self.asks(event)}
 
     def place(self, plain: Plain) -> Place | None:
-        """Where plain numbers were compared, if that is a question."""
+        """Return the place of a comparison of plain numbers if it is an index predicate; otherwise None."""
         found = self._decided.get(plain.where)
         if found is None and plain.where in self._differ:
             return replace(self._file, line=plain.where[0], column=plain.where[1])
         return found
 
     def is_of_host(self, plain: Plain) -> bool:
-        """Whether this is the comparison of which ``asks`` speaks."""
+        """Whether this comparison is already recorded as a condition that ``asks`` accepts."""
         match plain.structure:
             case ("tuple", ("str", str(op)), ("tuple", *operands)) if op in _COMPARISONS:
                 return plain.where in self._asked and any(one[0] in ("traced", "of sizes") for one in operands)
         return False
 
     def asks(self, held: Held) -> bool:
-        """Whether integers from before the loop were compared with one that may be the iteration's number."""
+        """Whether a condition compares integers from before the loop with one that may be the iteration index."""
         return _subject(held) in self._differ and all(map(self._is_before, leaves(held.expr)))
 
     def compared(self, expr: Any) -> Any:
-        """The same, as if sizes had been asked for before the loop."""
+        """Return the expression as if its sizes were read before the loop."""
         if isinstance(expr, Apply):
             return Apply(expr.func, tuple(map(self.compared, expr.args)))
         return replace(expr, after=self._before) if isinstance(expr, Size) else expr
@@ -86,13 +87,13 @@ class Questions:
 
 
 def _differing(pairs: Iterable[tuple[Any, Any]]) -> set[Any]:
-    """For which of the first there is more than one of the second."""
+    """Return the first components that occur with more than one second component."""
     first: dict[Any, Any] = {}
     return {place for place, value in pairs if first.setdefault(place, value) != value}
 
 
 def _subject(held: Held) -> Any:
-    """What is compared there, whatever the constants are."""
+    """Return the place and shape of a comparison without its constants."""
 
     def shape(expr: Any) -> Any:
         if isinstance(expr, Apply):

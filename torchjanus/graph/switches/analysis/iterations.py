@@ -1,8 +1,8 @@
-"""The iterations of a loop in which tensors decide: what each did, and where it took what it did not make itself.
+"""Describes each iteration of a switched loop: its events, its results, and the possible sources of its operands.
 
-What an iteration takes from those before it comes through the program's variables. A tensor says only which variables
-might have been meant; that is settled by comparing iterations (see ``switches``). Knows traces, not how they are
-rewritten.
+An operand from an earlier iteration reaches an iteration through a variable of the program. A tensor only shows which
+variables may be meant; comparing iterations resolves that (see ``arms``). This module reads traces and rewrites
+nothing.
 """
 
 from __future__ import annotations
@@ -41,17 +41,20 @@ __all__ = [
     "subject_of",
 ]
 
-Source = tuple[Any, ...]  # ("own", order), ("name", variable), ("outside", path), ("row", unbinding), ("indexed", key)
+Source = tuple[
+    Any, ...
+]  # ("own", order), ("name", variable), ("outside", path), ("row", unbind, offset), ("indexed", key)
 OUTSIDE = "outside"
 
-_OF_THEMSELVES = frozenset({"backward", "resize_as_"})  # beside what ``knows`` says
+_OF_THEMSELVES = frozenset({"backward", "resize_as_"})  # in addition to ``knows``
 _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 
 @dataclass(frozen=True, slots=True)
 class Indexed:
-    """``x[:, t]`` of the iteration's number: the operation, which of its integers goes by that number, and by how much
-    it is more."""
+    """``x[:, t]``: an operation that indexes by the iteration index.
+
+    ``position``: which of its integers that is; ``more``: that integer minus the index."""
 
     op: Op
     position: int
@@ -60,33 +63,34 @@ class Indexed:
 
 @dataclass(slots=True)
 class Iteration:
-    """One iteration. In its events tensors are numbered anew: what it makes from 0 on, what it takes -1, -2, ..."""
+    """One iteration. Its tensors are renumbered: results from 0 on, operands -1, -2, ..."""
 
     iteration: int
     events: tuple[Any, ...]
     tokens: tuple[Any, ...]
-    asked: frozenset[int]  # which of the events ask a tensor
-    takes: list[frozenset[Source]]  # what it might take
-    ends: dict[Any, frozenset[Source]]  # what each variable might be in the end
-    facts: tuple[Any, ...]  # what it found in the heap
+    asked: frozenset[int]  # positions of the predicates among the events
+    takes: list[frozenset[Source]]  # possible sources of each operand
+    ends: dict[Any, frozenset[Source]]  # possible sources of each variable's final value
+    facts: tuple[Any, ...]  # facts it found in the heap
     indexed: dict[Any, Indexed]
-    last: bool  # whether no other iteration came after it
-    memory: tuple[int, ...]  # of each that it makes, the first with which it shares memory; -1: with others
+    last: bool  # whether it is the last iteration
+    memory: tuple[int, ...]  # per result, the first result that shares its memory; -1: shared with other tensors
     fetched: dict[Any, Any]
-    sizes: int  # how many tensors it makes
-    effects: tuple[Shown, ...]  # what it calls, appends and writes
-    counts: dict[Any, Any]  # where the numbers that it takes might come from
-    plain: frozenset[Any]  # which of them have to be the same in all iterations
-    number_ends: dict[Any, Any]  # what each variable that holds a number might be in the end
-    items: dict[Any, Any]  # what it appends to each list of the call's own, if anything
-    shown: dict[Any, Any]  # what it fetched, as it is spoken of
-    compared: dict[Any, Expr]  # numbers of the host with which it compared its own
+    sizes: int  # number of results
+    effects: tuple[Shown, ...]  # calls, appends and writes
+    counts: dict[Any, Any]  # possible sources of its number operands
+    plain: frozenset[Any]  # number operands that must be loop-invariant
+    number_ends: dict[Any, Any]  # possible sources of each number variable's final value
+    items: dict[Any, Any]  # the form of what it appends to each of the call's own lists, or None
+    shown: dict[Any, Any]  # fetched values by form
+    compared: dict[Any, Expr]  # numbers of the host that its predicates compare
 
 
 def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
-    """Whether tensors, or the number of the iteration, decide in iterations of the loop. Where there are as many
-    iterations in all runs the number decides the same in all. ``changing``: whether there were more or fewer in other
-    runs."""
+    """Whether a tensor predicate or an index predicate occurs in the loop.
+
+    With a constant trip count an index predicate has the same outcomes in all runs. ``changing``: whether the trip
+    count differed between runs."""
     if len(frames.starts) > 1 and frames.counting and frames.count is not None:
         if changing or all(map(_is_size, leaves(frames.count))):
             return True
@@ -99,16 +103,16 @@ def _is_size(leaf: Expr) -> bool:
 
 
 def iterations_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Iteration]:
-    """What each iteration of the loop did. Raises NotMergeable where it did more than compute with tensors."""
+    """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
     if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
-        raise NotMergeable  # an iteration may know which one it is
+        raise NotMergeable  # an iteration may depend on its index in an unknown manner
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise NotMergeable
     return list(_Loop(trace, frames, held, lists).iterations())
 
 
 def subject_of(fact: Any) -> Any:
-    """What a fact speaks of, whatever it says."""
+    """Return the subject of a fact, without what the fact states."""
     match fact:
         case Found(access_path=access_path):
             return ("found", access_path.token)
@@ -125,29 +129,29 @@ def subject_of(fact: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """Numbers that native code was given."""
+    """Plain numbers that native code received."""
 
     plain: Plain
 
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """Something computed with plain numbers."""
+    """A computation with plain numbers."""
 
     token: Any
 
 
 class _Loop:
-    """Goes through the events of one loop."""
+    """Walks over the events of one loop."""
 
     def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
         self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = Before(trace, frames)
         self.rows = self.before.rows
-        self.made: set[int] = set()  # by iterations so far
+        self.made: set[int] = set()  # results of the iterations so far
         self.earlier = {*trace.access_paths, *self.rows, *self.before.made}
         self.sharing = Counter(trace.memory)
-        # Integers by which iterations look something up: by how much they are more than the number of the iteration.
+        # Index arguments of iterations, each minus the iteration index.
         self.offsets: dict[Any, list[int]] = {}
         self.reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
         self.questions = Questions(trace, frames)
@@ -171,7 +175,7 @@ class _Loop:
             operations += sum(isinstance(event, Op) for event in events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
-        """The integers by which it looks something up, and what tells which they are in all iterations."""
+        """Yield each integer by which an operation indexes, with a key that is equal in all iterations."""
         found: list[int] = []
         map_values(op.args, lambda value: found.append(value) if type(value) is int else None)
         source = op.args[0].number if op.args and isinstance(op.args[0], TensorRef) else -1
@@ -180,22 +184,20 @@ class _Loop:
             yield (op.place, op.name, path, position), value
 
     def offset(self, key: Any) -> int | None:
-        """By how much the integer is more than the number of the iteration; None where it does not count iterations."""
+        """Return the index argument minus the iteration index; None where it does not follow the index."""
         found = self.offsets.get(key, [])
-        # One iteration alone does not tell whether another one would go by another integer.
+        # A single iteration with a nonzero offset does not show that the integer follows the index.
         return found[0] if len(set(found)) == 1 and (not found[0] or len(found) > 1) else None
 
     def sources(self, tensor: int, iteration: int) -> frozenset[Source]:
-        """Where a tensor that an iteration did not make might come from."""
+        """Return the possible sources of a tensor that the iteration did not make."""
         if self.frames.region and tensor not in self.made:
-            return frozenset(
-                {(OUTSIDE, self.before.path(tensor))}
-            )  # there is no other iteration that it could come from
+            return frozenset({(OUTSIDE, self.before.path(tensor))})  # an if-region has no other iteration
         state = self.frames.states[iteration]
         found: set[Source] = {("name", name) for name, value in state.items() if value == ("tensor", tensor)}
         which, row = self.rows.get(tensor, (0, -1))
         if row in (iteration, iteration + self.frames.begins):
-            # What is in a list from before the call is spoken of by the row that it is told as.
+            # An element of a list from before the call has one source: the scanned row.
             found = {one for one in found if not is_in_known(one[1], state)} | {("row", which, row - iteration)}
         elif tensor not in self.made and tensor not in self.rows:
             found.add((OUTSIDE, self.before.path(tensor)))
@@ -203,18 +205,18 @@ class _Loop:
 
 
 class _One:
-    """Goes through one iteration."""
+    """Walks over the events of one iteration."""
 
     def __init__(self, loop: _Loop, iteration: int, events: Sequence[Any], before: int) -> None:
         self.loop, self.iteration, self.given, self.before = loop, iteration, events, before
         self.own: dict[int, int] = {}
         self.takes: list[frozenset[Source]] = []
         self.indexed: dict[Any, Indexed] = {}
-        self.rowed: dict[int, Any] = {}  # tensors that indexing made
-        self.after: list[int] = [0]  # operations of the iteration so far -> those that are kept
+        self.rowed: dict[int, Any] = {}  # tensors made by indexing -> key
+        self.after: list[int] = [0]  # operations of the iteration so far -> those kept
         self.events: list[Any] = []
         self.facts: list[Any] = []
-        self.changed: set[int] = set()  # what is changed in place
+        self.changed: set[int] = set()  # changed in place
         self.asked: set[int] = set()
         self.fetched: dict[Any, Any] = {}
         self.compared: dict[Any, Expr] = {}
@@ -229,7 +231,7 @@ class _One:
             self._event(event)
         shown, numbers = self.numbers.shown, self.numbers
         if not shown.keys() <= self.own.keys() or any(not self._is_alone(number) for number in shown):
-            raise NotMergeable  # it may be something else when the iteration is over
+            raise NotMergeable  # it may have changed by the end of the iteration
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.iteration + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
@@ -255,7 +257,7 @@ class _One:
         return None if recipe is None else merged_recipe(recipe, self.numbers)[1]
 
     def _is_alone(self, number: int) -> bool:
-        """Whether nothing else lies in the tensor's memory, and nothing changes it."""
+        """Whether no other tensor shares its memory and nothing changes it in place."""
         place = self.loop.trace.memory[number]
         return number not in self.changed and bool(place) and self.loop.sharing[place] == 1
 
@@ -319,7 +321,7 @@ class _One:
             self._ask(form, answer, place)
 
     def _ask(self, form: Any, outcome: bool, place: Place, numbers: Iterable[Any] = ()) -> None:
-        """The answer to a question goes with the number of the iteration."""
+        """Append a predicate of the iteration index; the index and the numbers it compares become operands."""
         self.asked.add(len(self.events))
         found = {number.token: number for number in numbers}
         self.compared.update(found)
@@ -337,7 +339,7 @@ class _One:
         found = list(leaves(event.expr))
         if not any(isinstance(leaf, Fetch) for leaf in found):
             if any(isinstance(leaf, Size) for leaf in found):
-                return  # iterations work on tensors of the same sizes
+                return  # all iterations work on tensors of the same sizes
             self.facts.append(event)
         elif isinstance(event, Held):
             self.asked.add(len(self.events))
@@ -359,14 +361,15 @@ class _One:
                 self.changed.add(ref.number)
                 continue
             if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
-                raise NotMergeable  # changed in place, and there before
+                raise NotMergeable  # an in-place change of a tensor from before
             self.own[ref.number] = len(self.own)
         outs = tuple(TensorRef(self.own[ref.number]) for ref in op.outs)
         self.events.append(replace(op, args=args, kwargs=kwargs, outs=outs))
         self.after.append(self.after[-1] + 1)
 
     def _index(self, op: Op) -> bool:
-        """Whether it takes what the number of the iteration says of a tensor from before the loop."""
+        """Record an operation that indexes a tensor from before the loop by the iteration index; return whether it
+        is one."""
         source, indices = op.args[0], list[tuple[int, int]]()
         integers = enumerate(self.loop.offset(key) for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:
@@ -388,7 +391,7 @@ class _One:
         parts = op.args[1:] if whole else op.args[2:]
         fixed = () if whole else op.args[1:-1]
         if not whole:
-            next(integers, None)  # which dimension it is
+            next(integers, None)  # the dimension
         try:
             shape = map_values(parts, leaf)
         except NotMergeable:
@@ -412,11 +415,11 @@ class _One:
 
     def _position(self, after: int) -> int:
         if not 0 <= after - self.before < len(self.after):
-            raise NotMergeable  # what an earlier iteration was asked
+            raise NotMergeable  # a fetch of an earlier iteration
         return self.after[after - self.before]
 
     def _expr(self, expr: Any) -> Any:
-        """With plain numbers for what is no tensor's; these are held constant."""
+        """Return the expression with plain values in place of sizes and reads; the values become assumptions."""
         if isinstance(expr, Fetch):
             made = replace(expr, ref=self._ref(TensorRef(expr.ref)).number, after=self._position(expr.after))
             self.fetched[made.token] = self.loop.trace.fetched.get(expr.token)
@@ -437,7 +440,7 @@ class _One:
 
 
 def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[Any]:
-    """The events, and before each what was computed with plain numbers then."""
+    """Return the events with each plain computation inserted before the event that it precedes."""
     found: list[Any] = []
     pending = list(reversed(plains))
     for position, event in enumerate(events):
@@ -448,7 +451,7 @@ def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[
 
 
 def _token(event: Any) -> Any:
-    """What of an event has to be the same in all iterations that go this arm."""
+    """Return the part of an event that must be equal in all iterations of an arm."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
     if isinstance(event, Question):

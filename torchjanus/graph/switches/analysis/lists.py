@@ -1,7 +1,7 @@
-"""Lists to which some ways of a loop append and others do not.
+"""Finds lists to which some arms of a loop append and others do not.
 
-Those of numbers and of a call's own are told by what each iteration appends, as long as nothing looks into them: they
-are only filled, and leave the call. Nor may anything look into what was there before. Knows traces, not ways.
+A list of numbers that the call owns is described by what each iteration appends, provided that nothing reads it within
+the call. Nothing may read a container from before the call that iterations fill, either. This module reads traces.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
 @dataclass(frozen=True, slots=True)
 class FilledList:
-    """A list. ``number``: of its Build; ``lengths``: before each iteration and after the last; ``items``: all of
-    them."""
+    """A list. ``number``: that of its Build; ``lengths``: before each iteration and after the last; ``items``: all
+    items."""
 
     number: int
     lengths: tuple[int, ...]
     items: tuple[Recipe, ...]
 
     def appended(self, iteration: int) -> Recipe | None:
-        """What an iteration has appended."""
+        """Return the recipe of what an iteration appended; None for nothing."""
         return self.items[self.lengths[iteration]] if self.lengths[iteration + 1] > self.lengths[iteration] else None
 
 
 def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
-    """Those lists to which each iteration appends a number or nothing, by a variable that holds them."""
+    """Return the lists to which each iteration appends one number or nothing, by a variable that holds them."""
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]}
     builds = {build.number: build for build in _builds(trace)}
     found: dict[Any, FilledList] = {}
@@ -62,7 +62,7 @@ def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
 
 
 def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
-    """The loop without what is told of these lists, under whatever name."""
+    """Return the loop without the states of these lists under any name."""
     held = {frames.states[0][name][2] for name in lists}
     named = {n for state in frames.states for n, v in state.items() if v[:1] == ("new",) and v[2] in held}
 
@@ -74,9 +74,10 @@ def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
 
 
 def check_unseen(trace: Trace, frames: Frames) -> None:
-    """Nothing looks, in iterations or later, into a container from before the call that iterations fill: how much it
-    holds then depends on the arms; nor for what they have written anywhere, but for tensors and numbers. Raises
-    NotMergeable."""
+    """Check that nothing reads what depends on the arms taken, in the iterations or later. Raises NotMergeable.
+
+    This covers containers from before the call that iterations fill, and places they write, tensors and numbers
+    excepted."""
     iterations = trace.events[frames.starts[0] : frames.end]
     filled = {event.base.token for event in iterations if isinstance(event, Mutation)}
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
@@ -89,8 +90,7 @@ def check_unseen(trace: Trace, frames: Frames) -> None:
 
 
 def _is_loop_carried(trace: Trace, event: Stored) -> bool:
-    """Whether it writes a tensor or a number where there was something, and so it is known from iteration to iteration
-    what is there."""
+    """Whether it replaces a value by a tensor or number, so that the value at this place is loop-carried."""
     if event.new or "delete" in event.how:
         return False
     recipes = trace.recipes.get(id(event), ())

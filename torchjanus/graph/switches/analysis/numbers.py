@@ -1,8 +1,8 @@
-"""Numbers that iterations of a loop hand on in Python, in which tensors decide: counters, totals, what attributes hold.
+"""Describes the Python numbers that iterations of a switched loop carry: counters, totals, attributes.
 
-A plain number says only by its value where it may have come from: a variable, the number of the iteration, the
-program's text, a sum that the iteration made. That is settled by comparing iterations, as it is for tensors (see
-``switches``). Numbers made of tensors and of the heap say how they were made. Knows the iterations of one run.
+A plain number shows its possible sources only by its value: a variable, the iteration index, a constant of the
+program's text, a sum that the iteration computed. Comparing iterations resolves that, as for tensors (see ``arms``). An
+expression of tensors and heap reads shows how it was computed. Reads the iterations of one run.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ __all__ = [
 
 Form = Any  # ("take", position), ("fetch", variable, type, index) or ("apply", function, *forms)
 Source = tuple[Any, ...]  # ("constant", token, value), ("turn", offset), ("name", variable), ("made", form)
-KINDS = frozenset({"int", "float", "fetched", "number"})  # of states, see semantics.round_states
+KINDS = frozenset({"int", "float", "fetched", "number"})  # kinds of states
 HEAP = "heap"
 
-# Functions that raise on no number: they may be computed for ways that were not taken, too.
+# Functions that raise for no number: they may be evaluated for arms that were not taken.
 SAFE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, int, float, format, str)
 
 
 class Chosen:
-    """``chosen(arm, *values)``: what this arm makes of a number. ``places``: of each arm, which of the values."""
+    """``chosen(arm, *values)``: select a value by the arm. ``places``: for each arm, the position of its value."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
@@ -54,7 +54,7 @@ class Chosen:
         return values[self.places[arm]]
 
 
-# What is computed with plain integers, by how it is written.
+# Functions of plain integers, by operator.
 _FUNCTIONS = {
     "+": operator.add, "+=": operator.add, "-": operator.sub, "*": operator.mul, "%": operator.mod,
     "//": operator.floordiv, "==": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le,
@@ -63,7 +63,7 @@ _FUNCTIONS = {
 
 
 def _function_of(plain: Plain) -> Any:
-    """What was done with integers, and nothing but integers; None where that is not known."""
+    """Return the function that was applied to plain integers; None where it is not known."""
     match plain.structure:
         case ("tuple", ("str", str(op)), ("tuple", *operands)):
             integers = [("int", value) for value in plain.operands]
@@ -74,7 +74,7 @@ def _function_of(plain: Plain) -> Any:
 
 
 def is_safe(expr: Any) -> bool:
-    """Whether no number can make it raise."""
+    """Whether evaluation cannot raise."""
     if not isinstance(expr, Apply) or isinstance(expr.func, Chosen) or expr.func is entering:
         return True
     known = any(expr.func is func for func in SAFE) or getattr(expr.func, "never_raises", False)
@@ -82,7 +82,7 @@ def is_safe(expr: Any) -> bool:
 
 
 def is_content(content: Any, value: Any) -> bool:
-    """Whether a number may be what a variable holds."""
+    """Whether a variable's content and a number may be the same value."""
     if isinstance(content, Apply) or isinstance(value, Apply):
         return content is value
     if isinstance(content, Expr) or isinstance(value, Expr):
@@ -91,8 +91,8 @@ def is_content(content: Any, value: Any) -> bool:
 
 
 def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """The variables that hold numbers, but for how long lists are. What is in objects from before
-    the call is found in the heap."""
+    """Return the variables that hold numbers, without lengths of lists and without contents of known objects (see
+    ``Heap``)."""
     return {
         name: value[1]
         for name, value in state.items()
@@ -101,13 +101,13 @@ def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
 
 
 def is_in_known(name: Any, state: Mapping[Any, Any]) -> bool:
-    """Whether this is a part of an object from before the call, and not of one that the call has put into such."""
+    """Whether this is a part of an object from before the call, and of no new object stored in it."""
     kinds = (state.get(name[:end], ("",))[0] for end in reversed(range(2, len(name))))
     return next((kind == "known" for kind in kinds if kind in ("known", "new")), False)
 
 
 def place_of(event: Stored) -> AccessPath | None:
-    """Where something is written; None where that may be another place in each iteration."""
+    """Return the access path of a write; None where it may differ between iterations."""
     if isinstance(event.key, Traced) or event.how not in ("item", "field"):
         return None
     return event.base.item(event.key) if event.how == "item" else event.base.then(Step.FIELD, event.key)
@@ -115,13 +115,13 @@ def place_of(event: Stored) -> AccessPath | None:
 
 @dataclass(slots=True)
 class Heap:
-    """What places in objects from before the call hold, as a run goes on: those to which it has written numbers."""
+    """The numbers that a run has written to objects from before the call, by place."""
 
     contents: dict[Any, Any] = field(default_factory=dict)
     access_paths: dict[Any, Any] = field(default_factory=dict)
 
     def write(self, trace: Trace, event: Stored) -> None:
-        """Take a write into account."""
+        """Record a write."""
         access_path, recipes = place_of(event), trace.recipes.get(id(event), ())
         if access_path is None or not recipes:
             return
@@ -131,20 +131,20 @@ class Heap:
         elif isinstance(value, Constant) and type(value.value) in (int, float):
             self.contents[name] = value.value
         else:
-            self.contents[name] = None  # no number
+            self.contents[name] = None  # not a number
         self.access_paths[name] = access_path
 
 
 @dataclass(slots=True)
 class Held:
-    """What variables and places hold before each iteration, and after the last."""
+    """The numbers that variables and places hold before each iteration and after the last."""
 
     states: list[dict[Any, Any]]
-    access_paths: dict[Any, Any]  # of places
+    access_paths: dict[Any, Any]  # of the places
 
     @staticmethod
     def of(trace: Trace, frames: Frames, places: Mapping[Any, AccessPath]) -> Held:
-        """``places``: where other runs have written."""
+        """Return the contents for a loop. ``places``: the places that other runs write."""
         heap, states = Heap(), list[dict[Any, Any]]()
         limits = (*frames.starts, frames.end)
         for position, event in enumerate(trace.events[: frames.end + 1]):
@@ -162,24 +162,24 @@ class Held:
 
 
 class IterationNumbers:
-    """The numbers of one iteration. ``before``, ``after``: what variables hold; ``shown``: tensors of the iteration by
-    the variables that stand for them."""
+    """The numbers of one iteration. ``before``, ``after``: contents of variables; ``shown``: variables of shown
+    tensors."""
 
     def __init__(self, iteration: int, before: Mapping[Any, Any], after: Mapping[Any, Any], shown: Mapping[int, Any]):
         self.iteration, self.before, self.after, self.shown = iteration, before, after, shown
         self.takes: dict[Any, frozenset[Source]] = {}
-        self.plain: set[Any] = set()  # those takes that have to be the same in all iterations
-        self._of: Any = None  # what is spoken of
+        self.plain: set[Any] = set()  # operands that must be loop-invariant
+        self._of: Any = None  # subject of the current operands
         self._count = 0
-        self.sums: dict[int, list[Form]] = {}  # what the iteration computed, by what came out
+        self.sums: dict[int, list[Form]] = {}  # computed integers -> the forms that gave them
         self.fetched: dict[Any, Fetch] = {}
 
     def begin(self, what: Any) -> None:
-        """Speak of an event, or a variable, from now on."""
+        """Start the operands of an event or a variable."""
         self._of, self._count = what, 0
 
     def candidates(self, value: Any) -> frozenset[Source]:
-        """Where a number may come from that is not computed of others."""
+        """Return the possible sources of a number that is no computed expression."""
         found: set[Source] = {("name", name) for name, held in self.before.items() if is_content(held, value)}
         if isinstance(value, InductionVariable):
             value = value.first
@@ -193,7 +193,7 @@ class IterationNumbers:
         return frozenset(found)
 
     def take(self, value: Any) -> Form:
-        """A number of which only the value is known."""
+        """Record an operand of which only the value is known; return its form."""
         return self._taken(self.candidates(value))
 
     def _taken(self, candidates: frozenset[Source]) -> Form:
@@ -203,11 +203,11 @@ class IterationNumbers:
         return ("take", key)
 
     def hold(self, values: Iterable[Any]) -> None:
-        """These numbers have to be the same in all iterations that go this arm."""
+        """Require these numbers to be equal in all iterations of an arm."""
         self.plain.update(self.take(value)[1] for value in values)
 
     def hold_parts(self, expr: Any) -> None:
-        """What is in an expression of what variables hold has to be the same in all iterations."""
+        """Require the variables' contents within an expression to be equal in all iterations of an arm."""
         if not isinstance(expr, Expr) or any(is_content(held, expr) for held in self.before.values()):
             if isinstance(expr, Expr) or type(expr) in (int, float):
                 self.hold((expr,))
@@ -216,7 +216,7 @@ class IterationNumbers:
                 self.hold_parts(arg)
 
     def form(self, expr: Any) -> Form:
-        """How a number is made of what the iteration was given. Raises NotMergeable."""
+        """Return how a number is computed from the iteration's operands. Raises NotMergeable."""
         if isinstance(expr, Fetch) and expr.ref in self.shown:
             form = ("fetch", self.shown[expr.ref], expr.type, expr.index)
             self.fetched[form] = expr
@@ -230,8 +230,7 @@ class IterationNumbers:
         return self.take(expr)
 
     def compute(self, plain: Plain) -> tuple[Any, bool | None]:
-        """Something computed with plain numbers; what is said of it, equal in all iterations that go this arm, and what
-        came out where numbers were compared."""
+        """Record a computation with plain numbers; return its form and, for a comparison, the outcome (else None)."""
         func = None if plain.reals else _function_of(plain)
         if func is None:
             self.hold((*plain.operands, *plain.reals))
@@ -246,7 +245,7 @@ class IterationNumbers:
         return form, None
 
     def ends(self) -> dict[Any, frozenset[Source]]:
-        """Where what variables hold after the iteration may come from."""
+        """Return the possible sources of each variable's number after the iteration."""
         found: dict[Any, frozenset[Source]] = {}
         for name, value in self.after.items():
             kept = any(is_content(held, value) for held in self.before.values())
@@ -262,5 +261,5 @@ class IterationNumbers:
 
 
 def alike(one: Mapping[Any, frozenset[Source]], other: Mapping[Any, frozenset[Source]]) -> bool:
-    """Whether what is taken may be the same."""
+    """Whether common operands have a common candidate; final values are excluded."""
     return all(candidates & other[key] for key, candidates in one.items() if key[0][0] != "end" and key in other)

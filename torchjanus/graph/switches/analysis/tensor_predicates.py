@@ -1,8 +1,7 @@
-"""Questions that the host could answer by the number of an iteration, asked of tensors: of that number, and of those
-with which it is compared.
+"""Lowers index predicates to tensor operations on the iteration index and on the numbers it is compared with.
 
-An iteration of a loop is one operation for all iterations: what tells them apart has to be among what it is given.
-Knows trees that are settled (see ``switch_counting``), not iterations.
+All iterations run the same operator, so what distinguishes them must be an operand. Works on resolved trees (see
+``carried_numbers``).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["Asking"]
 
-# With integers these give what Python gives.
+# For integers these give the results of Python.
 _FUNCTIONS: dict[Any, Any] = {
     operator.add: torch.add, operator.sub: torch.sub, operator.mul: torch.mul, operator.mod: torch.remainder,
     operator.floordiv: torch.floor_divide, operator.eq: torch.eq, operator.ne: torch.ne, operator.lt: torch.lt,
@@ -36,27 +35,27 @@ _FUNCTIONS: dict[Any, Any] = {
 
 @dataclass(slots=True)
 class Asking:
-    """Puts questions among the events of an arm. ``begins``: the number of the first iteration."""
+    """Inserts index predicates into the events of an arm. ``begins``: the index of the first iteration."""
 
     trace: Trace
     begins: int
     modes: Any
-    operations: int = 0  # of the way itself so far
-    added: list[int] = field(default_factory=list)  # after how many of those each operation of a question comes
-    # Of the question that is being asked:
+    operations: int = 0  # of the arm so far
+    added: list[int] = field(default_factory=list)  # per added operation, the arm's operations before it
+    # The current predicate:
     _place: Place = NOWHERE
     _iteration: TensorRef | None = None
     _numbers: Mapping[Any, TensorRef] = field(default_factory=dict)
 
     def moved(self, after: int) -> int:
-        """So many operations of the way, with those of questions."""
+        """Return a position among the arm's operations with the added operations counted."""
         return after + sum(position < after for position in self.added)
 
     def ask(self, tree: Tree, question: Question, numbered: Callable[[int], int]) -> None:
-        """``tree``: what the question means; ``numbered``: its tensors by their number in the trace. Raises
-        NotMergeable."""
+        """Append the operations and the assertion of a predicate. ``numbered``: maps its tensors to those of the trace.
+        Raises NotMergeable."""
         if tree[0] == "c" and not isinstance(tree[2], Expr):
-            return  # all iterations know
+            return  # its outcome is constant
         self._place, self._iteration = question.place, TensorRef(numbered(question.ref.number))
         self._numbers = {token: TensorRef(numbered(ref.number)) for token, ref in question.numbers}
         answer = self._value(tree)
@@ -73,7 +72,7 @@ class Asking:
         return self._applied(tree[1], [self._value(part) for part in tree[2:]])
 
     def _number(self, value: Any) -> Any:
-        """A number that is the same in all iterations."""
+        """Return a loop-invariant number as a tensor or an int. Raises NotMergeable."""
         if isinstance(value, Apply):
             return self._applied(value.func, [self._number(arg) for arg in value.args])
         if not isinstance(value, Expr):
@@ -87,7 +86,7 @@ class Asking:
         if func is None or not all(isinstance(part, TensorRef) or type(part) is int for part in parts):
             raise NotMergeable
         if function in (operator.mod, operator.floordiv) and (isinstance(parts[1], TensorRef) or not parts[1]):
-            raise NotMergeable  # by zero compiled code may end the whole program
+            raise NotMergeable  # division by zero in compiled code may abort the process
         if not isinstance(parts[0], TensorRef):
             parts[0] = self._made(torch.full_like, (self._iteration, parts[0]))
         return self._made(func, tuple(parts))

@@ -1,7 +1,6 @@
-"""What the program's variables may be between the iterations of a loop in which tensors decide.
+"""Checks the values of variables between the iterations of a switched loop.
 
-What is neither tensor nor number, no graph hands on: it may not depend on which arms the iterations have gone. Knows
-states, not iterations.
+A graph carries tensors and numbers only; any other value must not depend on the arms taken. Reads states of variables.
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ _VALUES = frozenset({"tuple", "frozenset", "function", "method", "partial", "bui
 
 
 def is_slot(name: Any) -> bool:
-    """Whether this is what a container or an object holds, and no variable."""
+    """Whether this names the content of a container or an object."""
     return len(name) > 2 and name[-1] != "length"
 
 
 def check_states(frames: Frames) -> dict[Any, Any]:
-    """What the iterations leave that was not there before, or was something else: by name what tells it. Raises
-    NotMergeable where it is not the same after each iteration, but for tensors and numbers, and for how long lists are,
-    which may grow by the same in each.
+    """Return what iterations leave that was absent or different before the loop: variable -> description.
 
-    That each arm leaves it is not said: of that only those iterations tell that come first. Names that begin with a
-    text are no variables of the program's: they stand for what iterations show."""
+    Raises NotMergeable where a value is not the same after each iteration. Tensors and numbers may differ; a list may
+    grow by the same amount in each iteration. Whether each arm leaves it is not checked: only an iteration at index 0
+    shows that. Names that begin with a string are the extra variables of ``effects``."""
     first, *others = frames.states
     left: dict[Any, Any] = {}
     aliases = [_aliases(state) for state in frames.states]
@@ -51,12 +49,12 @@ def check_states(frames: Frames) -> dict[Any, Any]:
             left[name] = _growth([value[1] for value in row if value is not None], before)
         elif kinds <= {None, "tensor"}:
             if before is not None and before[0] != "tensor":
-                raise NotMergeable  # there was no tensor at first
+                raise NotMergeable  # no tensor before the loop
             if before is None and not is_in_known(name, others[-1]):
                 left[name] = _set_by_all("tensor", kinds)
         elif kinds <= _NUMBERS | {None} and (before is None or before[0] in _COUNTED):
             if before is None and not is_in_known(name, others[-1]):
-                left[name] = _set_by_all("number", kinds)  # where it comes from is settled by comparing iterations
+                left[name] = _set_by_all("number", kinds)  # its source is resolved by comparing iterations
         elif kinds <= _COUNTED and before is not None and before[0] == "float":
             if any(value[0] == "float" and token_of(value[1]) != token_of(before[1]) for value in row if value):
                 raise NotMergeable
@@ -74,19 +72,19 @@ def check_states(frames: Frames) -> dict[Any, Any]:
 
 
 def _is_merged(name: Any, state: Mapping[Any, Any]) -> bool:
-    """Whether these are the marks of a list whose elements are told one by one."""
+    """Whether these are the marks of a list whose elements have states of their own."""
     return bool(name[-2:] == ("list", "marks")) and (*name[:-1], 0) in state
 
 
 def _set_by_all(what: str, kinds: Container[Any]) -> Any:
-    """What tells a tensor or a number that was not there before: it has to be there after each iteration."""
+    """Return the description of a new tensor or number. Raises NotMergeable unless it exists after each iteration."""
     if None in kinds:
         raise NotMergeable
     return (what,)
 
 
 def _aliases(state: Mapping[Any, Any]) -> dict[int, Any]:
-    """Of the call's own objects that may change: by which name each is told."""
+    """Return the first name of each mutable object that the call made."""
     found: dict[int, Any] = {}
     for name in sorted(state, key=repr):
         value = state[name]
@@ -102,7 +100,7 @@ def _plainly(value: Any, aliases: Mapping[int, Any]) -> Any:
 
 
 def _growth(values: list[int], before: Any) -> Any:
-    """A list has to grow by the same in each iteration."""
+    """Return the description of a list that grows by the same amount in each iteration. Raises NotMergeable."""
     steps = {b - a for a, b in itertools.pairwise(values)}
     if before is not None and before[0] == "int":
         steps.add(values[0] - before[1])
@@ -112,19 +110,21 @@ def _growth(values: list[int], before: Any) -> Any:
 
 
 def without_elements(frames: Frames, made: Container[int]) -> Frames:
-    """The loop without what is told of single elements of lists that grow in it. Raises NotMergeable where they do more
-    than grow, by the like in each iteration. ``made``: tensors that the iterations have made."""
+    """Return the loop without the states of single elements of lists that grow. Raises NotMergeable if they change
+    otherwise.
+
+    ``made``: tensors that the iterations made."""
     first, last = frames.states[0], frames.states[-1]
     grown = [name[:-1] for name in last if name[-1] == "length" and last[name] != first.get(name)]
     shapes: dict[Any, Any] = {}
     for name in grown:
         if is_in_known(name, last):
-            continue  # what becomes of it the heap tells
+            continue  # the heap facts describe it
         shapes[*name, "shape"] = ("grows", _shape_of_growth(frames, name))
         tensors = [state.get((*name, "last")) for state in frames.states[1:]]
         known = [one is not None and one[1] in made for one in tensors]
-        # One that no iteration has made looks as if it were taken whatever the arms, but beside others: of what an
-        # earlier iteration has made nobody but the list knows.
+        # A tensor from before the loop looks loop-invariant; beside tensors of earlier iterations, which only the list
+        # holds, it is not.
         if any(one is not None for one in tensors) and not all(known) and not any(known[:-1]):
             raise NotMergeable
 
@@ -141,14 +141,13 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
 
 
 def has_only_grown(frames: Frames, name: Any) -> bool:
-    """Whether what was in this list before the loop, or an iteration, stays in it. Of one from before the call the heap
-    tells that."""
+    """Whether the earlier elements of this list stay in it. For lists from before the call the heap facts show it."""
     marks = [state.get((*name, "list", "marks"), (None, (None,)))[1] for state in frames.states]
     return all(record is marks[0][0] for record, *_ in marks)
 
 
 def _shape_of_growth(frames: Frames, name: Any) -> Any:
-    """What each iteration puts into the list, where it is the like. Raises NotMergeable."""
+    """Return the description of what each iteration appends. Raises NotMergeable where it differs."""
     marks = [state[*name, "marks"][1] for state in frames.states if (*name, "marks") in state]
     if len(marks) != len(frames.states) or not has_only_grown(frames, name[:-1]):
         raise NotMergeable

@@ -1,1 +1,1 @@
-"""Rewrites traces with one operation in the place of each iteration in which tensors decide."""
+"""Rewrites of traces that replace each iteration of a switched loop by one switch operation."""

@@ -1,6 +1,6 @@
-"""Ways through an iteration of a loop as programs of tensors: what is carried on, and what is asked.
+"""Builds tensor programs from the arms of a switched loop: inputs, carried outputs and the outcomes of predicates.
 
-Knows ways that are settled (see ``switches``), not the runs that they come from.
+Works on resolved arms (see ``analysis.arms``), not on the runs they come from.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ __all__ = ["switch_of"]
 def switch_of(
     resolved: Resolved, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
 ) -> Switch:
-    """The ways as a function of torch. ``kinds``: what the carried variables and the fixed tensors are like;
-    ``questions``: what each arm asks the number of the iteration, by the event; ``begins``: the number of the first.
-    Raises NotMergeable, Refused."""
+    """Return the arms as one switch function.
+
+    ``kinds``: size, stride, dtype, device and gradient of each carried variable and fixed tensor; ``questions``: for
+    each arm, the trees of its index predicates by event; ``begins``: the index of the first iteration. Raises
+    NotMergeable, Refused."""
     arms = tuple(_program(resolved, n, kinds, questions[n], begins) for n in range(len(resolved.arms)))
     return Switch(arms, len(resolved.carried))
 
@@ -62,7 +64,7 @@ def _program(
     done = (event.modes for one in resolved.arms for event in one.seen.events if isinstance(event, Op))
     modes = next(done, None)
     if modes is None:
-        raise NotMergeable  # iterations that only ask have nothing to compute
+        raise NotMergeable  # iterations with predicates only compute nothing
     asking = Asking(trace, begins, modes)
     for position, event in enumerate(arm.events):
         if isinstance(event, Question):
@@ -84,8 +86,9 @@ def _program(
 
 
 def _asking(program: Program, outputs: Sequence[Ref], modes: Modes) -> tuple[Program, tuple[bool, ...]]:
-    """The program with copies of what it hands on untouched, and with the answers to what it asserts. ``modes``: those
-    of a program that does nothing else."""
+    """Return the program with clones of inputs that it outputs unchanged, and with its assertions as boolean outputs.
+
+    The second result is the expected outcome of each. ``modes``: those of a program without operations."""
     free = 1 + max([len(program.inputs) - 1, *(ref.index for node in program.nodes for ref in node.outs)])
     if program.nodes:
         modes = replace(program.nodes[0].modes, grad=any(node.modes.grad for node in program.nodes))

@@ -1,6 +1,6 @@
-"""Writes a run anew with one operation in the place of each iteration of a loop in which tensors decide.
+"""Rewrites a run: each iteration of a switched loop becomes one switch operation.
 
-All iterations are alike then, whichever way they went. Knows nothing of what becomes of the loop.
+All iterations are then alike, whichever arm they took. How the loop is lowered is not known here.
 """
 
 from __future__ import annotations
@@ -38,13 +38,15 @@ from torchjanus.trace.values import Size
 
 __all__ = ["with_switches"]
 
-MOST = 4  # conditions
+MOST = 4  # sets of facts kept for one loop, see ``SwitchSites.fits``
 _NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
 def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Trace:
-    """The run with the iterations of this loop as choices. ``known``: what earlier runs have shown of it, under one
-    condition or another. Raises NotMergeable where they are not, or not yet."""
+    """Return the run with the iterations of this loop as switches.
+
+    ``known``: what earlier runs have shown of the loop, one record per set of compatible runs. Raises NotMergeable
+    where the iterations cannot be merged, or not before more runs have been watched."""
     check_unseen(trace, frames)
     lists = filled_in(trace, frames)
     frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
@@ -64,14 +66,14 @@ def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Tra
         else switches.proven(frames.count is not None)
     )
     if len(proven) < (2 if frames.count is None else 1) or any(arm not in proven for arm in taken):
-        raise NotMergeable  # of iterations whose number is the same in all runs one arm alone is no reason
+        raise NotMergeable  # with a constant trip count a single arm gives no reason for a switch
     acting = Acting(proven, taken, iterations, held, lists)
     after = After(trace, frames, switches, Resolving(proven, frames.states[0]), acting)
     return _Writing(trace, frames, switches, after, taken, acting).trace()
 
 
 def _made(trace: Trace, frames: Frames) -> set[int]:
-    """The tensors that the iterations have made."""
+    """Return the tensors that the iterations make."""
     events = trace.events[frames.starts[0] : frames.end]
     return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
 
@@ -82,7 +84,7 @@ class _Writing(Placing):
     # -- the run --------------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
-        self.rest()  # what is taken after the loop
+        self.rest()  # collects the live-outs
         self.check_leaving()
         self.wanted.update((name, None) for arm in self.acting.arms for name in arm.seen.ends if is_shown(name))
         self.acting.want(self.counted)
@@ -159,8 +161,10 @@ class _Writing(Placing):
         return Numbering(made).trace()
 
     def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
-        """What the first iteration is given, where it does not change from iteration to iteration, and what is found
-        for it."""
+        """Return the tensors that the first iteration receives, None for those of each iteration, and the events that
+        make them.
+
+        The events include facts about the heap that iterations found."""
         old = self.old
         known = {subject_of(event) for event in old.events[: self.start] if isinstance(event, Fact)}
         latest = {subject_of(event): event for event in old.events[self.start :] if isinstance(event, Fact)}
@@ -206,7 +210,7 @@ class _Writing(Placing):
         return given, events
 
     def _number(self, events: list[Any], func: Any, name: str, *args: Any) -> int:
-        """A tensor that this makes of a number."""
+        """Append an operation that makes a tensor from a number; return the tensor."""
         number = self.new()
         self.kinds[number] = _NUMBER
         modes = replace(self.modes(), grad=False)
@@ -214,7 +218,7 @@ class _Writing(Placing):
         return number
 
     def _compared(self, token: Any) -> Any:
-        """A number of the host with which iterations compare theirs. Raises NotMergeable where it is not known."""
+        """Return a number of the host that iterations compare with. Raises NotMergeable where it is not known."""
         if token not in self.switches.compared:
             raise NotMergeable
         expr = self.switches.compared[token]
@@ -223,7 +227,7 @@ class _Writing(Placing):
         return expr
 
     def _nothing(self, name: Any) -> Op:
-        """What stands for a variable that each iteration makes, before the first."""
+        """Return the operation that makes the initial value of a variable that each iteration sets before any use."""
         like = self.frames.states[1].get(name, ("", -1))[1]
         if like not in self.kinds and not is_shown(name):
             raise NotMergeable
@@ -260,7 +264,7 @@ class _Writing(Placing):
         return self.kinds[number]
 
     def _of_iteration(self, source: Source, iteration: int) -> int:
-        """The tensor that is this iteration's own."""
+        """Return the tensor that a scanned input is in this iteration."""
         if source[0] == "indexed":
             return int(self.picking(source)[0].op.outs[0].number)
         return self.known.tensor(("row", source[1], iteration + source[2]), {})
@@ -279,7 +283,7 @@ class _Writing(Placing):
     def _flow(
         self, switch: Switch, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
     ) -> Flow | None:
-        """What has to be asked about gradients, if it depends on the arms who gets one."""
+        """Return the gradient checks of the switch, if it depends on the arms taken which inputs receive gradients."""
         places = {name: place for place, name in enumerate(resolved.carried)}
         last, each = (
             frozenset(places[name] for name in names) for names in (self.graded & {*self.lasts}, self.columns)
@@ -296,10 +300,10 @@ class _Writing(Placing):
         return found
 
     def _gates(self, resolved: Resolved, given: list[Any]) -> list[Any]:
-        """What may get a gradient or none goes through a gate before the iterations."""
+        """Append a gate for each input whose gradient depends on the arms taken; return the operations."""
         events = list[Any]()
         for index in () if self.flow is None else self.flow.asked:
-            if given[index] is None:  # each iteration's own
+            if given[index] is None:  # a scanned input
                 given[index] = self.order(resolved.fixed[index - len(resolved.carried)], events)
             number = self.new(given[index])
             args, outs = (TensorRef(given[index]),), (TensorRef(number),)
@@ -312,7 +316,8 @@ class _Writing(Placing):
     def _iterations(
         self, resolved: Resolved, switch: Switch, given: Sequence[Any], before: int
     ) -> tuple[list[int], list[Any]]:
-        """``before``: how many operations come before them."""
+        """Return the starts and the events of all iterations. ``before``: the number of operations that precede
+        them."""
         frames, old = self.frames, self.old
         operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
         modes = self.modes()
@@ -350,14 +355,15 @@ class _Writing(Placing):
         return starts, events
 
     def _iteration(self, zero: int, iteration: int) -> Op:
-        """A tensor with the number of the iteration."""
+        """Return the operation that makes the iteration index as a tensor."""
         number = self.new(zero)
         args = (TensorRef(zero), iteration + self.frames.begins)
         modes = replace(self.modes(), grad=False)
         return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     def _check(self, after: int, resolved: Resolved) -> list[Any]:
-        """All iterations went one of the arms that are known, and of gradients is what was seen."""
+        """Return the assertions: each iteration took a known arm, and gradients reach the inputs that they reached
+        when watched."""
         place, flow = self.frames.place, self.flow
         quiet = replace(self.modes(), grad=False)
         stacked, known = self.new(), self.new()

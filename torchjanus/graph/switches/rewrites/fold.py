@@ -1,7 +1,6 @@
-"""Tells runs in whose loops tensors decide as if all iterations of such a loop were alike, as soon as that can be
-known.
+"""Merges the iterations of switched loops and if-regions in the runs of one function, once enough runs were watched.
 
-Remembers what earlier runs have shown of each loop. Knows traces, not programs.
+Keeps what earlier runs have shown of each loop. Works on traces, not on tensor programs.
 """
 
 from __future__ import annotations
@@ -30,24 +29,23 @@ from torchjanus.trace.loop_records import Frames
 __all__ = ["SWITCHES", "SWITCH_OPERANDS", "Merger"]
 
 MOST = 32  # loops
-# ``if`` statements that tensors decide one arm and the other, of which each arm through all of them has a graph of its
-# own: as many as two to the power of these, but without a choice among what is computed, and so faster.
+# ``if`` statements that tensors decide and that took both arms, for which each path has a graph of its own. That needs
+# up to two to this power of graphs, but no switch, and so they run faster.
 APART = 3
 
 
 class Merger:
-    """What is known of the loops of one function."""
+    """What the runs of one function have shown of its loops."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[SwitchSites]] = OrderedDict()
-        self.begun: set[Place] = set()  # where sums were seen to begin with a number
-        self._outcomes: dict[Any, set[bool]] = {}  # of the first decision of each region
-        self._counts: dict[Place, set[int]] = {}  # how many iterations each loop had
-        self._leaving: set[Place] = set()  # questions to tensors by which loops were left
+        self.begun: set[Place] = set()  # places where sums begin with a Python number
+        self._outcomes: dict[Any, set[bool]] = {}  # outcomes of the first decision of each region
+        self._counts: dict[Place, set[int]] = {}  # trip counts of each loop
+        self._leaving: set[Place] = set()  # tensor predicates that ended loops
 
     def learn(self, trace: Trace) -> None:
-        """See how tensors have decided in the regions of a run, by which questions they have ended loops, and how long
-        its loops are."""
+        """Record the decisions of a run's regions, the predicates that ended its loops, and the loops' trip counts."""
         for iterations in untils(trace):
             last = trace.events[iterations.end - 1]
             if isinstance(last, Asserted | Held) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
@@ -61,18 +59,17 @@ class Merger:
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
             first = next(asked, None)
             if isinstance(first, Asserted | Held):
-                key = (frames.place, met[frames.place])  # the same statement, in another iteration, decides by itself
+                key = (frames.place, met[frames.place])  # each region of an iteration counts for itself
                 met[frames.place] += 1
                 self._outcomes.setdefault(key, set()).add(bool(first.outcome))
 
     @property
     def _joins(self) -> bool:
-        """Whether so many regions go both arms that graphs for all arms would be too many."""
+        """Whether so many regions took both arms that a graph for each path would be too many."""
         return sum(len(outcomes) > 1 for outcomes in self._outcomes.values()) > APART
 
     def decides(self, trace: Trace) -> bool:
-        """Whether tensors decide in iterations of a loop of the run, or in so many regions that they are told as
-        such."""
+        """Whether tensors decide in the iterations of a loop, or in enough regions that these become switches."""
         return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
 
     def _is_decided(self, frames: Frames, trace: Trace) -> bool:
@@ -80,8 +77,9 @@ class Merger:
         return is_decided(frames, trace, changing) and not self._is_left(frames, trace)
 
     def _is_left(self, frames: Frames, trace: Trace) -> bool:
-        """Whether nothing is asked in the iterations but whether to leave the loop, as some run has done, and the run
-        can be told like that one: one graph is for both, then."""
+        """Whether the only predicate of the iterations ends the loop, and the run has a one-iteration form.
+
+        Then one graph serves all runs, without a switch."""
         asked = [position for position in trace.changed if frames.starts[0] <= position < frames.end]
         places = {trace.events[position].place for position in asked}
         if len(asked) != len(frames.starts) or len(places) != 1 or not places <= self._leaving:
@@ -93,7 +91,7 @@ class Merger:
         return [frames for frames in trace.frames if joins or not frames.region]
 
     def merge(self, trace: Trace) -> Trace:
-        """The run with such loops told alike; itself where none can be."""
+        """Return the run with such loops and regions merged; the same object where none can be."""
         if not self.decides(trace):
             return trace
         SWITCH_OPERANDS.begin(trace)
@@ -112,8 +110,9 @@ class Merger:
         return merged if done else trace
 
     def _next(self, trace: Trace, passed: int) -> Frames | None:
-        """The first loop in which tensors decide, and no other iterates, after those that were passed by; behind the
-        loops come regions, the outermost first."""
+        """Return the loop or region to merge next, after ``passed`` that cannot be merged; None at the end.
+
+        Innermost loops come first, in program order; then if-regions, the outermost first."""
         deciding = [frames for frames in self._frames(trace) if self._is_decided(frames, trace)]
         loops = [frames for frames in deciding if not frames.region]
         inner = [one for one in loops if not any(other is not one and _is_within(other, one) for other in loops)]
@@ -124,7 +123,7 @@ class Merger:
         return order[passed] if passed < len(order) else None
 
     def switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
-        """What is known of the loop, where what led to it was the same."""
+        """Return what is known of the loop, for runs with the same events before it."""
         arm = (loop.place, Before(trace, loop).token)
         found = self._known.setdefault(arm, [])
         self._known.move_to_end(arm)
@@ -135,7 +134,7 @@ class Merger:
 
 @dataclass(slots=True)
 class _Deciding:
-    """What passes know of a ``loop`` in whose iterations tensors decide."""
+    """The context of the passes: a ``loop`` in whose iterations tensors decide."""
 
     merger: Merger
     loop: Frames
@@ -161,7 +160,7 @@ def _switch(trace: Trace, deciding: _Deciding) -> Trace:
 
 
 SWITCH_OPERANDS = PassList(Part.SWITCH_OPERANDS, (LISTS, ACCUMULATORS))
-# For each loop in whose iterations tensors decide, the inner ones first, and for each such ``if`` statement.
+# Applied to each loop in whose iterations tensors decide, innermost first, then to each such ``if`` statement.
 SWITCHES = PassList(
     Part.SWITCHES,
     (

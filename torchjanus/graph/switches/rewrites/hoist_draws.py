@@ -1,7 +1,7 @@
-"""Writes a run anew in which the host decides by chance: the draws come before the loop, the decisions are tensors'.
+"""Hoists the host's random draws out of a loop, so that tensors decide what the host decided by chance.
 
-How many iterations there are may change where one call gives all that is drawn (``Several``). Knows what is drawn and
-asked (see ``switch_hosted``), not how that was found.
+Where one call gives all draws (``Several``), the trip count may change. Which draws and predicates there are is found
+in ``host_decisions``.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from torchjanus.trace.values import Apply, Expr, Read
 
 __all__ = ["Drawn", "Draws", "hosting"]
 
-MOST = 64  # by which number the first iteration may go
+MOST = 64  # greatest index of a first iteration
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """Stands for the number that the iteration's call of this order gave."""
+    """A placeholder for the number that the iteration's host call of this order returned."""
 
     order: int
 
@@ -49,11 +49,11 @@ class Draws:
 
     @property
     def access_paths(self) -> frozenset[AccessPath]:
-        """Where what is drawn is found."""
+        """The access paths of the drawn numbers."""
         return frozenset(self.given.values())
 
 
-# How a comparison is made with the sides exchanged.
+# Comparisons of tensors, as written and with the operands exchanged.
 _COMPARING: dict[Any, tuple[Any, Any]] = {
     operator.lt: (torch.lt, torch.gt), operator.le: (torch.le, torch.ge), operator.gt: (torch.gt, torch.lt),
     operator.ge: (torch.ge, torch.le), operator.eq: (torch.eq, torch.eq), operator.ne: (torch.ne, torch.ne),
@@ -61,12 +61,12 @@ _COMPARING: dict[Any, tuple[Any, Any]] = {
 
 
 def _reals(drawn: Any) -> torch.Tensor:
-    """The numbers as they are, one behind the other. Raises TypeError for others."""
+    """Return a list of floats as a float64 tensor. Raises TypeError for anything else."""
     return _numbers(drawn, float, torch.float64)
 
 
 def _integers(drawn: Any) -> torch.Tensor:
-    """See ``_reals``."""
+    """Return a list of ints as an int64 tensor. Raises TypeError for anything else."""
     return _numbers(drawn, int, torch.int64)
 
 
@@ -77,7 +77,7 @@ def _numbers(drawn: Any, kind: type, dtype: torch.dtype) -> torch.Tensor:
 
 
 def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
-    """What writes the run anew."""
+    """Return the rewriter: one call for all draws where that is possible."""
     number = draws.externs[0][0] if draws.externs[0] else -1
     call, count = old.events[number], frames.count
     later = any(isinstance(event, Extern) for event in old.events[frames.end :])
@@ -97,7 +97,7 @@ def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
 
 
 def _is_compared(form: Any, kind: type) -> bool:
-    """Whether a drawn number is compared with one that no iterations make, and tensors would give Python's answer."""
+    """Whether a drawn number is compared with a number that is not drawn, and tensors give Python's answer."""
     if not isinstance(form, Apply) or form.func not in _COMPARING:
         return False
     other = [arg for arg in form.args if not isinstance(arg, Drawn)]
@@ -111,10 +111,10 @@ def _is_drawn(form: Any) -> bool:
 
 
 class Hosting(Adding):
-    """Writes the run anew with the draws before the loop, each as the call that it is."""
+    """Rewrites the run with each draw as its own call before the loop."""
 
-    dtype = torch.int64  # of answers
-    skipped = 0  # answers that no iteration takes, before those that they do
+    dtype = torch.int64  # of the predicates' results
+    skipped = 0  # unused results before those of the first iteration
 
     def __init__(self, old: Trace, frames: Frames, draws: Draws) -> None:
         super().__init__(old)
@@ -128,7 +128,7 @@ class Hosting(Adding):
 
     @property
     def inserted(self) -> int:
-        """How many operations there are more."""
+        """The number of operations that are added."""
         return (3 if self.skipped else 2) * len(self.draws.asked)
 
     def position(self, after: int) -> int:
@@ -176,7 +176,7 @@ class Hosting(Adding):
                 event = self.event(event, operations)
             events.append(event)
         places.append(len(events))
-        # A loop around this one iterates before the draws.
+        # A loop around this one starts its iteration before the draws.
         changes = self.moved(
             lambda at, end: at if at == self.at and end > frames.end else places[at], places.__getitem__
         )
@@ -186,15 +186,15 @@ class Hosting(Adding):
         number = old.frames.index(frames)
         changes["frames"][number] = self.framed(changes["frames"][number])
         made = self.made(events, access_paths=self.access_paths, **changes)
-        # What was asked right before the loop comes before what is added, and may be asked by the iterations as well.
+        # A fetch right before the loop precedes what is added; iterations may refer to it, too.
         self.within = False
         fetched = {self.token(token): value for token, value in old.fetched.items()}
         pins = {self._pinned(token): times for token, times in old.pins.items()}
         return replace(made, fetched=fetched | made.fetched, pins=pins | made.pins)
 
     def drawn(self, gone: set[int]) -> list[Any]:
-        """The calls, what they give, and what has to be found before the loop. ``gone``: these events come no more
-        where they were."""
+        """Return the events before the loop: the calls, their results, and the facts they need. ``gone``: events to
+        move."""
         for at in gone:
             event = self.old.events[at]
             if id(event) in self.old.recipes:
@@ -202,12 +202,12 @@ class Hosting(Adding):
         return [self.old.events[at] for at in sorted(gone)]
 
     def asking(self, form: Any, place: Place) -> Op:
-        """What is asked of the numbers of all iterations."""
+        """Return the operation that evaluates a predicate for all iterations."""
         asked = tuple(Apply(int, (self._of(form, iteration),)) for iteration in range(self.count))
         return Op(_answers, "answers", asked, {}, (), self.modes, place)
 
     def framed(self, frames: Frames) -> Frames:
-        """The loop: as many iterations have to be drawn for as there are."""
+        """Return the loop's frames: the trip count is constant, since that many numbers are drawn."""
         return replace(frames, count=None)
 
     def _of(self, form: Any, iteration: int) -> Any:
@@ -218,21 +218,22 @@ class Hosting(Adding):
         )
 
     def _said(self, merged: Any) -> Any:
-        """What was computed with plain numbers, in words that are the same in all iterations."""
+        """Return a plain computation's structure with names for the drawn numbers that are the same in all
+        iterations."""
         if not isinstance(merged, tuple):
             return merged
         return self._words[merged] if merged in self._words else tuple(map(self._said, merged))
 
 
 class _AnyNumber(Hosting):
-    """The same with one call for all draws, which may be as many as there are iterations."""
+    """Rewrites the run with one call for all draws, for any trip count."""
 
     dtype = torch.bool
 
     def __init__(self, old: Trace, frames: Frames, draws: Draws, kind: type) -> None:
         super().__init__(old, frames, draws)
         self.kind = kind
-        self.skipped = frames.begins  # each iteration takes the element of its number
+        self.skipped = frames.begins  # an iteration takes the element of its index
         self.together = _reals if kind is float else _integers
         self.given = draws.given[0, 0].then(Step.OF, self.together)
 
@@ -271,7 +272,7 @@ class _AnyNumber(Hosting):
 
 
 def _behind(answers: torch.Tensor, others: str) -> torch.Tensor:
-    """The answers behind so many others."""
+    """Return ``answers`` after ``len(others)`` zeros."""
     return torch.cat((answers.new_zeros(len(others)), answers))
 
 

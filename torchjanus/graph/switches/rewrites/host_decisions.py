@@ -1,8 +1,7 @@
-"""What the host decides by chance in each iteration (``if random.random() < ratio``), told as if tensors did.
+"""Finds what the host decides by chance in each iteration (``if random.random() < ratio``), to make tensors decide it.
 
-The numbers are drawn before the loop, in the program's order, and what is asked of them makes one tensor, of which each
-iteration has its own element. So runs that went other arms do the same (scheduled sampling, teacher forcing). A
-rewriting of traces.
+The numbers are drawn before the loop, in program order; the outcomes of a predicate form one tensor with an element per
+iteration. Runs that took different arms (scheduled sampling, teacher forcing) then have one graph.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["hosted"]
 
-# Asked of numbers that other iterations have drawn, these raise no more than of those of the iteration that was seen.
+# Functions that raise no more for the numbers of other iterations than for those of the watched one.
 _ASKING = (
     operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne, operator.not_, bool,
     operator.add, operator.sub, operator.mul, operator.neg, operator.abs, abs, int, float, min, max,
@@ -33,22 +32,23 @@ _ASKING = (
 
 
 def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
-    """The run in which tensors decide what the host decides by chance in iterations of this loop, and the loop in it;
-    the same where there is no such thing. Raises NotMergeable where it cannot be told so."""
+    """Return the run in which tensors decide what the host decided by chance in this loop, and the loop in it.
+
+    Returns the arguments where there is nothing to do. Raises NotMergeable where it is not possible."""
     if not any(isinstance(event, Extern) for event in trace.events[frames.starts[0] : frames.end]):
         return trace, frames
     draws = _Looking(trace, frames).draws()
     if draws is None:
         return trace, frames
     if not any(isinstance(event, Op) for event in trace.events):
-        raise NotMergeable  # nothing is computed at all
+        raise NotMergeable  # the run computes nothing
     number = trace.frames.index(frames)
     made = hosting(trace, frames, draws).trace()
     return made, made.frames[number]
 
 
 class _Looking:
-    """Looks what is drawn in the iterations of a loop."""
+    """Finds the draws in the iterations of a loop."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace, self.frames = trace, frames
@@ -96,8 +96,8 @@ class _Looking:
         return Draws(externs, given, asked, held, tuple(needed))
 
     def _form(self, expr: Any, iteration: int) -> Any:
-        """What is asked, in terms of what the iteration has drawn; None where it is asked of nothing drawn in the
-        loop."""
+        """Return a condition with ``Drawn`` leaves; None where it does not depend on a draw of the loop. Raises
+        NotMergeable."""
         found = [
             self.own[leaf.access_path]
             for leaf in leaves(expr)
@@ -125,7 +125,7 @@ class _Looking:
         return expr
 
     def _check(self, externs: Sequence[Sequence[int]], held: dict[int, Any]) -> None:
-        """Each iteration draws the same, nothing else calls the host, and what is drawn is only asked for."""
+        """Check that all iterations draw the same, make no other host call and use the draws in conditions only."""
         trace = self.trace
         calls: list[list[Any]] = [[trace.events[at] for at in some] for some in externs]
         if len({tuple(call.token for call in some) for some in calls}) > 1:
@@ -138,7 +138,7 @@ class _Looking:
             if not call.effects.harmless or call.draws or call.chosen or call.stale or call.changes or not plain:
                 raise NotMergeable
         if len(self.own) != sum(map(len, externs)):
-            raise NotMergeable  # what is made of one is not known
+            raise NotMergeable  # some result was not found
         for at in range(self.frames.starts[0], self.frames.end):
             if at not in held and any(
                 isinstance(one, Read) and one.access_path in self.own for one in self._leaves(at)
@@ -146,7 +146,7 @@ class _Looking:
                 raise NotMergeable
 
     def _leaves(self, at: int) -> Iterator[Any]:
-        """What the expressions of which an event speaks depend on."""
+        """Yield the leaves of all expressions in an event."""
         event: Any = self.trace.events[at]
         merged = [getattr(event, "expr", None), getattr(getattr(event, "key", None), "expr", None)]
         if isinstance(event, Op):

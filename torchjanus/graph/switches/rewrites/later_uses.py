@@ -1,8 +1,7 @@
-"""What a run says after a loop in which tensors decide, in the words of the new run: its iterations are operations
-there.
+"""Rewrites the events after a switched loop so that they use the results of the switch operations.
 
-It is said twice: first to learn which of the loop's variables are asked for, then with what the iterations give. Knows
-one loop of a run, not how its iterations are written.
+It runs twice: first to collect the loop's live-outs, then with the tensors that the switch operations give. How
+iterations are written is not known here.
 """
 
 from __future__ import annotations
@@ -32,17 +31,17 @@ __all__ = ["Speaking", "apart", "operations_in"]
 
 
 def operations_in(events: Sequence[Any]) -> int:
-    """How many of them are operations."""
+    """Return the number of operations among the events."""
     return sum(isinstance(event, Op) for event in events)
 
 
 def apart(place: Place, number: int) -> Place:
-    """The place of one of several questions: what is asked at one place again and again looks like a loop."""
+    """Return a distinct place for one of several assertions: repeated assertions at one place look like a loop."""
     return replace(place, column=-1 - number)
 
 
 class Speaking(Rewriting):
-    """Says anew what the run says after the loop. Raises NotMergeable where it is not known what is meant."""
+    """Rewrites the uses of live-outs. Raises NotMergeable where it is not known which variable is meant."""
 
     def __init__(
         self, old: Trace, frames: Frames, switches: SwitchSites, after: After, taken: list[Arm], acting: Acting
@@ -53,22 +52,24 @@ class Speaking(Rewriting):
         self.start, self.end = frames.starts[0], frames.end
         self.known = Before(old, frames)
         self.wanted: dict[Any, None] = {}
-        self.columns: dict[Any, None] = {}  # variables that are asked for after all iterations
-        self.lasts: dict[Any, None] = {}  # those that are asked for after the last
-        self.results: list[dict[Any, int]] | None = None  # of each iteration, what carried variables are then
-        self.graded: set[Any] = set()  # those that gradients may come to
-        self.grading = False  # whether they may come to what is spoken of now
-        self.marked: dict[int, int] = {}  # what was made of a column -> the same, as it is spoken of after
+        self.columns: dict[Any, None] = {}  # variables whose values of all iterations are used
+        self.lasts: dict[Any, None] = {}  # variables whose final value is used
+        self.results: list[dict[Any, int]] | None = (
+            None  # per iteration, carried variable -> tensor; None in the first pass
+        )
+        self.graded: set[Any] = set()  # variables that gradients may reach
+        self.grading = False  # whether gradients may reach the operands of the current event
+        self.marked: dict[int, int] = {}  # tensor made of a column -> the marked tensor that replaces it
         self.flow: Flow | None = None
         self._marks = 0
         self.fetched = dict[Any, Any]()
-        self.shown: dict[int, tuple[Any, ...]] = {}  # the recipes of what iterations call, append and write, by id
-        self.counted: dict[Any, None] = {}  # numbers that are asked for after the loop
+        self.shown: dict[int, tuple[Any, ...]] = {}  # id of an effect -> its recipes
+        self.counted: dict[Any, None] = {}  # numbers that are used after the loop
         self.spoken = dict[int, int]()
-        self.stacked: list[Any] = []  # the columns that an operation takes
-        self.last: Mapping[Any, int] = {}  # what they are after the last
-        self.shift = 0  # operations more than there were in the loop
-        self.marks_behind: list[tuple[int, int]] = []  # what comes behind this operation and this event is one later
+        self.stacked: list[Any] = []  # the columns that the current operation uses
+        self.last: Mapping[Any, int] = {}  # final values of the variables
+        self.shift = 0  # operations that the rewrite adds to those of the loop
+        self.marks_behind: list[tuple[int, int]] = []  # (operation, event) after which a mark is inserted
         found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
         self._found = {
             event.access_path.token: -1 for event in found
@@ -129,11 +130,11 @@ class Speaking(Rewriting):
         if after <= self.before:
             return after
         if after < self.before + self.inside:
-            raise NotMergeable  # what an iteration was asked
+            raise NotMergeable  # a fetch within an iteration
         return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
 
     def number(self, value: Any) -> Any:
-        """A number that is spoken of after the loop: one that its iterations have handed on, or another one."""
+        """Return a number as it is after the loop: a loop-carried one is replaced by its expression."""
         name = self.after.number(value)
         if name is None:
             return value
@@ -161,7 +162,7 @@ class Speaking(Rewriting):
             raise NotMergeable
         if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.access_path.token)) is not None:
             if self.after.variable(number) is not None:
-                raise NotMergeable  # the variable is another tensor behind another way, and here it is this very one
+                raise NotMergeable  # with other arms the variable holds another tensor; the recipe returns this one
             return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
@@ -176,12 +177,12 @@ class Speaking(Rewriting):
     # -- what comes after the loop ----------------------------------------------------------------------------------
 
     def rest(self) -> tuple[list[Any], Any]:
-        """What comes after the loop, and the result."""
-        self.anew()  # when it was told first, it was not known yet how many operations the iterations are
+        """Return the events after the loop and the result, rewritten."""
+        self.anew()  # the first pass did not know the number of operations in the iterations
         self.marks_behind = []
         old, operations, found = self.old, self.before + self.inside, []
         for number, event in enumerate(old.events[: self.start]):
-            if id(event) in old.recipes:  # what was made before the loop may hold what it has made
+            if id(event) in old.recipes:  # containers from before the loop may hold its results
                 self.after.begin(("before", number), aside=True)
                 self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
         plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
@@ -216,7 +217,7 @@ class Speaking(Rewriting):
         return found, result
 
     def _constant(self, value: Any) -> None:
-        """A number that an operation is given, or that decides, may not be what iterations have handed on."""
+        """Check that an operand or condition is not loop-carried. Raises NotMergeable."""
         if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_counted(value)):
             if self.after.number(value) is not None:
                 raise NotMergeable
@@ -230,13 +231,13 @@ class Speaking(Rewriting):
         return super().event(event, after)
 
     def _compute(self, plain: Plain) -> None:
-        """What Python computes with may not be what iterations have handed on: it might decide anything."""
+        """Check that plain numbers that Python computes with are not loop-carried: they might decide anything."""
         self.after.begin("plain")
         if any(self.after.number(value) is not None for value in (*plain.operands, *plain.reals)):
             raise NotMergeable
 
     def check_leaving(self) -> None:
-        """What leaves the call, or is changed in place, is the loop's own, whichever ways are taken."""
+        """Check that tensors that leave the call or change in place are the loop's own, whichever arms are taken."""
         old, end = self.old, self.end
         recipes = (old.result, *(r for some in old.recipes.values() for r in some))
         parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
@@ -266,11 +267,11 @@ class Speaking(Rewriting):
         operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
         operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
         if not operations:
-            raise NotMergeable  # there is nothing yet that could be decided about
+            raise NotMergeable  # no operations, so nothing to switch between
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def mark(self, tensor: int) -> Op:
-        """It is noted whether a gradient comes to this tensor."""
+        """Return the operation that records whether a gradient reaches this tensor."""
         assert self.flow is not None
         number, modes = self.new(tensor), self.modes()
         func = self.flow.mark(self._marks)

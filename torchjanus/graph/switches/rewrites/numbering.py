@@ -1,4 +1,4 @@
-"""Numbers the tensors of a rewritten run anew, so that runs that do the same are told in the same words."""
+"""Renumbers the tensors of a rewritten run, so that runs that do the same have equal traces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Numbering"]
 
 
 class Numbering(Rewriting):
-    """Numbers the tensors in the order in which the run meets them."""
+    """Numbers the tensors in the order in which they occur in the run."""
 
     def __init__(self, old: Trace) -> None:
         super().__init__(old)

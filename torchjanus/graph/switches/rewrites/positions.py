@@ -1,6 +1,6 @@
-"""Where in a run written anew is what the old one told of: events, loops, and what variables hold in later ones.
+"""Maps positions of a run to the rewritten run: events, loops, and the states of variables in later loops.
 
-Knows nothing of what stands in the place of the iterations, but how many events that are.
+Of the events that replace the iterations only the number is known here.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ __all__ = ["Placing"]
 
 
 class Placing(Picking):
-    """Writing runs, as far as places in them are concerned."""
+    """The part of the rewriter that maps positions."""
 
     def places_anew(self, found: int, iterations: int, check: int, leading: int) -> Any:
-        """Where an event of the old run is in the new one, before facts are dropped."""
+        """Return the function that maps an event's position to the new run, before facts are dropped."""
 
         def place(position: int) -> int:
             if position <= self.start:
@@ -35,7 +35,7 @@ class Placing(Picking):
         return place
 
     def renumbered_iterations(self, place: Any, starts: tuple[int, ...]) -> Iterator[Any]:
-        """Of all loops, this one among them: its iterations begin at ``starts``."""
+        """Yield the loop records of all loops; the iterations of this one start at ``starts``."""
         for indices in self.old.loop_records:
             if tuple(indices.starts) == self.frames.starts:
                 yield replace(indices, starts=list(starts), end=place(self.end))
@@ -46,7 +46,7 @@ class Placing(Picking):
                 yield indices.elsewhere([place(position) for position in indices.starts], ended)
 
     def _known_as(self, name: Any, tensor: int) -> int:
-        """What a tensor that a variable holds after the loop is called now; -1 where that is not known."""
+        """Return the tensor in the new run that a variable holds after the loop; -1 where it is not known."""
         after = self.after
         names = after.names.get(tensor, [])
         if name in names and name in self.last:
@@ -70,7 +70,7 @@ class Placing(Picking):
             return ("object", "unknown", name)
 
     def frames_anew(self, place: Any) -> Iterator[Frames]:
-        """Of the loops after this one."""
+        """Yield the frames of the loops after this one."""
         for frames in self.old.frames:
             if frames.starts[0] < self.end:
                 continue
@@ -80,7 +80,7 @@ class Placing(Picking):
             yield replace(frames, starts=starts, end=place(frames.end), states=states, count=count)
 
     def plain_anew(self, place: Any) -> Iterator[Any]:
-        """What was computed with plain numbers; what the iterations have made of theirs is settled."""
+        """Yield the plain computations; those within the loop lose their operands, which are resolved."""
         inside = range(self.frames.plains[0], self.frames.plains[-1])
         for number, plain in enumerate(self.old.plain):
             operands = () if number in inside else plain.operands

@@ -1,10 +1,8 @@
-"""What iterations in which tensors decide pick of tensors from before the loop by their number: ``x[:, t]``,
-``y[t + 1]``.
+"""Rewrites reads by the iteration index of tensors from before a switched loop: ``x[:, t]``, ``y[t + 1]``.
 
-Each iteration is given its row, whether its way takes it or not; where only some arms do, there may be none for the
-others (``if t + 1 < n: ... x[t + 1]``). These are picked from rows that were put in the order of the iterations before
-the loop, with any row where there is none, and a graph asserts that those which are taken are there. Knows operations,
-not ways.
+Each iteration receives its row, whether its arm reads it or not. Where only some arms read it, the row may not exist
+for the others (``if t + 1 < n: ... x[t + 1]``). Then the rows are gathered in iteration order before the loop, with an
+arbitrary row where there is none, and the graph asserts that each row that is read exists.
 """
 
 from __future__ import annotations
@@ -29,11 +27,11 @@ from torchjanus.trace.values import Read, Size
 
 __all__ = ["Picking", "are_there", "in_order"]
 
-_ROWS = 100  # more than there are other questions of a loop
+_ROWS = 100  # first place number of row assertions, after those of other assertions
 
 
 def _dimension_of(one: Indexed) -> int:
-    """Which dimension of the tensor the number of the iteration is for. Raises NotMergeable where that is not known."""
+    """Return the dimension that the iteration index selects from. Raises NotMergeable where it is not known."""
     if one.op.name != "Tensor.__getitem__":
         return int(one.op.args[1])
     key = one.op.args[1]
@@ -48,14 +46,15 @@ def _dimension_of(one: Indexed) -> int:
 
 
 def in_order(base: torch.Tensor, indices: torch.Tensor, dim: int, first: int) -> torch.Tensor:
-    """For each of these iterations its row; any for one that has none. ``first``: which one that of the first iteration
-    is."""
+    """Gather a row for each iteration, an arbitrary one where it does not exist. ``first``: the row of the first
+    iteration."""
     return base.index_select(dim, (indices + first).remainder(base.size(dim)))
 
 
 def are_there(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim: int, first: int) -> torch.Tensor:
-    """Whether each iteration that went one of the arms that take a row has one. ``arms``: which arm each iteration
-    went."""
+    """Return a scalar tensor: whether the row exists for each iteration whose arm reads it.
+
+    ``arms``: the arm of each iteration, shape (iterations,); ``taking``: the arms that read the row."""
     rows = torch.ones_like(arms).cumsum(0) + (first - 1)
     there = rows.lt(base.size(dim)) & rows.ge(-base.size(dim))
     takes = torch.zeros_like(there)
@@ -65,14 +64,14 @@ def are_there(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim
 
 
 class Picking(Speaking):
-    """Picks the rows of iterations."""
+    """The part of the rewriter that reads rows."""
 
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
-        self._ordered: list[Source] = []  # what is picked from rows that were put in order
+        self._ordered: list[Source] = []  # sources whose rows are gathered before the loop
 
     def row(self, source: Source, iteration: int, rows: int | None) -> Op:
-        """``rows``: those of all iterations, if they were put in order."""
+        """Return the operation that reads an iteration's row. ``rows``: the gathered rows, if any."""
         one, base = self.picking(source)
         number = self.new(one.op.outs[0].number)
         if rows is not None:
@@ -80,7 +79,7 @@ class Picking(Speaking):
         return _picked(one, base, self.frames.number(iteration) + one.more, number)
 
     def picking(self, source: Source) -> tuple[Indexed, int]:
-        """How rows are picked in this run, and of which tensor."""
+        """Return how rows are read in this run, and the tensor they are read from."""
         found = next((one.indexed[source[1]] for one in self.acting.iterations if source[1] in one.indexed), None)
         if found is None:
             raise NotMergeable
@@ -88,7 +87,8 @@ class Picking(Speaking):
         return found, self.known.tensor(source[1][3], numbers)
 
     def order(self, source: Source, events: list[Any]) -> int:
-        """Put the rows in the order of the iterations. Raises NotMergeable where these go backwards."""
+        """Append the operations that gather the rows in iteration order. Raises NotMergeable if the loop counts
+        down."""
         if self.frames.back:
             raise NotMergeable
         (one, base), count = self.picking(source), self.frames.count
@@ -99,11 +99,11 @@ class Picking(Speaking):
         args = (TensorRef(base), TensorRef(indices), dim, first)
         events.append(Op(in_order, "in order", args, {}, (TensorRef(rows),), one.op.modes, self.frames.place))
         self._ordered.append(source)
-        self.kinds[rows] = self.kinds[base]  # but for its size
+        self.kinds[rows] = self.kinds[base]  # except for its size
         return rows
 
     def is_for_all(self, source: Source, resolved: Resolved) -> bool:
-        """Whether all iterations have such a row: all take it, or it is theirs by the length of the loop."""
+        """Whether each iteration has such a row: all arms read it, or the trip count is the size of the dimension."""
         if self.frames.count is None or all(source in some for some in resolved.takes):
             return True
         one, base = self.picking(source)
@@ -115,8 +115,9 @@ class Picking(Speaking):
         return isinstance(count, Size) and (count.ref, count.dim) == (base, dim)
 
     def check_rows(self, resolved: Resolved, arms: TensorRef, modes: Any, after: int) -> Iterator[Any]:
-        """The rows that were taken were there. ``arms``: which arm each iteration went; ``after``: so many operations
-        come before."""
+        """Yield the assertions that the rows that were read exist. ``arms``: the arm of each iteration.
+
+        ``after``: the number of operations that precede them."""
         place = self.frames.place
         for number, source in enumerate(self._ordered):
             one, base = self.picking(source)
