@@ -1,8 +1,8 @@
-"""One cell of a recursion, run for any number of calls at once: forward and backward in one functional ATen graph.
+"""Batches one cell over calls: forward and backward in one functional ATen graph.
 
-The function of one call is mapped over the calls by torch.vmap and traced for two numbers of calls. Where the two
-graphs differ, in sizes, stands a multiple of that number: so the graph holds for all. (With symbolic sizes, what vmap
-does in C++ asks for their values.) Knows nothing of how graphs are cut, nor of forests.
+torch.vmap maps the function of one call over the calls; it is traced for two numbers of calls. A size that differs
+between the two graphs is a multiple of the number of calls, so the merged graph holds for any number. (Symbolic sizes
+do not work: the C++ code of vmap asks for their values.) Independent of how graphs are split and of schedules.
 """
 
 from __future__ import annotations
@@ -30,13 +30,16 @@ aten = torch.ops.aten
 
 # Primes that no model has as a size: a multiple of one in one graph and of the other in the other is no coincidence.
 _COUNTS = (1009, 1013)
-COUNT = "count"  # the placeholder that stands for the number of calls
+COUNT = "count"  # the placeholder of the number of calls
 
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What a value of the batched cell is like. ``size``: for one call. ``axis``: the dimension in which the calls
-    lie, ``size[axis]`` for each of them; None where the value is the same for all calls."""
+    """The metadata of a value of the batched cell.
+
+    ``size``: for one call; ``axis``: the dimension along which the calls lie, each with ``size[axis]`` entries; None
+    for a value that is the same for all calls.
+    """
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -45,10 +48,11 @@ class Like:
 
 @dataclass(frozen=True, slots=True)
 class Batched:
-    """``graph`` takes ``shared_0...``, ``given_0...``, ``tangent_0...`` (numbered as outputs), and maybe ``count``.
+    """A batched cell. ``graph`` takes ``shared_0...``, ``given_0...``, ``tangent_0...`` (numbered as outputs), and
+    perhaps ``count``.
 
-    It returns the outputs, and then the gradients of the rows taken with the numbers in ``taken`` and of the shared
-    tensors with those in ``wanted``. ``likes``: of each node that is a tensor.
+    It returns the outputs, then the gradients of the input rows numbered in ``taken`` and of the shared tensors
+    numbered in ``wanted``. ``likes``: the metadata of each tensor node, by name.
     """
 
     graph: torch.fx.GraphModule
@@ -60,7 +64,8 @@ class Batched:
 
 
 def batched(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Batched:
-    """The cell for many calls at once. Raises Refused."""
+    """Return the cell for any number of calls. ``shared``, ``active``: which shared tensors and which buffers require
+    gradients. Raises Refused."""
     with _disable_current_modes(), Ambient(), torch.enable_grad(), quiet():
         one, other = (_Trace(cell, recursion, shared, active, count) for count in _COUNTS)
         for trace in (one, other):
@@ -71,22 +76,22 @@ def batched(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Se
 def outputs_of(
     cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
 ) -> Sequence[torch.Tensor]:
-    """What the cell gives, without data. Raises Refused."""
+    """Return the cell's outputs as fake tensors. Raises Refused."""
     with _disable_current_modes(), Ambient(), torch.enable_grad(), quiet():
         return _Trace(cell, recursion, shared, active, _COUNTS[0]).outputs()
 
 
 def refused_cell(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refused:
-    """A cell cannot be run for many calls at once."""
+    """Return the refusal of a cell that cannot run for many calls at once."""
     return Refused(
         Refusal("recursion-body", f"{cell.name} {what}", why or "It cannot be run for many calls at once.", remedy)
     )
 
 
 class _Reworded(torch.overrides.TorchFunctionMode):
-    """Has functions that vmap would map badly said in another way, with the same results and the same errors.
+    """Replaces functions that vmap maps badly by others with the same results and errors.
 
-    It copies a table for each call that selects rows of it by ``index_select``.
+    Of ``index_select`` vmap would copy the table for each call.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -100,7 +105,7 @@ class _Reworded(torch.overrides.TorchFunctionMode):
 
 
 class _Trace:
-    """The cell for this many calls."""
+    """The cell traced for one number of calls."""
 
     def __init__(
         self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool], count: int
@@ -128,7 +133,7 @@ class _Trace:
         return shared, given
 
     def _all(self, shared: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The cell's function over all calls."""
+        """Return the outputs of the cell's function mapped over all calls."""
         cell = self.cell
         rows = len(cell.takes) + len(cell.columns)
 
@@ -140,13 +145,14 @@ class _Trace:
         return made
 
     def outputs(self) -> list[torch.Tensor]:
+        """Return the cell's outputs as fake tensors. Raises Refused."""
         shared, given = self._fakes()
         try:
             with self.mode:
                 outs = self._all(shared, given)
         except JanusError:
             raise
-        except Exception as error:  # whatever vmap or a fake tensor does not know
+        except Exception as error:  # whatever vmap or fake tensors do not support
             raise self._failed(error) from error
         kinds = [(tuple(out.size()), out.dtype) for out in outs]
         expected = [self.recursion.buffers[index] for index in self.cell.gives]
@@ -224,11 +230,11 @@ class _Trace:
 
 
 class _Union:
-    """Two traces of a cell as one for any number of calls."""
+    """Merges two traces of a cell into one graph for any number of calls."""
 
     def __init__(self, one: _Trace, other: _Trace) -> None:
         self.one, self.other = one, other
-        self.counts: dict[int, torch.fx.Node] = {}  # multiples of the number of calls
+        self.counts: dict[int, torch.fx.Node] = {}  # factor -> node of that multiple of the number of calls
 
     def made(self) -> Batched:
         one, other = self.one, self.other
@@ -259,6 +265,7 @@ class _Union:
         return refused_cell(self.one.cell, "computes something else for other numbers of calls")
 
     def _general(self, value: Any, counterpart: Any, same: dict[torch.fx.Node, torch.fx.Node]) -> Any:
+        """Return an argument that holds for any number of calls, given those of the two traces."""
         if isinstance(value, torch.fx.Node):
             if same.get(value) is not counterpart:
                 raise self._differ()
@@ -304,7 +311,7 @@ class _Union:
 
 
 def _drop_units(graph: torch.fx.Graph) -> None:
-    """vmap says ``addmm`` with its factors, which are 1 mostly."""
+    """Remove multiplications by 1, which vmap adds for the factors of ``addmm``."""
     for node in list(graph.nodes):
         if node.target is aten.mul.Scalar and type(node.args[1]) is int and node.args[1] == 1:
             node.replace_all_uses_with(node.args[0])

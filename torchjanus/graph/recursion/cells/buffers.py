@@ -1,6 +1,6 @@
-"""The ways of a recursion put together: what buffers its cells share, and what rows look like.
+"""Assembles the variants of a recursion: which buffers its cells share, and the metadata of their rows.
 
-Knows nothing of trees, nor of how cells are run.
+Independent of trees and of how cells run.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from torchjanus.trace.facts import Found
 
 __all__ = ["TRUTH", "Assembled", "Uneven", "assemble"]
 
-MAX_CELLS = 20  # to make one takes a second or so
-TRUTH = ("truth",)  # the buffer of what has to be true of tensors
+MAX_CELLS = 20  # tracing a cell takes about a second
+TRUTH = ("truth",)  # key of the buffer of predicates that have to be true
 
 
 class Uneven(Exception):
-    """What is added up at a place of the program is not of one size."""
+    """The terms of a sum at one place of the program differ in size."""
 
     def __init__(self, place: Place) -> None:
         super().__init__(str(place))
@@ -39,17 +39,19 @@ class Uneven(Exception):
 
 @dataclass(slots=True)
 class Assembled:
-    """A recursion, and how it came about. ``cell_of``: which cell each part of a variant is, by the numbers of way and
-    part; ``total_of``: likewise which total each fold is; ``examples``: a part that is the cell, for each; ``buffers``:
-    the number of each buffer, by what is a row of it; ``shared``: where the step finds the tensors that all calls
-    share; ``writes``: what calls write, ``stored``: of which buffer a row is written, by the numbers of way and
-    write."""
+    """A recursion and what it was assembled from.
+
+    ``cell_of``: (variant, segment) -> cell; ``total_of``: (variant, reduction of the variant) -> reduction;
+    ``examples``: one segment of each cell; ``buffers``: key of a value -> buffer; ``shared``: where the step finds the
+    tensors that all calls share; ``writes``: what calls write; ``stored``: (variant, write) -> buffer of the written
+    value.
+    """
 
     recursion: Recursion
     variants: list[Variant]
     cell_of: dict[tuple[int, int], int]
     total_of: dict[tuple[int, int], int]
-    examples: list[tuple[Variant, Part]]  # of each cell
+    examples: list[tuple[Variant, Part]]  # by cell
     buffers: dict[Any, int]
     shared: list[AccessPath]
     writes: list[Write]
@@ -61,19 +63,20 @@ class Assembled:
 
 
 class _Classes:
-    """What has to be rows of one buffer."""
+    """A union-find structure: keys of values that have to be rows of one buffer."""
 
     def __init__(self) -> None:
         self._above: dict[Any, Any] = {}
 
     def of(self, key: Any) -> Any:
+        """Return the representative of the key's class."""
         above = self._above.setdefault(key, key)
         while above != key:
             key, above = above, self._above[above]
         return key
 
     def members(self) -> list[Any]:
-        """All that was asked for or joined."""
+        """Return all keys that were looked up or joined."""
         return list(self._above)
 
     def join(self, one: Any, other: Any) -> None:
@@ -89,10 +92,13 @@ def assemble(
     several: bool = False,
     reached: frozenset[Any] = frozenset(),
 ) -> Assembled:
-    """Put ways together. ``shared``: examples of all tensors the step offers, by the token of their access path;
-    ``seeds``: the arguments that the step passes; ``roots``: the results that it takes; ``lists``: of its lists to
-    which calls append, by what number calls know each; ``several``: whether an argument may be passed to several calls;
-    ``reached``: where calls find the shared tensors that have gradients. Raises Refused, and Uneven."""
+    """Assemble variants into one recursion. Raises Refused, and Uneven.
+
+    ``shared``: examples of all tensors that the step offers, by token of their access path; ``seeds``: keys of the
+    arguments that the step passes; ``roots``: keys of the results that it takes; ``lists``: for each of its lists the
+    number by which calls know it; ``several``: whether an argument may be passed to several calls; ``reached``: tokens
+    of the shared tensors that have gradients.
+    """
     _refuse_read_back(variants)
     forms: dict[Any, int] = {}
     examples: list[tuple[Variant, Part]] = []
@@ -203,7 +209,7 @@ def assemble(
 
 
 def _refuse_read_back(variants: Sequence[Variant]) -> None:
-    """What calls write is not seen by others."""
+    """Raise Refused if calls read what calls write."""
     written = {write.name: variant for variant in variants for write in variant.writes}
     read = {name for variant in variants for name in variant.names_read} if written else set()
     for name, variant in written.items():
@@ -234,6 +240,7 @@ def _buffer_of(
 def _classes(
     variants: Sequence[Variant], cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
 ) -> _Classes:
+    """Return the classes of values that share a buffer."""
     classes = _Classes()
 
     def key_of(variant: Variant, ref: Ref) -> Any:
@@ -267,7 +274,7 @@ def _classes(
 def _key_of(
     variant: Variant, ref: Ref, cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
 ) -> Any:
-    """What a tensor is a row of: an argument, a result, or what a cell gives."""
+    """Return the key of a tensor that is a row: an argument, a result, an output of a cell or a reduction."""
     source = variant.source_of(ref)
     match source[0]:
         case "call":
@@ -282,7 +289,7 @@ def _key_of(
 
 
 def _row(variants: Sequence[Variant], key: Any) -> torch.Tensor:
-    """What a row that the step supplies looks like."""
+    """Return an example of a row that the step supplies."""
     _, callee, token = key
     for variant in variants:
         if variant.callee == callee:
@@ -322,7 +329,7 @@ def _rows(
     totals: Sequence[Total],
     places: Sequence[Place],
 ) -> tuple[Buffer, ...]:
-    """What rows look like: cells are run on fakes, until nothing new comes of it."""
+    """Return the buffers: run the cells on fake tensors until a fixpoint of the rows' metadata is reached."""
     known: dict[int, Buffer] = {}
     for number, example in seeds.items():
         _settle(known, number, example, None)
@@ -357,12 +364,12 @@ def _rows(
 
 
 def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
-    """Whether it is new what the total looks like. Raises Uneven."""
+    """Record the metadata of a reduction's result. Return whether it changed. Raises Uneven."""
     parts = [known.get(number) for number in (total.start, total.items) if number is not None]
     if any(part is None for part in parts):
         return False
     buffers = [part for part in parts if part is not None]
-    # Sums of integers may be longer ones.
+    # A sum of integers may have a wider type than its terms.
     if len({(part.shape, part.dtype, part.device) for part in buffers}) > 1 or not buffers[0].dtype.is_floating_point:
         raise Uneven(place)
     flows = total.grad and any(part.differentiable for part in buffers)
@@ -371,7 +378,7 @@ def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
 
 
 def _settle(known: dict[int, Buffer], number: int, value: torch.Tensor, variant: Variant | None) -> bool:
-    """A row like this goes into the buffer. Returns whether that was not known. Raises Refused."""
+    """Record that such a row goes into the buffer. Return whether the buffer's metadata changed. Raises Refused."""
     made = Buffer(tuple(value.size()), value.dtype, value.device, value.requires_grad)
     before = known.get(number)
     if before is not None:

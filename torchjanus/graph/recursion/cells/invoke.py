@@ -1,7 +1,7 @@
-"""All calls of a recursive function as a differentiable function of torch: JANUS's InvokeOp (sections 4.2.1 and 5).
+"""All calls of a recursive function as one differentiable function: JANUS's InvokeOp (sections 4.2.1 and 5).
 
-``Invocation`` is called like a function of torch, by which it becomes one node of each direction in the step's graph;
-``Roots`` is what a step calls. Knows nothing of how calls are run, nor of how a forest is found.
+``Invocation`` is called like a function of torch and becomes one node of the step's graph in each direction. ``Roots``
+is what a step calls. Independent of how calls run and of how the schedule is found.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ __all__ = ["Invocation", "Roots", "Unrolled", "roots_in"]
 
 
 class Unrolled(Refused):
-    """Recursive calls cannot be run many at a time: they have to be unrolled."""
+    """Recursive calls cannot be batched and have to be unrolled."""
 
 
 @dataclass(eq=False)
 class Invocation:
-    """The calls of a recursive function in one place of the step, as one differentiable function of torch.
+    """The calls of a recursive function at one place of the step, as one differentiable function.
 
-    Called with the number of roots, the shared tensors, the rows that the step supplies (a stack for each of the
-    recursion's seeds), the lengths of its lists and how many rows its tables have, it returns the rows that the step
-    takes: a stack of one row for each root for each of the recursion's results, or of all of a list, and then a stack
-    of one truth for each of its truths. A graph that holds it is run, forward and backward, within ``use(forest)``.
+    It takes the number of entry calls, the shared tensors, the rows that the step supplies (a stack for each seed), and
+    the lengths of its lists followed by the numbers of rows of its tables. It returns for each result a stack of one
+    row per entry call, or all rows of a list, and then a stack of one boolean for each predicate. A graph that contains
+    it runs, forward and backward, within ``use(forest)``.
 
-    Gradients that no call of the forest reaches are zeros, where eager's would be None. Raises Refused where a cell
-    cannot be run for many calls at once.
+    Gradients that no call of the forest reaches are zeros; eager's would be None. Raises Refused if a cell cannot be
+    batched.
     """
 
     recursion: Recursion
-    traced: TracedCells = field(default_factory=TracedCells)  # of recursions that have cells in common
+    traced: TracedCells = field(default_factory=TracedCells)  # shared by recursions that have cells in common
     made: dict[Any, Partition] = field(default_factory=dict)
-    notify: Callable[[Partition], object] | None = None  # told of each that is made: for use outside of a graph
+    notify: Callable[[Partition], object] | None = None  # called with each new partition, for use outside of a graph
     __name__ = "invoke"
 
     def __call__(
@@ -59,7 +59,7 @@ class Invocation:
         return list(found)
 
     def partition(self, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]) -> Partition:
-        """What is run for tensors like these. Raises Refused."""
+        """Return the partition for tensors with these gradient requirements. Raises Refused."""
         grad = torch.is_grad_enabled()
         wanted = tuple(grad and tensor.requires_grad for tensor in (*shared, *seeds))
         partition = self.made.get(wanted)
@@ -72,21 +72,24 @@ class Invocation:
         return partition
 
     def use(self, forest: Forest) -> AbstractContextManager[None]:
-        """In this thread and within, the calls are those of ``forest``. What they need to keep is freed at the end.
+        """Return a context in which, for this thread, the calls are those of ``forest``. Its saved values are freed at
+        the end.
 
-        For several at once see ``graph.invoke_op.laid_out``.
+        For several recursions at once see ``laid_out``.
         """
         return laid_out({self: forest})
 
 
 @dataclass(frozen=True, eq=False)
 class Roots:
-    """The recursive calls that a step itself makes in one place, ``count`` of them, as one function of torch. ``used``:
-    which of the shared tensors some call uses: others have no gradient. ``shown``: what they return may leave the step.
-    ``tables``: which of the shared tensors may have fewer rows than the recursion's (-1: one that nobody uses).
+    """The ``count`` recursive calls that a step makes at one place, as one function.
 
-    Called with the shared tensors, the rows that the step supplies, a list for each seed, and the rows of its lists, it
-    returns what the calls return, one after the other, then all rows of each list, then truths. Raises Unrolled."""
+    ``used``: which shared tensors some call uses; the others have no gradient. ``shown``: whether results may leave the
+    step. ``tables``: the indices of the shared tensors that may have fewer rows than the recursion's (-1: not used).
+
+    It takes the shared tensors, the rows that the step supplies (a list for each seed) and the rows of its lists. It
+    returns the results of one call after the other, then all rows of each list, then the predicates. Raises Unrolled.
+    """
 
     invocation: Invocation
     count: int
@@ -109,7 +112,7 @@ class Roots:
             shared[index] = _filled_up(shared[index], recursion.shared[index].size(0))
         sizes = [*(one.size() for one in recursion.shared), *(recursion.buffers[n].shape for n in recursion.seeds)]
         for tensor, size in zip([*shared, *(stack[0] for stack in stacks)], sizes, strict=True):
-            # Cells are made for these sizes; that one is asked for holds it fast.
+            # Cells are specialised to these sizes; to compare them makes them guards.
             if tuple(map(int, tensor.size())) != tuple(size):
                 raise Unrolled(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
         try:
@@ -119,18 +122,18 @@ class Roots:
         results, by_root = len(recursion.results), recursion.by_root
         found = [stack.unbind(0) for stack in made[:by_root]]
         rows = [column[root] for root in range(self.count) for column in found]
-        if self.shown:  # each is a tensor of its own
+        if self.shown:  # each result is a tensor of its own
             rows = [row.clone() for row in rows]
         return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
 
 
 def roots_in(program: Program) -> Iterator[Roots]:
-    """The recursive calls that the program makes, in order."""
+    """Return the entry calls of the program, in order."""
     return (node.func for node in program.nodes if isinstance(node.func, Roots))
 
 
 def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:
-    """The table with so many rows. Raises Unrolled where it has more."""
+    """Return the table padded with zeros to so many rows. Raises Unrolled if it has more."""
     if table.size(0) > rows:
         raise Unrolled(_of_other_sizes((int(table.size(0)),), (rows,)))
     return torch.cat([table, table.new_zeros((rows - table.size(0), *table.shape[1:]))])
@@ -142,7 +145,7 @@ def _of_other_sizes(now: tuple[int, ...], before: tuple[int, ...]) -> Refusal:
 
 
 class _Calls(torch.autograd.Function):
-    """All calls, differentiated by all calls backwards."""
+    """All calls forward, with all calls backward as their derivative."""
 
     @staticmethod
     def forward(

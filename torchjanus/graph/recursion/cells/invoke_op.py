@@ -1,8 +1,9 @@
-"""The two operators that stand for all calls of a recursive function in a graph, forward and backward (JANUS 4.2.1).
+"""The two operators for all calls of a recursive function in a graph, forward and backward (JANUS 4.2.1).
 
-They name what to run by a key and say what they give in a text, like the loop's (see graph.loop_op). Which calls there
-are, and in which order they run, changes from run to run and is no matter of the graph: whoever runs the graph has laid
-out the forest beforehand, for his own thread. What the backward needs of the forward stays with that forest.
+They name what to run by a key and describe their outputs in a text, as the loop operator does (see
+``graph.operators.loop_op``). The calls and their order change from run to run and are not part of the graph: before a
+graph runs, its caller sets the schedule for its own thread. What the backward needs of the forward is kept with that
+schedule.
 """
 
 from __future__ import annotations
@@ -36,32 +37,35 @@ __all__ = [
 
 @dataclass(eq=False, slots=True)
 class Laid:
-    """A forest laid out for one run of a graph. ``states``: by key, what the calls forward left for those backward."""
+    """A schedule set for one run of a graph. ``states``: by key, what the forward saved for the backward."""
 
     forest: Forest
     states: dict[int, Any] = field(default_factory=dict)
 
 
 class Calls(Protocol):
-    """Runs all calls of a forest. Both return new tensors only, which share no memory with each other or what they
-    take."""
+    """Runs all calls of a schedule. Both methods return new tensors that alias neither each other nor their
+    arguments."""
 
-    owner: object  # by which the forest is found
+    owner: object  # by which the schedule is found
 
     def forward(
         self, laid: Laid, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The rows that the step takes, stacked, and of each buffer of truths whether all rows are true."""
+        """Return the rows that the step takes, stacked, and for each buffer of predicates whether all rows are true."""
         ...
 
     def backward(
         self, laid: Laid, key: int, present: str, tangents: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
+        """Return the gradients. ``present`` has a character for each differentiable result: "1" if it has a tangent,
+        else "0"."""
         ...
 
 
 class _Current(threading.local):
+    """The schedules set in this thread, by owner."""
+
     def __init__(self) -> None:
         self.laid: dict[object, Laid] = {}
 
@@ -72,9 +76,9 @@ _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 @contextmanager
 def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
-    """In this thread and within, the calls that these owners stand for are those of these forests.
+    """Return a context in which, for this thread, the calls of these owners are those of these schedules.
 
-    What the calls forward have left is freed at the end.
+    What the forward saved is freed at the end.
     """
     before = _CURRENT.laid
     _CURRENT.laid = {**before, **{owner: Laid(forest) for owner, forest in forests.items()}}
@@ -85,17 +89,17 @@ def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
 
 
 def laid_now() -> Mapping[Any, Forest]:
-    """The forests that are laid out in this thread, for ``laid_out``."""
+    """Return the schedules set in this thread, as ``laid_out`` takes them."""
     return {owner: laid.forest for owner, laid in _CURRENT.laid.items()}
 
 
 def register(key: int, calls: Calls) -> None:
-    """From now on ``key`` stands for these calls, as long as they live."""
+    """Let ``key`` name these calls as long as they live."""
     _KEYED[key] = calls
 
 
 def known_calls(key: int) -> Calls | None:
-    """Who runs the calls that ``key`` stands for, if anybody does."""
+    """Return the calls that ``key`` names, or None."""
     return _KEYED.get(key)
 
 
@@ -105,6 +109,7 @@ def is_invoke(target: object) -> bool:
 
 
 def _found(key: int) -> tuple[Calls, Laid]:
+    """Return the calls that ``key`` names and the schedule set for them. Raises InternalFault."""
     calls: Calls | None = _KEYED.get(key)
     if calls is None:
         raise InternalFault(f"nobody runs the calls of recursion {key}")
@@ -122,6 +127,7 @@ _BACKWARD = "(int key, str gives, str present, Tensor[] tangents, Tensor[] share
 
 @functools.lru_cache
 def _roots(gives: str) -> int:
+    """Return the number of entry calls, from the text that describes the outputs."""
     _, stacked, size = gives.partition(";")[0].split("|") if gives else ("", "n", "")
     return int(size.partition(",")[0]) if stacked == "1" else 0
 
@@ -135,12 +141,12 @@ def _forward(key: int, gives: str, lengths: Any, shared: Any, seeds: Any) -> lis
     if any(len(rows) != roots for rows in by_root) or [len(rows) for rows in lists] != list(lengths):
         raise InternalFault(f"the forest laid out for recursion {key} has not {roots} roots, or other lists")
     if any(bound > there for bound, there in zip(bounds, rows, strict=True)):
-        raise IndexError("a recursive call picks a row that is not there")  # Python will say which
+        raise IndexError("a recursive call picks a row that is not there")  # eager then raises its own error
     return calls.forward(laid, key, shared, seeds)
 
 
 def _backward(key: int, gives: str, present: str, tangents: Any, shared: Any, results: Any) -> list[torch.Tensor]:
-    # ``results`` is taken so that no scheduler puts this before the forward.
+    # ``results`` is an argument so that no scheduler moves this before the forward.
     calls, laid = _found(key)
     return calls.backward(laid, key, present, tangents, shared)
 

@@ -1,6 +1,6 @@
-"""The cells of a recursion as functional ATen graphs for any number of calls at once, and what each is given.
+"""A recursion partitioned into forward and backward: its cells as functional ATen graphs for any number of calls.
 
-Knows nothing of forests, nor of how graphs are run.
+Independent of schedules and of how graphs run.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ __all__ = ["Partition", "TracedCells", "partition_of"]
 
 
 class TracedCells:
-    """Cells that have been traced, by what they compute and of what: to trace one takes half a second, and a recursion
-    that has learnt one more way has its other cells as they were."""
+    """A cache of traced cells. To trace one takes half a second, and a new variant leaves the other cells unchanged."""
 
     def __init__(self) -> None:
-        # Cells are kept with what was made of them: forms tell functions apart by where they are in memory.
+        # Each entry keeps its cell alive: forms identify functions by their address.
         self._parts: dict[Any, tuple[Cell, CellParts]] = {}
         self._flowing: dict[Any, tuple[Cell, tuple[bool, ...]]] = {}
 
     def parts(self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
-        """The cell for many calls at once, in parts. Raises Refused."""
+        """Return the batched cell, split into parts. Raises Refused."""
         key = _key_of(cell, recursion, shared, active)
         known = self._parts.get(key)
         if known is None:
@@ -37,14 +36,14 @@ class TracedCells:
         return replace(known[1], cell=cell)
 
     def keep(self, parts: CellParts, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> CellParts:
-        """The same parts, unless the cell is known already."""
+        """Return these parts, or those cached for an equal cell."""
         known = self._parts.setdefault(_key_of(parts.cell, recursion, shared, active), (parts.cell, parts))
         return replace(known[1], cell=parts.cell)
 
     def flowing(
         self, cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]
     ) -> tuple[bool, ...]:
-        """Of what the cell gives, whether gradients flow back through it. Raises Refused."""
+        """Return for each output of the cell whether gradients flow back through it. Raises Refused."""
         key = _key_of(cell, recursion, shared, active)
         known = self._flowing.get(key)
         if known is None:
@@ -54,6 +53,7 @@ class TracedCells:
 
 
 def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Any:
+    """Return what the traced graph of a cell depends on."""
     buffers = recursion.buffers
     return (
         id(cell) if cell.form is None else cell.form,
@@ -68,10 +68,10 @@ def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Se
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Partition:
-    """A recursion in both directions, for shared tensors and seeds of which some require gradients.
+    """A recursion in both directions, for given gradient requirements of shared tensors and seeds.
 
-    ``active``: the buffers that gradients flow through. ``tangents``: the results that have them. ``wanted`` and
-    ``wanted_seeds``: the shared tensors and seeds of which the backward gives gradients, in this order.
+    ``active``: the buffers that gradients flow through. ``tangents``: the results that have tangents. ``wanted`` and
+    ``wanted_seeds``: the shared tensors and seeds whose gradients the backward returns, in this order.
     """
 
     owner: object
@@ -85,14 +85,14 @@ class Partition:
 
     @property
     def result_buffers(self) -> list[Buffer]:
-        """The buffers of which the step takes rows."""
+        """The buffers of the results."""
         return [self.recursion.buffers[index] for index in self.recursion.results]
 
 
 def partition_of(
     owner: object, recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells
 ) -> Partition:
-    """Both directions, where ``shared`` and ``seeds`` say what requires gradients. Raises Refused."""
+    """Return the partition, where ``shared`` and ``seeds`` say which tensors require gradients. Raises Refused."""
     everything = [*(tensor.device for tensor in recursion.shared), *(buffer.device for buffer in recursion.buffers)]
     if any(device.type != "cpu" for device in everything):
         raise refused(
@@ -113,7 +113,7 @@ def partition_of(
 
 
 def _active(recursion: Recursion, shared: Sequence[bool], seeds: Sequence[bool], traced: TracedCells) -> list[bool]:
-    """Which buffers gradients flow through. Raises Refused."""
+    """Return for each buffer whether gradients flow through it. Raises Refused."""
     active = [False] * len(recursion.buffers)
     for place, index in enumerate(recursion.seeds):
         active[index] |= seeds[place] and recursion.buffers[index].differentiable

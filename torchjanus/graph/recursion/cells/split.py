@@ -1,7 +1,7 @@
-"""A batched cell cut in parts by when they can run: forward, backward batch by batch, and backward once for all calls.
+"""Splits a batched cell into parts by when they can run: forward, backward by batch, and backward once for all calls.
 
-What the gradients of the taken rows need runs batch by batch, since other cells wait for it; the gradients of shared
-tensors are computed once over all rows, from what the other parts have kept. Knows nothing of how parts are run.
+The gradients of input rows are computed batch by batch, since other cells wait for them. The gradients of shared
+tensors are computed once over all rows, from what the other parts saved. Independent of how parts run.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a part is given.
+    """Where an argument of a part comes from.
 
-    ``kind``: shared (by number); common (computed from shared tensors, once a run); taken (a taken row, stacked for all
-    calls of the batch), column, output, tangent (of an output), saved (by the forward part), handed (by the backward
-    part that runs batch by batch); count (how many calls there are).
+    ``kind``: shared (by number); common (computed from shared tensors once a run); taken (an input row, stacked for all
+    calls of the batch); column; output; tangent (of an output); saved (by the forward part); handed (by the backward
+    part that runs by batch); count (the number of calls).
     """
 
     kind: str
@@ -36,7 +36,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A functional graph, and where each of its arguments comes from."""
+    """A functional graph, and the source of each of its arguments."""
 
     graph: torch.fx.GraphModule
     sources: tuple[Source, ...]
@@ -44,11 +44,11 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellParts:
-    """The parts of one cell. Each handles any number of calls, which lie in the first dimension of everything.
+    """The parts of one cell, each for any number of calls, which lie in the first dimension of all values.
 
-    ``common``: of shared tensors only. ``forward`` gives the outputs, and then what is ``saved``. ``rows`` gives the
-    gradients of the taken rows in ``taken``, and then what is ``handed``. ``sums`` gives the gradients of the shared
-    tensors in ``wanted``, and takes rows for all calls.
+    ``common`` depends on shared tensors only. ``forward`` returns the outputs, then the ``saved`` values. ``rows``
+    returns the gradients of the input rows in ``taken``, then the ``handed`` values. ``sums`` takes the rows of all
+    calls and returns the gradients of the shared tensors in ``wanted``.
     """
 
     cell: Cell
@@ -65,11 +65,13 @@ class CellParts:
 
 
 def cut(cell: Cell, whole: Batched) -> CellParts:
-    """The parts of the cell."""
+    """Return the parts of the cell."""
     return _Cut(cell, whole).parts()
 
 
 class _Cut:
+    """One split in progress."""
+
     def __init__(self, cell: Cell, whole: Batched) -> None:
         self.cell, self.whole = cell, whole
         self.likes = dict(whole.likes)
@@ -89,7 +91,7 @@ class _Cut:
 
     def parts(self) -> CellParts:
         whole = self.whole
-        # From last to first: each tells what those before it have to keep for it.
+        # From last to first: each part determines what those before it have to save for it.
         sums = self._part(self.sum_gradients, self._source_in_sums) if self.sum_gradients else None
         rows = None
         if self.row_gradients:
@@ -112,7 +114,7 @@ class _Cut:
         )
 
     def _after(self, *names: str) -> set[torch.fx.Node]:
-        """The nodes that depend on placeholders of these names."""
+        """Return the nodes that depend on placeholders whose names begin like this."""
         found: set[torch.fx.Node] = set()
         for node in self.graph.nodes:
             given = node.op == "placeholder" and str(node.target).startswith(names)
@@ -121,7 +123,7 @@ class _Cut:
         return found
 
     def _source(self, node: torch.fx.Node) -> Source | None:
-        """Where a placeholder of the whole cell comes from."""
+        """Return the source of a placeholder of the whole cell, or None for any other node."""
         if node.op != "placeholder":
             return None
         name, _, number = str(node.target).partition("_")
@@ -148,11 +150,11 @@ class _Cut:
         if node in self.of_rows and self._can_be_kept(node) and node.op != "placeholder":
             return Source("handed", self.handed.setdefault(node, len(self.handed)))
         if self._is_moved(node):
-            return self._source(node)  # sums find again what was taken: all of it at once
+            return self._source(node)  # taken rows are gathered again, for all calls at once, rather than saved
         return self._source(node) or self._source_of_forward(node)
 
     def _is_moved(self, node: torch.fx.Node) -> bool:
-        """Whether the value is made of taken rows and columns without computing anything."""
+        """Whether the value only views or concatenates input rows and columns."""
         if node.op == "placeholder":
             source = self._source(node)
             return source is not None and source.kind in ("taken", "column")
@@ -167,18 +169,19 @@ class _Cut:
         return Source("saved", self.saved.setdefault(node, len(self.saved)))
 
     def _can_be_kept(self, node: torch.fx.Node) -> bool:
-        """Whether the value has a row for each call, and is not merely another view of one."""
+        """Whether the value has a row for each call and is no view."""
         like = self.likes.get(node.name)
         return like is not None and like.axis is not None and not clean_up.is_view(node)
 
     def _part(
         self, values: Sequence[torch.fx.Node], source_of: Callable[[torch.fx.Node], Source | None], rows: int = -1
     ) -> Part:
-        """What computes these values. Those from ``rows`` on are kept: with the calls in their first dimension."""
+        """Return the part that computes these values. From index ``rows`` on, the calls lie in their first
+        dimension."""
         stops: dict[torch.fx.Node, Source] = {}
         needed: set[torch.fx.Node] = set()
         pending = list(values)
-        # What a part gives it computes itself, also where other parts are given it.
+        # A part computes its own outputs, even those that other parts take as sources.
         own = set(values)
         while pending:
             node = pending.pop()
@@ -218,7 +221,7 @@ class _Cut:
     def _reversed(
         self, graph: torch.fx.Graph, copy: torch.fx.Node, node: torch.fx.Node, back: bool = False
     ) -> torch.fx.Node:
-        """A value with the calls in its first dimension, or back where they were."""
+        """Return the value with the calls moved to the first dimension, or with ``back`` moved from there."""
         like = self.likes[node.name]
         if not like.axis:
             return copy
@@ -229,7 +232,7 @@ class _Cut:
 
 
 def _transpose_products(graph: torch.fx.Graph, varying: set[torch.fx.Node], likes: dict[str, Like]) -> None:
-    """Products of a shared matrix with a column for each call: with a row for each instead, so that rows lie apart."""
+    """Transpose products of a shared matrix with one column per call, so that each call has a row of its own."""
     for node in list(graph.nodes):
         if node.target is not aten.mm.default:
             continue
@@ -258,7 +261,7 @@ def _transposed(like: Like) -> Like:
 
 
 def _first(like: Like) -> Like:
-    """With the calls in the first dimension."""
+    """Return the metadata with the calls in the first dimension."""
     axis = like.axis
     if axis is None:
         raise InternalFault("a value without rows is kept")
@@ -266,7 +269,7 @@ def _first(like: Like) -> Like:
 
 
 def _before(nodes: Iterable[torch.fx.Node]) -> set[torch.fx.Node]:
-    """These nodes and what they depend on."""
+    """Return these nodes and all that they depend on."""
     found: set[torch.fx.Node] = set()
     pending = list(nodes)
     while pending:

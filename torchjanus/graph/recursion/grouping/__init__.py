@@ -1,1 +1,1 @@
-"""Which recursive calls of a step are made together."""
+"""Call grouping: which recursive calls of a step are made together."""

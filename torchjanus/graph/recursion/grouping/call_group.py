@@ -1,6 +1,7 @@
-"""Recursive calls of a step that are made together, so that the nodes of all its trees are run in one go.
+"""A call group: recursive calls of a step that are made together, so that the nodes of all its trees run in one
+schedule.
 
-Knows nothing of the step's program, of how trees are followed in detail, nor of how cells are run.
+Independent of the step's program, of how the traversal works, and of how cells run.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ __all__ = ["CallGroup", "Calls"]
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """The calls that a call group stands for. ``shared``: examples of the tensors that the step offers, by where calls
-    find them; ``passed``: the keys of the tensors that it passes; ``results``: of those it takes; ``lists``: the
-    numbers of the step's lists to which they append; ``leaving``: whether elements of those leave the step; ``places``:
-    the index of the step each call is; ``shown``: whether what they return, or a view of it, leaves the step, or
-    is used after something has been changed in place; ``world``: what is known of what calls rely on around themselves;
-    ``used``: of each call to what of what it returns and appends gradients may flow;
-    ``written``: what the step changes before the last of them; ``counted``: the lists that stand for numbers that calls
-    count, with recipes of what those are before the first of them; ``alike``: of each place in ``shared`` all at which
-    the same tensor is found; ``tables``: where those are of which calls only pick rows, and see more than there are."""
+    """The calls of a call group.
+
+    ``shared``: examples of the tensors that the step offers, by the token of the calls' access path; ``passed``: keys
+    of the tensors that the step passes; ``results``: keys of those it takes; ``lists``: the numbers of the step's lists
+    to which calls append; ``leaving``: whether elements of those leave the step; ``places``: for each call its index
+    among the step's calls; ``shown``: whether a result or a view of it leaves the step, or is used after an in-place
+    change; ``world``: the context facts of the step; ``used``: for each call the results and appended values to which
+    gradients may flow; ``written``: what the step changes before the last call; ``counted``: recipes of the initial
+    values of the counters, by list number; ``alike``: for each token in ``shared`` all tokens of the same tensor;
+    ``tables``: tokens of the tensors from which calls only pick rows; their examples in ``shared`` have spare rows.
+    """
 
     callee: Any
     events: tuple[Invoked, ...]
@@ -57,7 +60,7 @@ class Calls:
     tables: tuple[Any, ...] = ()
 
     def assemble(self, variant_table: VariantTable) -> Assembled:
-        """The recursion that is known by now. Raises Refused."""
+        """Return the recursion of all variants seen so far. Raises Refused."""
         while True:
             try:
                 lists = [self._known_as(number) for number in self.lists]
@@ -87,7 +90,7 @@ class Calls:
                 variant_table.leave(uneven)
 
     def _known_as(self, number: int) -> int:
-        """By which number calls know a list of the step. Raises Refused."""
+        """Return the number by which calls know a list of the step. Raises Refused."""
         known = {place for event in self.events for place, (one, _) in enumerate(event.grown) if one == number}
         if len(known) > 1:
             what = "the lists to which recursive calls append change places"
@@ -95,10 +98,10 @@ class Calls:
         return known.pop()
 
     def walker(self, assembled: Assembled, variant_table: VariantTable, needs: dict[Any, Any]) -> Walker:
-        """Who follows the calls."""
+        """Return the host traversal of the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
         roots: list[Root] = []
-        # A row is a copy: what eager returns would change with the parameter that it is a view of.
+        # Rows are copies, but eager's result would be a view of the parameter and change with it.
         never = variant_table.showing() if self.shown or self.leaving else frozenset()
         guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
         for event in self.events:
@@ -122,17 +125,17 @@ class Calls:
         return Walker(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
 
     def _place(self, number: int) -> int | None:
-        """Which of the step's lists, or numbers that are counted, it is (see ``Root``)."""
+        """Return the index of one of the step's lists, or of a counter (see ``Root``)."""
         if number in self.counted:
             return ~list(self.counted).index(number)
         return self.lists.index(number) if number in self.lists else None
 
     def _exact(self, variant_table: VariantTable) -> bool:
-        """Whether calls on the same way may have gradients or none."""
+        """Whether calls that take the same variant may differ in their gradients."""
         return variant_table.tells_apart(self.callee, self.world, self.used)
 
     def reached(self, variant_table: VariantTable) -> frozenset[Any]:
-        """Where these calls find the shared tensors that they use."""
+        """Return the tokens of the shared tensors that these calls use."""
         known = (variant.flowing for variant in variant_table.reached([self.callee], self.world))
         events = [(event, used) for event, used in zip(self.events, self.used, strict=True) if used]
         found = variant_table.flowing(events, self._exact(variant_table)) & frozenset().union(*known)
@@ -141,7 +144,7 @@ class Calls:
 
 @dataclass(eq=False)
 class CallGroup:
-    """Some recursive calls of one function: what the step calls as ``roots``, and how they are followed."""
+    """Recursive calls of one function: the ``roots`` that the step calls, and the traversal that follows them."""
 
     calls: Calls
     assembled: Assembled
@@ -150,7 +153,7 @@ class CallGroup:
 
     @property
     def invocation(self) -> Invocation:
-        """The calls as a node of a graph knows them."""
+        """The calls as a node of a graph."""
         return self.roots.invocation
 
     @property
@@ -159,7 +162,8 @@ class CallGroup:
         return bool(self.assembled.writes)
 
     def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
-        """What the calls of a forest that has been run write, in eager's order: each write, its object, its value."""
+        """Return the deferred writes of a schedule that has run, in eager's order: each write, its object, its
+        value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
         now: dict[tuple[int, Any], Any] = {}
         found = []
@@ -179,6 +183,7 @@ class CallGroup:
         return found
 
     def _buffers(self) -> Iterator[int | None]:
+        """Yield for each write the buffer of the value, or None for a value that is not a tensor."""
         for variant in self.assembled.variants:
             for number, write in enumerate(variant.writes):
                 if write.list is None:
@@ -186,7 +191,7 @@ class CallGroup:
 
     @property
     def asked(self) -> Place:
-        """Where a tensor decides what a call does."""
+        """The place of the first predicate on a tensor in a call, or NOWHERE."""
         return next((place for variant in self.assembled.variants for place in variant.asked), NOWHERE)
 
     def __str__(self) -> str:
@@ -196,18 +201,18 @@ class CallGroup:
 
     @property
     def reads(self) -> list[AccessPath]:
-        """What ``follow`` is given of the step, in this order."""
+        """The access paths of the step's values that ``follow`` takes, in this order."""
         return self.walker.reads
 
     @property
     def lists(self) -> Iterator[tuple[AccessPath, int]]:
-        """Where the step finds the rows of its lists, and which of a forest's results they are."""
+        """Where the step finds the rows of its lists, and the index of each among a schedule's results."""
         first = self.assembled.recursion.by_root
         return ((AccessPath.grown(number), first + n) for n, number in enumerate(self.calls.lists))
 
     @property
     def numbers(self) -> Iterator[tuple[AccessPath, int, int]]:
-        """Where the step finds the numbers that calls return: of which call, and which of its numbers, each is."""
+        """Where the step finds each number that calls return, with the index of the call and of the number."""
         for call, (event, place) in enumerate(zip(self.calls.events, self.calls.places, strict=True)):
             for which, path in enumerate(numbers_made(event.made)):
                 access_path = AccessPath.grown(("call", place))
@@ -217,27 +222,27 @@ class CallGroup:
 
     @property
     def counts(self) -> Iterator[tuple[AccessPath, int]]:
-        """Where the step finds the numbers that calls count, and which of a forest's counts they are."""
+        """Where the step finds the final values of counters, and their indices among a schedule's counts."""
         return ((AccessPath.grown(number), n) for n, number in enumerate(self.calls.counted))
 
     @property
     def given(self) -> tuple[tuple[tuple[str, Recipe], ...], ...]:
-        """What each call is given."""
+        """The arguments of each call."""
         return tuple(event.given for event in self.calls.events)
 
     @property
     def starts(self) -> tuple[Recipe, ...]:
-        """What the numbers that calls count are before the first of them."""
+        """The values of the counters before the first call."""
         return tuple(self.calls.counted.values())
 
     def follow(
         self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()
     ) -> Forest | None:
-        """See Walker.walk."""
+        """Return the schedule of these calls, or None (see ``Walker.walk``)."""
         return self.walker.walk(step, given, starts)
 
     def renew(self, variant_table: VariantTable) -> bool:
-        """Serve the variants that have been seen since. Returns whether that needs no other cells than there are."""
+        """Extend the group to the variants seen since. Return False, and change nothing, if that needs other cells."""
         try:
             assembled = self.calls.assemble(variant_table)
         except Refused:

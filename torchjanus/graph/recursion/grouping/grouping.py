@@ -1,6 +1,6 @@
 """Puts the recursive calls of a step's program into call groups.
 
-Calls that depend on nothing done in between become one node of the program. Knows nothing of how calls are followed.
+Calls between which nothing happens that they depend on become one node. Independent of how calls are followed.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ from torchjanus.trace.recipes import RowOf, TensorOf, parts_of
 
 __all__ = ["CALL_GROUPS", "GROUP_CALLS", "with_call_groups"]
 
-LEAST_ROWS = 64  # that tables have to calls
+LEAST_ROWS = 64  # least number of rows of a table as calls see it
 
-Group = Sequence[tuple[int, Invoked]]  # calls that are made together, and at which nodes of the program
+Group = Sequence[tuple[int, Invoked]]  # calls made together, each with the position of its node
 
 
 def with_call_groups(plan: Generalised, trace: Trace, variant_table: VariantTable) -> Generalised:
-    """The plan with its recursive calls in call groups. Raises Refused."""
+    """Return the plan with its recursive calls in call groups. Raises Refused."""
     if not any(isinstance(event, Invoked) for event in trace.events):
         return plan
     grouping_run = _Grouping(plan, trace, variant_table)
@@ -67,7 +67,7 @@ CALL_GROUPS = PassList(Part.CALL_GROUPS, (GROUP_CALLS,))
 
 
 class _Grouping:
-    """A step's program while its calls are put together, one of the ``groups`` after the other."""
+    """A step's program while its ``groups`` are replaced one by one."""
 
     def __init__(self, plan: Generalised, trace: Trace, variant_table: VariantTable) -> None:
         self.plan = plan
@@ -81,13 +81,13 @@ class _Grouping:
         self._order = {id(event): number for number, event in enumerate(calls)}
         self._at = {id(event): number for number, event in enumerate(trace.events)}
         self._free = max(len(plan.program.inputs), *(1 + ref.index for node in self.nodes for ref in node.outs))
-        # Which node gives the rows of each of the step's lists.
+        # List of the step -> position of the node that gives its rows.
         self._rows = {_list_of(plan, node): position for position, node in enumerate(self.nodes) if is_rows_of(node)}
         self._world = around(trace.events)
         self._gradients = differentiated(self.nodes)
 
     def plant(self, group: Group) -> None:
-        """Make these calls at the first of them. Raises Refused."""
+        """Replace these calls by one node at the position of the first. Raises Refused."""
         events = [event for _, event in group]
         lists = self._lists_of(group)
         calls, held = self._calls(group, lists)
@@ -114,9 +114,9 @@ class _Grouping:
             self.nodes[position] = replace(self.nodes[position], func=_nothing, args=(), kwargs={}, outs=())
 
     def planted(self) -> Generalised:
-        """The plan, with all its calls put together."""
+        """Return the plan with all groups replaced."""
         program, nodes = self.plan.program, tuple(self.nodes)
-        # What is only written to objects has to be computed, too.
+        # Values that are only written to objects have to be computed too.
         roots = (node for node in nodes if isinstance(node.func, Roots))
         kept = tuple(node.outs[0] for node in roots if node.func.invocation.recursion.kept)
         program = replace(
@@ -129,7 +129,7 @@ class _Grouping:
         return replace(self.plan, program=program, call_groups=tuple(self.call_groups))
 
     def _lists_of(self, group: Group) -> tuple[int, ...]:
-        """The lists to which these calls append. Raises Refused where others do, too."""
+        """Return the lists to which these calls append. Raises Refused if another group appends to one of them."""
         for number in dict.fromkeys(number for _, event in group for number, _ in event.grown):
             some = [other for other in self.groups if any(n == number for _, event in other for n, _ in event.grown)]
             if len(some) > 1:
@@ -137,7 +137,7 @@ class _Grouping:
         return tuple(dict.fromkeys(n for _, event in group for n, _ in event.grown if n in self._rows))
 
     def _calls(self, group: Group, lists: tuple[int, ...]) -> tuple[Calls, dict[Any, int]]:
-        """What is known of the calls, and which value of the step each tensor is that they find around themselves."""
+        """Return the description of the calls, and the step's value for each tensor that they find in their context."""
         trace, events = self.trace, tuple(event for _, event in group)
         first, callee, given = events[0], events[0].callee, self.nodes[group[0][0]].kwargs.get("own", ())
         variants = self.variant_table.reached([callee], self._world)
@@ -177,7 +177,7 @@ class _Grouping:
         return calls, held
 
     def _are_shown(self, group: Group) -> bool:
-        """See Calls."""
+        """Compute ``Calls.shown``."""
         memory = self.trace.memory
         parts = [part for recipe in self.trace.all_recipes() for part in parts_of(recipe)]
         leaving = {memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if memory else set()
@@ -185,7 +185,7 @@ class _Grouping:
         return left or looked_at_later(self.nodes, [position for position, _ in group])
 
     def _used(self, node: Node, event: Invoked) -> Used:
-        """To what of what a call returns and appends gradients may flow."""
+        """Return the results and appended values of a call to which gradients may flow."""
         gradients, nodes = self._gradients, self.nodes
         returned = (which for which, ref in enumerate(node.outs) if ref.index in gradients)
         lists = ((place, self._rows[number]) for place, (number, _) in enumerate(event.grown) if number in self._rows)
@@ -195,7 +195,7 @@ class _Grouping:
     def _call_group(
         self, group: Group, lists: tuple[int, ...], calls: Calls, held: Mapping[Any, int]
     ) -> tuple[CallGroup, Node]:
-        """The calls as a call group, and as a node of the program."""
+        """Return the calls as a call group and as a node of the program."""
         nodes, callee = self.nodes, calls.callee
         assembled = calls.assemble(self.variant_table)
         walker = calls.walker(assembled, self.variant_table, {})
@@ -218,7 +218,7 @@ class _Grouping:
         return CallGroup(calls, assembled, roots, walker), Node(roots, args, {}, outs, first.modes, first.place)
 
     def _refuse_read_back(self, call_group: CallGroup, group: Group) -> None:
-        """The step does nothing with what calls write, and does not itself write in between."""
+        """Raise Refused if the step uses what the calls write, or itself writes between them."""
         if not call_group.writes:
             return
         trace = self.trace
@@ -235,7 +235,7 @@ class _Grouping:
             raise _refused(group, "the step does other things between them", "All calls are made at once.")
 
     def _refuse_changed_tables(self, call_group: CallGroup, group: Group) -> None:
-        """What the host picks rows of is what it was before the step."""
+        """Raise Refused if the step changes a tensor before the calls of which the host picks rows."""
         tables = {pick.table.token for variant in call_group.assembled.variants for pick in variant.picks.values()}
         if not tables:
             return
@@ -258,7 +258,7 @@ class _Grouping:
 
 
 def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable) -> None:
-    """Where the step lets out what calls return, that is not always a parameter, or a view of one."""
+    """Raise Refused if the step lets out a call's result that is always a parameter or a view of one."""
     for event in events:
         if not isinstance(event, InvokedEach) and variant_table.shows_always(event):
             what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
@@ -272,7 +272,7 @@ def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable)
 
 
 def _refuse_read_later(writing: CallGroup, other: CallGroup) -> None:
-    """What calls write is not what calls of another function read."""
+    """Raise Refused if calls of one group read what calls of another write."""
     names = (
         {name for variant in other.assembled.variants for name in variant.names_read} if writing is not other else set()
     )
@@ -292,18 +292,18 @@ def _refused(group: Group, what: str, why: str) -> Refused:
 
 
 def _list_of(plan: Generalised, node: Node) -> int:
-    """The number of the list of which the node gives the rows."""
+    """Return the number of the list of which the node gives the rows."""
     (which,) = node.args
     number: int = plan.access_paths[which.index].key
     return number
 
 
 def _nothing() -> None:
-    """The call is made with another."""
+    """Take the place of a call that another node makes."""
 
 
 def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> Iterator[Group]:
-    """The calls that can be made at one point of the program: that of the first of them."""
+    """Yield the groups: calls that can be made where the first of them is made."""
     waiting = iter(events)
     there = set(range(inputs))
     opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
@@ -333,8 +333,8 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 def _held(
     plan: Generalised, variants: Sequence[Variant], own: Mapping[Any, Ref]
 ) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
-    """Which value of the step each tensor is that calls find around themselves, by where they find it, and what it is
-    like. ``own``: those that the step has made."""
+    """Return, by token, the step's value (an index) for each tensor that calls find in their context, and its example.
+    ``own``: the values that the step has computed."""
     by_path = {access_path.token: index for index, access_path in enumerate(plan.access_paths)}
     inputs = plan.program.inputs
     by_tensor = {id(entry.example): index for index, entry in enumerate(inputs)}
@@ -346,7 +346,7 @@ def _held(
                 entry = variant.plan.program.inputs[ref.index]
                 if access_path.token in own:
                     index: int | None = own[access_path.token].index
-                else:  # the step may have met it on another path
+                else:  # the step may reach it by another path
                     index = by_path.get(access_path.token, by_tensor.get(id(entry.example)))
                     entry = entry if index is None else inputs[index]
                 if index is not None:
@@ -356,10 +356,11 @@ def _held(
 
 
 def _longer(example: torch.Tensor, rows: int) -> torch.Tensor:
-    """The like of a table with room for so many rows, and more: one for many lengths."""
+    """Return an example of a table with at least ``rows`` rows, rounded up to serve many lengths."""
     size = (max(LEAST_ROWS, 1 << (rows - 1).bit_length()), *example.shape[1:])
     return torch.empty(size, dtype=example.dtype, device=example.device).requires_grad_(example.requires_grad)
 
 
 def _like(example: torch.Tensor, requires_grad: bool) -> torch.Tensor:
+    """Return the example with this ``requires_grad``."""
     return example.detach().requires_grad_(requires_grad)

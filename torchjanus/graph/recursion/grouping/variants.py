@@ -1,4 +1,4 @@
-"""The ways through recursive functions that have been seen. Knows nothing of trees, nor of how cells are run."""
+"""The table of all variants of recursive functions seen so far. Independent of trees and of how cells run."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from torchjanus.trace.events import Trace
 __all__ = ["VariantTable"]
 
 MAX_VARIANTS = 512
-MAX_LENGTHS = 4  # of lists that calls return, and depths of what holds others
+MAX_LENGTHS = 4  # different lengths of returned lists, and different nesting depths of results
 
 
 def _lengths(made: Any) -> Iterator[int]:
-    """How long the lists are in what a call returns."""
+    """Yield the length of each list in the structure of a result."""
     if type(made) is tuple and made and made[0] == "list":
         yield len(made) - 1
     for _, part in parts_made(made):
@@ -36,14 +36,14 @@ def _lengths(made: Any) -> Iterator[int]:
 
 
 def _depth(made: Any) -> int:
-    """How many containers and objects are within each other there."""
+    """Return the nesting depth of containers and objects in the structure of a result."""
     return max((1 + _depth(part) for _, part in parts_made(made)), default=0)
 
 
 @dataclass(eq=False, slots=True)
 class _Seen:
-    """A way that calls were seen to take. ``own``: it by itself; ``event``: one of the calls; ``variant``: the way by
-    which it is told, perhaps with others from which a tensor tells it apart."""
+    """A watched execution path. ``own``: its variant alone; ``event``: one of its calls; ``variant``: the variant that
+    represents it now, which may be merged with others by if-conversion."""
 
     own: Variant
     event: Invoked
@@ -51,7 +51,7 @@ class _Seen:
 
 
 def _sides(seen: Sequence[_Seen], switch: Switch) -> list[Side]:
-    """Which shared tensors only some of these variants use."""
+    """Return the shared tensors that only some of these variants use."""
     used = [one.own.differentiated for one in seen]
     paths: dict[tuple[Path, ...], set[Any]] = {}
     for token in frozenset().union(*used) - frozenset.intersection(*used):
@@ -61,26 +61,26 @@ def _sides(seen: Sequence[_Seen], switch: Switch) -> list[Side]:
 
 
 class VariantTable:
-    """The ways that have been seen, by callee. ``version`` rises with each new one."""
+    """All variants seen so far, by callee. ``version`` increases with each new one."""
 
     def __init__(self) -> None:
         self.variants: dict[Any, list[Variant]] = {}
         self.version = 0
         self._known: dict[Any, list[_Seen]] = {}
-        self._merged: dict[int, list[_Seen]] = {}  # those that a variant tells as one, by its number
-        self._instead: dict[int, Variant] = {}  # of ways that are told with others by now: which variant tells them
+        self._merged: dict[int, list[_Seen]] = {}  # merged variant's number -> its members
+        self._instead: dict[int, Variant] = {}  # replaced variant's number -> its replacement
         self._made = 0
         self.traced = TracedCells()
-        self._uneven: set[Place] = set()  # where what is added up is not of one size
+        self._uneven: set[Place] = set()  # where the terms of a sum differ in size
 
     def learn(self, trace: Trace) -> None:
-        """Take in the recursive calls of one watched run. Raises Refused."""
+        """Add the variants of all recursive calls of one watched run. Raises Refused."""
         for event in trace.events:
             if isinstance(event, Invoked):
                 self.take(event)
 
     def take(self, first: Invoked) -> None:
-        """Take in one call, and those within. Raises Refused."""
+        """Add the variants of one call and of the calls within it. Raises Refused."""
         waiting = [first]
         while waiting:
             event = waiting.pop()
@@ -88,13 +88,13 @@ class VariantTable:
                 waiting.extend(reversed(event.iterations))
                 continue
             if event.call.variants is not None:
-                continue  # it was recognised
+                continue  # the call was recognised, not watched
             key = (event.callee, event.call.tokens(), given_tensors(event), event.made)
             alike = self._known.setdefault(key, [])
             relied = event.call.around
             known = next((one for one in alike if not any(disagree(other, relied) for other in one.own.relied)), None)
             if known is not None and relied not in known.own.relied:
-                known.own.relied.append(relied)  # the same, found by other paths
+                known.own.relied.append(relied)  # the same variant, reached by other access paths
                 if known.variant is not known.own:
                     known.variant.relied.append({**known.variant.relied[0], **relied})
                 self.version += 1
@@ -115,7 +115,7 @@ class VariantTable:
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
     def _learn(self, event: Invoked) -> _Seen:
-        """A way that nobody has taken before. Raises Refused."""
+        """Return a new entry for a call on a new execution path. Raises Refused."""
         seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
         rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
         rivals = [one for one in rivals if undecided(one.own.trace.events, event.call.events) is not None]
@@ -135,7 +135,7 @@ class VariantTable:
         return self._made - 1
 
     def _convert(self, new: _Seen, rivals: Sequence[_Seen]) -> None:
-        """Tell a way together with those from which a tensor tells it apart. Raises Refused where that cannot be."""
+        """Merge a variant by if-conversion with those that only a tensor distinguishes from it. Raises Refused."""
         for variant in dict.fromkeys(one.variant for one in rivals):
             members = self._merged.get(variant.number) or [one for one in rivals if one.variant is variant]
             some = [one for one in members if one in rivals]
@@ -159,6 +159,7 @@ class VariantTable:
 
     @staticmethod
     def _refuse_undecided(event: Invoked, seen: Sequence[_Seen]) -> None:
+        """Raise Refused for the first predicate on a tensor that distinguishes the call from a known variant."""
         for one in seen:
             asked = undecided(one.own.trace.events, event.call.events)
             if asked is not None:
@@ -169,8 +170,8 @@ class VariantTable:
                 raise refused("recursion-branch", what, why, "Choose with torch.where().", asked.place)
 
     def _refuse_lengths(self, event: Invoked) -> None:
-        """A list of all that is below a node has another length at each of them, and an object that holds those of the
-        children another depth: each would be a variant."""
+        """Raise Refused if results differ too often in list lengths or nesting depth, as lists of all descendants of a
+        node do: each length would be a variant of its own."""
         looks = [*(variant.made for variant in self.variants.get(event.callee, ())), event.made]
         lengths = {tuple(_lengths(made)) for made in looks}
         what = f"{event.name} returns lists of {len(lengths)} different lengths, and more would come"
@@ -183,7 +184,7 @@ class VariantTable:
         raise refused("recursion-list-lengths", what, "What calls return has to be alike.", remedy, event.place)
 
     def used(self, events: Iterable[Invoked]) -> frozenset[int]:
-        """The ways that these calls, and those within, take."""
+        """Return the variants that these calls and the calls within them take."""
         waiting, found = list(events), set[int]()
         while waiting:
             event = waiting.pop()
@@ -199,14 +200,14 @@ class VariantTable:
         return frozenset(found)
 
     def _now(self, number: int) -> int:
-        """The way that tells the calls that took this one."""
+        """Return the variant that represents this one now."""
         while number in self._instead:
             number = self._instead[number].number
         return number
 
     def flowing(self, events: Iterable[tuple[Invoked, Used]], exact: bool) -> frozenset[Any]:
-        """Where the shared tensors are found to which gradients flow from what these calls return, and append, as far
-        as it is of use. ``exact``: see ``tells_apart``."""
+        """Return the tokens of the shared tensors to which gradients flow from the results and appended values in use.
+        ``exact``: see ``tells_apart``."""
         waiting = list(events)
         variants = {variant.number: variant for own in self.variants.values() for variant in own}
         found = set[Any]()
@@ -222,14 +223,14 @@ class VariantTable:
                 found |= tokens
                 inner = [one for one in event.call.events if isinstance(one, Invoked)]
                 waiting.extend(zip(inner, some, strict=True))
-            elif exact and used:  # none of them cuts gradients, or has others for a part of what it returns
+            elif exact and used:  # such variants neither cut gradients nor depend on which results are in use
                 numbers = frozenset(self._now(number) for number in event.call.variants) & variants.keys()
                 found |= {token for number in numbers for token in variants[number].differentiated}
         return frozenset(found)
 
     def tells_apart(self, callee: Any, world: Mapping[Any, Any], used: Iterable[Used]) -> bool:
-        """Whether of calls on the same way some may have gradients, or more of them, and others none: it depends on the
-        calls around them. ``used``: what is of use of what calls of the step return."""
+        """Whether calls that take the same variant may differ in their gradients, depending on their callers. ``used``:
+        the results in use of each of the step's calls."""
         used = set(used)
         lists = frozenset().union(*map(lists_in, used))
         variants = self.reached([callee], world)
@@ -252,13 +253,12 @@ class VariantTable:
         )
 
     def shows_always(self, event: Invoked) -> bool:
-        """Whether the call, and whatever returns what looks like its result, returns what shares its memory with a
-        tensor that is the same in all calls."""
+        """Whether each variant with such a result returns an alias of a tensor that all calls share."""
         own = {variant.number for variant in self.variants.get(event.callee, ()) if variant.made == event.made}
         return bool(own) and own <= self.showing()
 
     def shows(self, calls: InvokedEach) -> bool:
-        """Whether one of the calls has appended what shares its memory with a tensor that is the same in all calls."""
+        """Whether one of the calls has appended an alias of a tensor that all calls share."""
         showing = self.showing()
         for one in calls.iterations:
             inner = [event.call for event in one.call.events if isinstance(event, Invoked)]
@@ -270,7 +270,7 @@ class VariantTable:
         return False
 
     def showing(self) -> frozenset[int]:
-        """The ways that may return what shares its memory with a tensor that is the same in all calls."""
+        """Return the variants that may return an alias of a tensor that all calls share."""
         variants = [variant for own in self.variants.values() for variant in own]
         found = {variant.number for variant in variants if variant.shows}
         while True:
@@ -281,13 +281,13 @@ class VariantTable:
             found |= more
 
     def holding(self, world: Mapping[Any, Any]) -> dict[Any, list[Variant]]:
-        """The ways of all functions, where the ``world`` is what they rely on."""
+        """Return the variants of all functions whose context facts agree with ``world``."""
         found = {callee: [variant for variant in own if variant.fits(world)] for callee, own in self.variants.items()}
         return {callee: own for callee, own in found.items() if own}
 
     def _iteration(self, callee: Any) -> None:
-        """Cut the variants through a function at the loops that are run more or less often, and around their sums; rows
-        that they name differently are looked up."""
+        """Cut all variants of a function into segments: at loops whose trip counts differ, and around their sums. Row
+        numbers that differ between variants become inputs."""
         counts: dict[Place, set[int]] = {}
         for variant in self.variants[callee]:
             for loop in variant.trace.loops:
@@ -304,13 +304,13 @@ class VariantTable:
             variant.cut(turning, folded, named)
 
     def leave(self, uneven: Uneven) -> None:
-        """What is added up there is left to the cells."""
+        """Compute the sum at this place within cells, not as a reduction of its own."""
         self._uneven.add(uneven.place)
         for callee in self.variants:
             self._iteration(callee)
 
     def reached(self, callees: Sequence[Any], world: Mapping[Any, Any]) -> list[Variant]:
-        """The ways of these functions, and of those that they call, where the ``world`` is what they rely on."""
+        """Return the variants of these functions and of all they call whose context facts agree with ``world``."""
         found: dict[int, Variant] = {}
         waiting = list(callees)
         asked = set(waiting)

@@ -1,1 +1,1 @@
-"""Follows the recursive calls of one run on the host, and schedules them by levels."""
+"""The host traversal: follows the recursive calls of one run and schedules them by level."""

@@ -1,7 +1,7 @@
-"""The text by which a call notes what it computes between two calls of its own: rows, their levels, what they are of.
+"""Generates the statements by which the host traversal notes what one call computes between two recursive calls.
 
-All rows of such a stretch are numbered at once, and levels are variables: where one follows from another it is not
-looked up. Knows nothing of how calls are matched with ways, nor of what the numbers are called in the end.
+The units between two recursive calls are numbered together. Their levels become local variables, so that the level of a
+row made in the same call needs no lookup. Independent of how calls are matched with variants.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ __all__ = ["Own", "Stretch", "Unit"]
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """A row that an earlier unit of the same call gives: ``unit`` by its name, ``which`` of what it gives."""
+    """A row that an earlier unit of the same call computes: the name of the ``unit``, and ``which`` of its rows."""
 
     unit: str
     which: int = 0
 
 
-Row = Own | str  # or the text of the number of a row that comes from elsewhere
+Row = Own | str  # a string is the expression of the number of a row from elsewhere
 
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A cell that a call goes through, or a sum. ``name``: unlike those of all others of the call; ``takes``: the rows
-    for which it waits; ``gives``: how many rows it gives. ``lines``: what is noted of it, with ``{row}``, the number of
-    its first row, ``{level}``, and ``{0}``, ``{1}``, ... for the numbers of what it takes."""
+    """A cell that a call runs, or a reduction.
+
+    ``name`` is unique within the call; ``takes`` are the input rows; ``gives`` counts the output rows. ``lines`` are
+    the statements to generate, templates with the fields ``{row}`` (the number of its first output row), ``{level}``,
+    and ``{0}``, ``{1}``, ... (the numbers of its input rows).
+    """
 
     name: str
     takes: Sequence[Row]
@@ -36,15 +39,15 @@ class Unit:
 
 
 class Stretch:
-    """Stretches of one call, one after the other."""
+    """The generator for one call; it keeps what is known of earlier units from one group of units to the next."""
 
     def __init__(self) -> None:
-        self._rows: dict[str, tuple[str, int]] = {}  # of each unit: behind which name its first row is, and how far
-        self._levels: dict[str, int | None] = {}  # of each unit, where it is known beforehand
-        self._behind: dict[str, frozenset[Row]] = {}  # all that the unit waits for
+        self._rows: dict[str, tuple[str, int]] = {}  # unit -> variable of the first row of its group, offset from it
+        self._levels: dict[str, int | None] = {}  # unit -> level, if it is a constant
+        self._behind: dict[str, frozenset[Row]] = {}  # unit -> all rows that it depends on
 
     def row(self, row: Row) -> str:
-        """The text of its number."""
+        """Return the expression of a row's number."""
         if isinstance(row, str):
             return row
         base, first = self._rows[row.unit]
@@ -52,7 +55,7 @@ class Stretch:
         return f"{base} + {number}" if number else base
 
     def noted(self, units: Sequence[Unit]) -> Iterator[str]:
-        """The lines that note these, in this order."""
+        """Yield the statements that note these units, in this order."""
         if not units:
             return
         base, count = f"g_{units[0].name}", 0
@@ -73,19 +76,19 @@ class Stretch:
             yield from (line.format(*rows, row=row, level=level) for line in unit.lines)
 
     def _waits(self, unit: Unit) -> list[Row]:
-        """What it takes, but for what is there anyhow before something else that it takes."""
+        """Return the input rows that determine the level: no other input depends on them."""
         rows = list(dict.fromkeys(Own(row.unit) if isinstance(row, Own) else row for row in unit.takes))
         behind = frozenset[Row]().union(*(self._behind.get(row.unit, ()) for row in rows if isinstance(row, Own)))
         left = [row for row in rows if row not in behind]
         self._behind[unit.name] = behind.union(rows)
-        # Every level is 0 at least.
+        # Levels are not negative, so a row of level 0 matters only where there is no other.
         later = [row for row in left if isinstance(row, str) or self._levels.get(row.unit) != 0]
         if not later:
             self._levels[unit.name] = 1 if left else 0
         return later
 
     def _level(self, unit: Unit, looked: dict[str, str]) -> Iterator[str]:
-        """Compute its level: one more than that of the highest of the rows that it waits for."""
+        """Yield the statements that compute the unit's level: one more than the highest level of its input rows."""
         if self._levels.get(unit.name) is not None:
             return
         terms = [
@@ -108,5 +111,6 @@ class Stretch:
                 yield f"{name} = max({', '.join(terms)}) + 1"
 
     def _level_text(self, unit: str) -> str:
+        """Return the expression of the unit's level."""
         known = self._levels.get(unit)
         return f"l_{unit}" if known is None else str(known)

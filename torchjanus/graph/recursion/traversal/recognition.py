@@ -1,6 +1,7 @@
-"""Tells whether recursive calls take ways that are known, before they are made: those need not be watched.
+"""Recognises, before a recursive call is made, that it and the calls within it take known variants.
 
-Each way has code of its own, which stays as others are learnt. Knows nothing of how calls are computed.
+A recognised call need not be watched. Each variant has generated code of its own, which stays valid when others are
+learnt. Independent of how calls are computed.
 """
 
 from __future__ import annotations
@@ -23,17 +24,20 @@ from torchjanus.host.embed import compile_with_constants
 
 __all__ = ["Recogniser", "room_within"]
 
-_ROOM = 0.9  # of Python's limit on recursion: what may be deeper is left to eager, which knows its own limit
+_ROOM = 0.9  # share of Python's recursion limit; deeper calls are left to eager, which knows its own limit
 
 
 def room_within(limit: int) -> int:
-    """How deep calls may go where Python may go as deep as ``limit``."""
+    """Return how many frames deep recognised calls may go under the recursion limit ``limit``."""
     return int(limit * _ROOM)
 
 
 class _Matcher:
-    """The code of one variant. ``take`` follows a call and those within, if it takes the way; else it returns None.
-    ``reads``: what it asks of the step."""
+    """The generated code of one variant.
+
+    ``take`` follows a call and the calls within it and returns (variant number, returned numbers...), or None if the
+    call does not take this variant. ``reads``: the access paths of the step's values that ``take`` needs.
+    """
 
     def __init__(self, variant: Variant) -> None:
         needs: dict[Any, tuple[int, AccessPath]] = {}
@@ -53,9 +57,9 @@ class _Matcher:
 
 
 def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Iterator[str]:
-    """What is done once it is known that a call takes the way."""
-    # Whether a call takes such a variant, what it writes or finds counted, and to what gradients flow, is known when it
-    # was made.
+    """Yield the statements that run once a call is known to take the variant."""
+    # Whether a call takes such a variant, which counters it reads or writes, and where gradients flow is only known
+    # after the call.
     if (
         variant.truths
         or variant.entered
@@ -80,8 +84,8 @@ def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Ite
 
 
 class _Run:
-    """One call that is followed. ``step``: what each variant asks of the step; ``met``: the variants that were
-    taken."""
+    """The state of one attempt. ``step``: the step's values that each variant needs; ``met``: the variants taken so
+    far."""
 
     def __init__(self, matchers: Mapping[int, _Matcher], takes: Any, limit: int, given: Any) -> None:
         known: dict[Any, Any] = {}
@@ -95,13 +99,14 @@ class _Run:
 
 
 def _read(access_path: AccessPath, given: Any, known: dict[Any, Any]) -> Any:
+    """Return the step's value at an access path, read once."""
     if access_path.token not in known:
         known[access_path.token] = access_path.read(*given)
     return known[access_path.token]
 
 
 class Recogniser:
-    """The ways that calls may take. ``known``: the code of ways, by their numbers; it is added to."""
+    """Matches calls with known variants. ``known`` caches the generated code by variant number; it is extended here."""
 
     def __init__(self, variants: Mapping[Any, Sequence[Variant]], known: dict[int, _Matcher]) -> None:
         self._takes: dict[Any, list[Any]] = {}
@@ -117,9 +122,9 @@ class Recogniser:
     def recognise(
         self, callee: Any, step: Any, given: Sequence[Any], room: int
     ) -> tuple[frozenset[int], int, Any] | None:
-        """The ways that a call and those within take, its own, and what it returns looks like. None where one is
-        unknown, or where there is no ``room`` for them to go as deep as they do. ``step``: the arguments of the
-        step."""
+        """Return the variants that a call and the calls within it take, the call's own variant, and the structure of
+        its result; or None if one of the variants is unknown, or if the calls go deeper than ``room`` allows. ``step``:
+        the arguments of the step."""
         try:
             run = _Run(self._matchers, self._takes.get, room_within(room), step)
         except (KeyError, AttributeError, IndexError, TypeError):

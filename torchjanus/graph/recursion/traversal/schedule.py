@@ -1,7 +1,6 @@
-"""Lays out a Forest: what was noted of the calls of one run, call by call, in batches level by level.
+"""Lays out a Forest, the level schedule: batches what the traversal noted call by call, level by level.
 
-What is noted is numbers, and they are put in their places many at a time. Knows nothing of trees, nor of how cells are
-run.
+The notes are numbers, placed many at a time with tensor operations. Independent of trees and of how cells run.
 """
 
 from __future__ import annotations
@@ -20,20 +19,21 @@ __all__ = ["NoSuchRow", "Noted", "lay_out"]
 
 
 class NoSuchRow(Exception):
-    """A call picks a row that the tensor does not have, or that is not like those that were seen."""
+    """A call picks a row that the tensor does not have, or from a tensor of another shape than in watched runs."""
 
 
 @dataclass(slots=True)
 class Noted:
-    """What following the calls of a run has found. Every row that is passed on has a number; ``level`` tells of each
-    after how many cells it is there (those that the step supplies come first).
+    """What the traversal of one run noted.
 
-    Of each cell and each level: ``units``, one after the other what goes through it: the number of the first row it
-    gives, then those of the rows it takes; and its ``columns``: numbers, tensors, or tensors each with the number of a
-    row of it. Of each total and each level: ``sums``, the row it
-    gives, the one it starts from (or 0), how many terms it has; and ``terms``, their rows. ``results``: of each root
-    those of the tensors it returns; ``lists``: of each list those that calls append; ``counts``: the numbers that they
-    count; ``bounds``: see Forest. ``writes``: see Forest.
+    Every row has a number; ``level`` maps it to the level at which it is computed (the rows that the step supplies come
+    first).
+
+    By cell and level: ``units`` holds for each execution the number of its first output row, then the numbers of its
+    input rows; ``columns`` holds its host-supplied values: numbers, tensors, or (tensor, row number) pairs. By
+    reduction and level: ``sums`` holds triples of the output row, the row it starts from (or 0) and the number of
+    terms; ``terms`` holds the rows of the terms. ``results``: for each entry call the rows it returns; ``lists``: for
+    each list the rows that calls append; ``counts``: the final values of counters; ``bounds``, ``writes``: see Forest.
     """
 
     level: list[int]
@@ -49,50 +49,52 @@ class Noted:
 
 
 def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_written: Sequence[bool]) -> Forest:
-    """The forest. ``supplied``: how many rows the step supplies of each seed; ``rows_written``: of each write, whether
-    what is written is a row."""
+    """Return the Forest. ``supplied``: for each seed how many rows the step supplies; ``rows_written``: for each write
+    whether its value is a row. Raises NoSuchRow."""
     return _Layout(recursion, supplied, noted).forest(rows_written)
 
 
 class _Kind:
-    """All that goes through one cell, or total. ``counts``: how much at each level where there is some; ``first``: how
-    much has been put in batches."""
+    """All executions of one cell or reduction. ``counts``: how many there are at each level that has any; ``first``:
+    how many are in batches already."""
 
     def __init__(self, by_level: Mapping[int, list[int]], width: int) -> None:
         self.counts = {level: len(by_level[level]) // width for level in sorted(by_level)}
         self.first = 0
-        self.table: torch.Tensor  # what goes through it, a row each
+        self.table: torch.Tensor  # one row for each execution
 
 
 class _Rows:
-    """Numbers of rows from many lists, to be put in their places all at once: each step of torch costs as much as some
-    hundred numbers."""
+    """Row numbers from many lists, collected so that one tensor operation places them all: a call of torch costs as
+    much as some hundred numbers."""
 
     def __init__(self) -> None:
         self._numbers = array("q")
         self._ends = [0]
 
     def add(self, lists: Iterable[list[int]]) -> int:
-        """Take these lists as one. Returns which it is."""
+        """Append these lists as one. Return its index."""
         for some in lists:
             self._numbers.fromlist(some)
         self._ends.append(len(self._numbers))
         return len(self._ends) - 2
 
     def whole(self) -> torch.Tensor:
-        """All of them."""
+        """Return all numbers as one tensor."""
         return torch.frombuffer(self._numbers, dtype=torch.int64) if self._numbers else _NOTHING
 
     def split(self, whole: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The same, or what was made of them, list by list."""
+        """Split a tensor as long as ``whole()`` at the ends of the lists."""
         return whole.split_with_sizes([end - begin for begin, end in itertools.pairwise(self._ends)])
 
 
 class _Layout:
+    """One layout in progress."""
+
     def __init__(self, recursion: Recursion, supplied: Sequence[int], noted: Noted) -> None:
         self.recursion, self.noted = recursion, noted
         self.sizes = [0] * len(recursion.buffers)
-        self.places = torch.empty(len(noted.level), dtype=torch.int64)  # of each row its place in its buffer
+        self.places = torch.empty(len(noted.level), dtype=torch.int64)  # row number -> index in its buffer
         begun = 0
         for buffer, seeds in zip(recursion.seeds, supplied, strict=True):
             self.places[begun : begun + seeds] = torch.arange(seeds)
@@ -122,6 +124,7 @@ class _Layout:
                 kind.table = _joined(sums, kind.counts).view(-1, 3)
 
     def forest(self, rows_written: Sequence[bool]) -> Forest:
+        """Return the Forest."""
         recursion, noted, places = self.recursion, self.noted, self.places
         batches = self._batches()
         writes = noted.writes
@@ -155,7 +158,7 @@ class _Layout:
         )
 
     def _batches(self) -> list[Batch | Adding]:
-        """The batches, level by level; every row gets its place."""
+        """Return the batches, level by level, and assign every row its index in its buffer."""
         recursion, sizes = self.recursion, self.sizes
         gives = [*(cell.gives for cell in recursion.cells), *((total.gives,) for total in recursion.totals)]
         present = [(n, kind) for n, kind in enumerate((*self.cells, *self.totals)) if kind is not None]
@@ -187,7 +190,7 @@ class _Layout:
         return batches
 
     def _added(self, kind: _Kind, rows: torch.Tensor, terms: Mapping[int, list[int]], total: Total) -> Added:
-        """The ``rows`` of a total's terms, and where each goes."""
+        """Return a reduction's operands: the ``rows`` of its terms, and the sum to which each term belongs."""
         lengths, counts = kind.table[:, 2], list(kind.counts.values())
         within = array("q")
         for count in counts:
@@ -205,7 +208,8 @@ _COUNTED = [array("q")]
 
 
 def counting(end: int) -> array[int]:
-    """0, 1, ... to ``end`` at least: to copy a stretch of it takes a tenth of counting anew."""
+    """Return an array that begins with 0, 1, ... ``end`` - 1. Copying a slice of it takes a tenth of the time of
+    building one."""
     known = _COUNTED[0]
     if len(known) < end:
         known = _COUNTED[0] = array("q", range(2 * end))  # never changed: other threads may have it
@@ -217,15 +221,17 @@ _NOTHING = torch.empty(0, dtype=torch.int64)
 
 
 def _numbers(values: list[int]) -> torch.Tensor:
-    """The numbers as a tensor: torch.tensor takes several times as long."""
+    """Return the numbers as an int64 tensor; ``torch.tensor`` takes several times as long."""
     return torch.frombuffer(array("q", values), dtype=torch.int64) if values else torch.empty(0, dtype=torch.int64)
 
 
 def _joined(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> torch.Tensor:
+    """Return the concatenated numbers of these levels."""
     return _numbers(_flat(by_level, levels))
 
 
 def _flat(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> list[Any]:
+    """Return the concatenated lists of these levels."""
     made: list[Any] = []
     for level in levels:
         made += by_level[level]
@@ -233,6 +239,7 @@ def _flat(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> list[
 
 
 def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Kind | None) -> torch.Tensor:
+    """Return a column's values for all executions of a cell, one row each."""
     values = [] if kind is None else _flat(by_level, kind.counts)
     if values and isinstance(values[0], torch.Tensor):
         return torch.stack(values)
@@ -243,7 +250,7 @@ def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Kind | No
 
 
 def _picked(values: list[tuple[torch.Tensor, int]], column: Column) -> torch.Tensor:
-    """These rows of these tensors, which is one for nearly all. Raises NoSuchRow."""
+    """Return these rows of these tensors; nearly always there is one tensor only. Raises NoSuchRow."""
     by_table: dict[int, tuple[torch.Tensor, list[int], list[int]]] = {}
     for place, (table, number) in enumerate(values):
         _, numbers, places = by_table.setdefault(id(table), (table, [], []))

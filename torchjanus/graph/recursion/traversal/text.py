@@ -1,6 +1,6 @@
-"""The text of functions that follow recursive calls on the host: how a call is matched with the way that it takes.
+"""Generates the checks that match a recursive call on the host with the variant that it takes.
 
-Ways begin alike: what they ask first of a node is asked once for all of them. Knows nothing of rows and forests.
+Variants with a common prefix of checks share it: the prefix runs once. Independent of rows and schedules.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ __all__ = [
     "numbers_given",
 ]
 
-_DEEPEST = 12  # blocks within each other: Python takes 20
+_DEEPEST = 12  # nested blocks: Python allows 20
 
 
 class Unknown(Exception):
-    """A call takes a way that was not seen."""
+    """A call takes a variant that was not seen."""
 
 
 SCOPE: dict[str, Any] = {
@@ -58,7 +58,7 @@ SCOPE: dict[str, Any] = {
 
 
 def given_text(source: Source, recipe: Recipe) -> str:
-    """The text of what a call is given, as the host knows it."""
+    """Return the expression of an argument as far as the host knows it: tensors become a placeholder."""
     match recipe:
         case TensorOf():
             return source.object(TENSOR)
@@ -75,7 +75,7 @@ def given_text(source: Source, recipe: Recipe) -> str:
 
 
 def number_text(source: Source, expr: Any) -> str:
-    """The text of a number. Where it is made of what calls return it is computed in place, once those are followed."""
+    """Return the expression of a number. One made of what calls return is computed after those calls are followed."""
     if not calls_of(expr):
         return source.number(expr)
     if isinstance(expr, Apply):
@@ -84,7 +84,7 @@ def number_text(source: Source, expr: Any) -> str:
 
 
 class VariantSource(Source):
-    """Checks of one call, within a loop that ends where one fails. What belongs to the step is read by the step."""
+    """Checks of one call, in a loop that a failing check breaks. Values of the step are read once, by the step."""
 
     def __init__(self, needs: dict[Any, tuple[int, AccessPath]], names: dict[str, Any]) -> None:
         super().__init__("")
@@ -117,7 +117,7 @@ class VariantSource(Source):
         return super().access(access_path)
 
     def flush(self) -> None:
-        # A line for each: ways that begin alike have as many lines as can be in common.
+        # One line for each check, so that variants share as long a prefix as possible.
         self.lines += [f"if {condition}: break" for condition in self._failing]
         self._failing.clear()
 
@@ -125,8 +125,8 @@ class VariantSource(Source):
 def checked(
     variant: Variant, needs: dict[Any, tuple[int, AccessPath]], names: dict[str, Any], written: Sequence[Written] = ()
 ) -> tuple[VariantSource, list[list[str]]]:
-    """The lines that check whether a call takes this variant, and the texts of what its calls are given. ``written``:
-    what the step has changed by then, though the host still finds what was there before."""
+    """Return the lines that check whether a call takes this variant, and the argument expressions of each of its calls.
+    ``written``: what the step has changed before the call; the host still finds the old values there."""
     source = VariantSource(needs, names)
     requirements = Requirements(source)
     for number, parameter in enumerate(variant.parameters):
@@ -161,7 +161,7 @@ def checked(
 
 
 def _own(variant: Variant) -> Iterator[Assumption]:
-    """What the way relies on of what its call is given. The rest is the step's affair."""
+    """Yield the variant's assumptions about its arguments; the step checks all others."""
     for assumption in variant.plan.assumptions:
         access_paths = list(assumption.access_paths())
         if not any(map(is_local, access_paths)) or all(
@@ -170,12 +170,12 @@ def _own(variant: Variant) -> Iterator[Assumption]:
             continue
         where = getattr(assumption, "access_path", None)
         if where is not None and where.token in variant.given and isinstance(assumption, TensorKind | TypeOf):
-            continue  # a row of a buffer
+            continue  # the tensor is a row of a buffer
         yield assumption
 
 
 def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
-    """Whether a tensor that a node holds is like the one that was seen."""
+    """Whether a tensor held by a node matches the recorded one."""
     _, dtype, shape, _, device, grad, _ = detail
     return (
         isinstance(tensor, torch.Tensor)
@@ -188,17 +188,17 @@ def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """One way: the ``checks`` that tell that a call takes it, each a line that breaks off where it fails, and the
-    ``body`` of what is done then, which returns."""
+    """The generated code of one variant: ``checks``, lines that break if they fail, and ``body``, which runs if all
+    pass and returns."""
 
     checks: tuple[str, ...]
     body: tuple[str, ...]
 
 
 def branches(variants: Sequence[Matched], indent: int = 2) -> Iterator[str]:
-    """The lines that find the way that a call takes. Where none fits they are left at their end."""
+    """Yield the lines that find the variant that a call takes and run its body. They fall through if none matches."""
     blank = "    " * indent
-    # Their order is kept: one that asks less would take what is for one that asks more.
+    # The order matters: a variant with fewer checks would match calls of one with more.
     for _, neighbours in itertools.groupby(variants, lambda variant: variant.checks[0] if variant.checks else ""):
         group = list(neighbours)
         alike = len(group) > 1 and indent < _DEEPEST
@@ -214,7 +214,7 @@ def branches(variants: Sequence[Matched], indent: int = 2) -> Iterator[str]:
 
 
 def _in_common(variants: Sequence[Matched]) -> int:
-    """How many checks are the same, from the first on."""
+    """Return the length of the common prefix of checks."""
     count = 0
     for lines in zip(*(variant.checks for variant in variants), strict=False):
         if len(set(lines)) > 1:
@@ -226,7 +226,7 @@ def _in_common(variants: Sequence[Matched]) -> int:
 
 
 def guarded(lines: Sequence[str]) -> Iterator[str]:
-    """The checks, which also fail where there is nothing that they could ask."""
+    """Yield the checks so that they also fail where a value to check does not exist."""
     if lines:
         yield "try:"
         yield from (f"    {line}" for line in lines)
@@ -234,12 +234,12 @@ def guarded(lines: Sequence[str]) -> Iterator[str]:
 
 
 def by_size(variants: Sequence[Variant]) -> list[Variant]:
-    """The ways in the order in which they are tried: those without calls of their own are taken most often; and those
-    that ask more of what they pass on before those that leave it to the calls."""
+    """Return the variants in the order of trial: first those without recursive calls, which are taken most often; then
+    those with more assumptions before those with fewer."""
     return sorted(variants, key=lambda variant: (len(variant.sites), -len(variant.plan.assumptions)))
 
 
 def numbers_given(site: Site, number: int, rows: int) -> Iterator[str]:
-    """Take the numbers that a call has returned, behind so many rows."""
+    """Yield the statement that unpacks each number that a call has returned, after ``rows`` rows."""
     for which in range(len(numbers_made(site.event.made))):
         yield f"v{number}_{which} = c{number}[{1 + rows + which}]"

@@ -1,8 +1,8 @@
-"""Follows the recursive calls of one run on the host, without computing anything.
+"""Follows the recursive calls of one run on the host without computing anything.
 
-The functions are written out as Python that goes through the same objects as the user's: each call is matched with a
-way by what the way relies on, goes on to the calls that the way makes, and notes what is to be computed. Knows nothing
-of how cells are run.
+The functions are generated as Python code that traverses the same objects as the user's code. It matches each call with
+a variant by the variant's assumptions, follows the calls that the variant makes, and notes what to compute. Independent
+of how cells run.
 """
 
 from __future__ import annotations
@@ -48,13 +48,15 @@ __all__ = ["Root", "Walker", "wherever"]
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A call that the step itself makes. ``seeds``: the tensors that it passes, by where the callee finds them, each
-    with its buffer and which of the rows it is that the step supplies; ``lists``: of the lists to which it appends, by
-    the number that the callee knows, which of the results each is; None for one to which nothing is appended; of a
-    number that they count, the complement of which of those it is;
-    ``each``: of what it is given (so many ``parameters``), by position, the lists that it is called for each element
-    of; none where it is called once; ``never``: ways that it may not take; ``even``: those lists have to be of one
-    length; ``used``: to what of what it returns and appends gradients may flow (see ``way_gradients``)."""
+    """An entry call: a recursive call that the step makes.
+
+    ``seeds``: for each tensor it passes the token of the callee's access path, the buffer, and the index among the rows
+    that the step supplies. ``lists``: for each list to which the callee appends, by the callee's number, the index of
+    the step's list; None if nothing is appended to it; the complement of the index of a counter. ``each``: among so
+    many ``parameters``, the positions of the lists for each of whose elements the call is made; empty for a single
+    call. ``never``: variants that it may not take; ``even``: those lists must have equal lengths; ``used``: the results
+    and appended values to which gradients may flow (see ``variants.gradients``).
+    """
 
     callee: Any
     made: Any
@@ -68,7 +70,7 @@ class Root:
 
 
 class Walker:
-    """Follows the calls of one recursion. ``reads``: what the step has to read for it."""
+    """The host traversal of one recursion. ``reads``: the access paths of the step's values that it needs."""
 
     def __init__(
         self,
@@ -84,13 +86,13 @@ class Walker:
         counted: int = 0,
         tables: Sequence[Any] = (),
     ) -> None:
-        """``counts``: how many rows the step supplies of each seed; ``reached``: where calls find the shared tensors of
-        which each run has to use all, and no others: a parameter that no call uses has no gradient; ``needs``: what the
-        step reads in any case; ``handed``: of functions that hand on what others return, which variants that may not
-        have come; ``exact``: calls use a tensor for gradients only if gradients flow to what they return; ``written``:
-        what the step changes before, of which calls may see nothing; ``alike``: of each place of a shared tensor all at
-        which the same one is found; ``counted``: how many numbers calls count;
-        ``tables``: where tensors are found of whose rows the least and the most are noted."""
+        """``counts``: rows that the step supplies of each seed; ``reached``: the shared tensors that each run has to
+        use, exactly these, since a parameter that no call uses has no gradient; ``needs``: what the step reads in any
+        case; ``handed``: for functions that return results of inner calls, the variants that those inner calls may not
+        take; ``exact``: decide the use of shared tensors by the gradient flow of each call, not by cell; ``written``:
+        what the step changes before, which calls must not read; ``alike``: for each token of a shared tensor all tokens
+        of the same tensor; ``counted``: the number of counters; ``tables``: tokens of the tensors of which the largest
+        picked row is noted."""
         self._tables = {token: number for number, token in enumerate(tables)}
         self._counted = counted
         self._exact = exact
@@ -118,12 +120,15 @@ class Walker:
 
     @property
     def reads(self) -> list[AccessPath]:
-        """What ``walk`` is given of the step, in this order."""
+        """The access paths of the step's values that ``walk`` takes, in this order."""
         return [access_path for _, access_path in self.needs.values()]
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
-        """The forest of these calls (what the roots are given), or None where one takes a way that was not seen, or
-        goes deeper than eager could. ``starts``: what the numbers that calls count are before the first of them."""
+        """Return the Forest of these calls, or None if one takes a variant that was not seen or goes deeper than eager
+        could.
+
+        ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first call.
+        """
         try:
             noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
@@ -143,7 +148,7 @@ class Walker:
         return forest
 
     def _reaches_all(self, cells: tuple[int, ...]) -> bool:
-        """Whether the parameters that are used are those that have to be."""
+        """Whether these cells use exactly the parameters that have to be used."""
         known = self._complete.get(cells)
         if known is None:
             reached = {token for cell in cells for token in self._used[cell]}
@@ -151,7 +156,7 @@ class Walker:
         return known
 
     def _gradients_reach_all(self, met: Iterable[tuple[int, Used]]) -> bool:
-        """The same, where gradients flow to calls along these variants only, and to so much of what they return."""
+        """The same by gradient flow: ``met`` holds the variants taken, each with the results in use."""
         gradients = {variant.number: variant.gradients for variant in self._assembled.variants}
         found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
@@ -159,12 +164,13 @@ class Walker:
     # -- the text -------------------------------------------------------------------------------------------------
 
     def _written(self) -> Any:
+        """Generate and compile the traversal."""
         names: dict[str, Any] = {}
         variants: dict[Any, list[Variant]] = {}
         for variant in self._assembled.variants:
             variants.setdefault(variant.callee, []).append(variant)
         self._functions = {callee: f"f{number}" for number, callee in enumerate(variants)}
-        # Of each function the tensors that it is given, as far as they are of use: their rows are passed along.
+        # For each function the tensor arguments in use, whose row numbers are passed along.
         self._leaves: dict[Any, dict[Any, int]] = {}
         for key in self._assembled.buffers:
             if key[0] == "argument":
@@ -200,7 +206,7 @@ class Walker:
 
     @staticmethod
     def _each(number: int, root: Root, call: str, kinds: str) -> Iterator[str]:
-        """A call for each element of some lists."""
+        """Yield the loop that makes the entry call for each element of some lists."""
         names = [f"x{place}" for place in root.each]
         lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
         if root.even and len(names) > 1:
@@ -212,7 +218,8 @@ class Walker:
         yield f"    r{number} = []"
 
     def _notebook(self) -> Iterator[str]:
-        """Where is noted what is to be computed; what notes it has a name, for each node goes through it."""
+        """Yield the definitions of the containers of notes. The methods that add to them get local names, since each
+        node calls them."""
         recursion = self._assembled.recursion
         cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
         yield f"level = [0] * {sum(self._counts)}; rise = level.append; climb = level.extend"
@@ -226,21 +233,22 @@ class Walker:
         yield "counts = [[start] for start in starts]"
         yield from (f"q{n} = []" for n in range(max((len(root.lists) for root in self._roots), default=0)))
         for n, cell in enumerate(recursion.cells):
-            at = "" if cell.takes else "[0].append"  # what waits for nothing is all on the first level
+            at = "" if cell.takes else "[0].append"  # a cell without input rows runs at level 0 only
             yield f"u{n} = units[{n}]{at}"
             yield from (f"k{n}_{place} = columns[{n}][{place}]{at}" for place in range(len(cell.columns)))
         for n in totals:
             yield f"t{n} = sums[{n}]; i{n} = terms[{n}]"
 
     def _kinds(self, callee: Any, made: Any, never: frozenset[int] = frozenset()) -> str:
-        """The ways that return such a thing, as text."""
+        """Return a tuple expression of the callee's variants whose results have the structure ``made``."""
         variants = (w.number for w in self._assembled.variants if w.callee == callee and w.made == made)
         return f"({''.join(f'{number}, ' for number in variants if number not in never)})"
 
     def _function(self, callee: Any, variants: list[Variant], names: dict[str, Any]) -> Iterator[str]:
+        """Yield the function that follows calls of ``callee``."""
         leaves = [f"a{number}" for number in range(len(self._leaves.get(callee, ())))]
         parameters = [f"p{number}" for number in range(len(variants[0].parameters))]
-        flag = ["g"] if self._exact else []  # to what of what it returns gradients flow
+        flag = ["g"] if self._exact else []  # the results to which gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
         yield "        if d > limit: raise Unknown"
         entered = sorted(set().union(*(variant.entered for variant in variants)))
@@ -249,6 +257,7 @@ class Walker:
         yield "        raise Unknown"
 
     def _variant(self, variant: Variant, names: dict[str, Any]) -> Matched:
+        """Return the checks and the body of one variant."""
         source, passed = checked(variant, self.needs, names, self._written_before)
         if self._exact and variant.sites:
             names[f"F{variant.number}"] = variant.gradients.flow
@@ -285,7 +294,7 @@ class Walker:
         written: list[tuple[str, str]],
         numbers: list[str],
     ) -> Iterator[str]:
-        """What is noted of a call that takes this variant."""
+        """Yield the statements that note a call that takes this variant."""
         if self._exact:
             yield f"met.add(({variant.number}, g))"
             if variant.sites:
@@ -312,7 +321,7 @@ class Walker:
         yield f"return ({''.join(f'{text}, ' for text in [str(variant.number), *found, *numbers])})"
 
     def _part(self, variant: Variant, number: int, columns: list[str]) -> Unit:
-        """What is noted of a part of the way."""
+        """Return the notes of one segment of the variant."""
         part, cell = variant.parts[number], self._assembled.cell_of[variant.number, number]
         takes = [self._row(variant, ref) for ref in part.takes]
         rows = ", ".join(f"{{{place}}}" for place in range(len(takes)))
@@ -323,7 +332,7 @@ class Walker:
         return Unit(f"part{number}", takes, len(part.gives), lines)
 
     def _fold(self, variant: Variant, number: int) -> Unit:
-        """What is noted of a sum of the way."""
+        """Return the notes of one reduction of the variant."""
         fold, total = variant.folds[number], self._assembled.total_of[variant.number, number]
         begin = 0 if fold.start is None else 1
         takes = [self._row(variant, ref) for ref in ((fold.start,) if fold.start is not None else ()) + fold.items]
@@ -335,7 +344,7 @@ class Walker:
         return Unit(f"fold{number}", takes, 1, lines)
 
     def _call(self, variant: Variant, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
-        """Follow a call that the way makes."""
+        """Yield the statements that follow a call that the variant makes."""
         site = variant.sites[number]
         callee = site.event.callee
         by_token = dict(site.args)
@@ -356,7 +365,8 @@ class Walker:
             yield f"_, {', '.join([*rows, *numbers])} = c{number}"
 
     def _writes(self, variant: Variant, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
-        """Note what eager writes when so many calls have been made. In which row it is, if in one, will be known."""
+        """Yield the notes of the writes that eager makes after ``before`` calls. The row of a value is filled in
+        later."""
         for n, (write, (target, value)) in enumerate(zip(variant.writes, texts, strict=True)):
             if write.before == before and write.list is not None and write.counts:
                 yield f"q{write.list}[0] = ({value})(q{write.list}[0])"
@@ -368,6 +378,7 @@ class Walker:
 
     @staticmethod
     def _value(source: VariantSource, write: Write) -> str:
+        """Return the expression of the written value; of a counter, a function of the value before."""
         if not write.counts:
             return given_text(source, write.value)
         event = write.event
@@ -377,7 +388,7 @@ class Walker:
         return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
     def _row(self, variant: Variant, ref: Any) -> Own | str:
-        """The row that a tensor is: of an argument, of a call's result, or given by a cell of the way."""
+        """Return the row of a tensor: of an argument, of a call's result, or computed by a unit of this call."""
         match variant.source_of(ref):
             case ("argument", token):
                 return f"a{self._leaves[variant.callee][token]}"
@@ -389,19 +400,19 @@ class Walker:
 
 
 def _list_text(which: int | None) -> str:
-    """The text of one of the step's lists, or of a number that is counted (see ``Root``)."""
+    """Return the expression of one of the step's lists, or of a counter (see ``Root``)."""
     if which is None:
         return "[]"
     return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
 
 
 def wherever(tokens: Iterable[Any], alike: Mapping[Any, frozenset[Any]]) -> frozenset[Any]:
-    """These places of shared tensors, and all others at which the same are found."""
+    """Return these tokens of shared tensors and all other tokens of the same tensors."""
     return frozenset().union(*(alike.get(token, frozenset({token})) for token in tokens))
 
 
 def _held_text(source: VariantSource, variant: Variant, number: int) -> str:
-    """The text of a tensor that a node holds, or of where a row of one of the step's is found."""
+    """Return the expression of a tensor that a node holds, or of the (table, row number) of a picked row."""
     pick = variant.picks.get(number)
     if pick is None:
         return source.value(variant.plan.access_paths[number])
@@ -409,11 +420,12 @@ def _held_text(source: VariantSource, variant: Variant, number: int) -> str:
 
 
 def _slot_text(source: VariantSource, number: Any) -> str:
+    """Return the expression of a host-supplied number."""
     return number_text(source, number) if isinstance(number, Expr) else repr(number)
 
 
 def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Note which rows of tables are picked: none that is not there, nor counted from the end."""
+    """Yield the statements that note the number of rows each table needs; a negative row number is Unknown."""
     for table, text in picked:
         yield f"b = {text}"
         yield "if b < 0: raise Unknown"
