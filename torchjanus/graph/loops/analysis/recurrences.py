@@ -81,8 +81,9 @@ def _loops(trace: Trace) -> Iterator[LoopInstance]:
 
 
 def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
-    """Whether a number of the iterations may be used after the loop although it depends on the trip count. For a
-    tensor-terminated loop, all numbers of the last iteration depend on it."""
+    """Whether an untraced number of an iteration may be used after the loop, since a number of equal value is. Affine
+    numbers and those of the first iteration do not count. If a tensor ends the loop, all numbers of the last iteration
+    count."""
     if iterations.reckoned is None:
         return False
     passing = {(type(value), value) for value in iterations.reckoned.passing()}

@@ -1,7 +1,7 @@
-"""Sums that loops add up in place (``total += loss``), as if each iteration made a tensor of its own.
+"""Makes sums that loops add up in place (``total += loss``) new tensors in each iteration.
 
-A tensor of the call that nothing else shares memory with has a new number after each such change: whoever speaks of it
-later speaks of what it is by then. A pure rewriting of traces; knows nothing of what is made of a loop.
+A tensor of the call that shares memory with no other one gets a new number after each such change; later uses take the
+number of that time. A pure rewriting of traces.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torchjanus.trace.terms import TensorRef
 
 __all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]
 
-# What knows a tensor as the object that it is, and not only its value.
+# Operations that use a tensor as an object, not only its value.
 _KNOWING = frozenset(
     """retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data resize_
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
 
-_RUNNING = frozenset({"batch_norm", "instance_norm"})  # change their second and third argument
+_RUNNING = frozenset({"batch_norm", "instance_norm"})  # modify their second and third argument
 _REVERSED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
@@ -48,7 +48,7 @@ def div_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor
     return torch.div(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-# Functions of this module: another process finds them by their names.
+# Functions of this module, so that another process finds them by name.
 CHANGES: dict[str, Callable[..., torch.Tensor]] = {
     "Tensor.add_": add_anew,
     "Tensor.__iadd__": add_anew,
@@ -62,8 +62,8 @@ CHANGES: dict[str, Callable[..., torch.Tensor]] = {
 
 
 def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
-    """The run with the sums of its loops apart; itself where there are none. ``ranges``: where the iterations of loops
-    begin and end, if not only those count whose number may change."""
+    """Return the trace with the sums of its loops as new tensors; the trace itself if there are none. ``ranges``: the
+    begins and ends of the loops, if other loops than those with a changeable trip count are meant."""
     if ranges is None:
         ranges = [(iterations.starts[0], iterations.end) for iterations in trace.iterations if iterations.starts]
     found = _sums(trace, ranges) if ranges else frozenset()
@@ -71,10 +71,10 @@ def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trac
 
 
 def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
-    """The tensors that are only ever added to, in iterations of loops, and lie in memory of their own."""
+    """Return the tensors that are only added to, within loops, and that have separate memory."""
     makers: dict[int, Op] = {}
-    begun: dict[int, int] = {}  # where each tensor was made
-    found: dict[int, int] = {}  # where each was last added to
+    begun: dict[int, int] = {}  # tensor -> position at which it was made
+    found: dict[int, int] = {}  # tensor -> position of the last addition
     unfit: set[int] = set()
     for position, event in enumerate(trace.events):
         if not isinstance(event, Op):
@@ -86,7 +86,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
             begun.setdefault(ref.number, position)
         if knows(event):
             unfit.update(taken)
-            unfit.update(ref.number for ref in event.outs)  # ``p.grad`` is seen by the parameter
+            unfit.update(ref.number for ref in event.outs)  # the parameter refers to ``p.grad``
         if not kept:
             continue
         number = kept[0]
@@ -101,23 +101,23 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
     for number, last in found.items():
         others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
         if any(other in trace.access_paths or begun.get(other, -1) < last for other in others):
-            unfit.add(number)  # what it was before is seen by another
+            unfit.add(number)  # an alias has the earlier value
     return frozenset(found.keys() - unfit)
 
 
 def knows(op: Op) -> bool:
-    """Whether the operation knows a tensor as the object that it is."""
+    """Whether the operation uses a tensor as an object, not only its value."""
     owner, _, name = op.name.rpartition(".")
     return name in _KNOWING and owner.rpartition(".")[2] not in _REVERSED
 
 
 def changed_memory(trace: Trace) -> frozenset[int]:
-    """The memory in which operations of the run have changed what was there."""
+    """Return the memory in which operations of the run have modified existing tensors."""
     there, found = set(trace.access_paths), set[int]()
     for event in trace.events:
         if isinstance(event, Op):
             given = [ref for ref in event.outs if ref.number in there]
-            if writes(event):  # some give nothing back: ``x[0] = y``, what works on lists
+            if writes(event):  # some have no output: ``x[0] = y``, operations on lists
                 given += refs_in((event.args[:1], event.kwargs.get("out")))
             elif event.name.rpartition(".")[2] in _RUNNING:
                 given += refs_in((event.args[1:3], event.kwargs))
@@ -127,7 +127,7 @@ def changed_memory(trace: Trace) -> frozenset[int]:
 
 
 class _Apart(Rewriting):
-    """Writes the run anew."""
+    """Writes the new trace."""
 
     def __init__(self, old: Trace, sums: frozenset[int]) -> None:
         super().__init__(old)
@@ -147,7 +147,7 @@ class _Apart(Rewriting):
         return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)
 
     def _framed(self, frames: Frames) -> Frames:
-        """The loop with the versions that variables hold before each of its iterations and after the last."""
+        """Return the loop with the numbers that variables hold before each iteration and after the last."""
         states = []
         for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):
             after = sum(isinstance(event, Op) for event in self.old.events[:position])

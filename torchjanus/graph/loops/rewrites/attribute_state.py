@@ -1,9 +1,7 @@
-"""Attributes that each iteration of a loop sets to a tensor anew (``self.h = self.cell(x, self.h)``), as if they were
-set behind it.
+"""Moves writes of a tensor to an attribute in each iteration (``self.h = self.cell(x, self.h)``) behind the loop.
 
-A commit makes all writes at once, so that of the last iteration is enough; told behind the loop it is a write of what
-the iterations hand on, not a list of what each of them had made. (Numbers are told by what each iteration makes of the
-last one's.) A rewriting of traces; knows nothing of what is made of a loop.
+A commit makes all writes at once, so only that of the last iteration matters; behind the loop it is one write of a
+loop-carried value. (Numbers are merged as recurrences.) A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ __all__ = ["stored_behind"]
 
 
 def stored_behind(trace: Trace) -> Trace:
-    """The run with such writes behind its loops; itself where there are none."""
+    """Return the trace with such writes behind its loops; the trace itself if there are none."""
     loops = [*_outermost(trace), *untils(trace)]
     if not any(isinstance(event, Stored) for one in loops for event in trace.events[one.starts[0] : one.end]):
         return trace
@@ -42,8 +40,8 @@ def stored_behind(trace: Trace) -> Trace:
 
 
 def _outermost(trace: Trace) -> Iterator[LoopInstance]:
-    """The loops within no other in which no tensor decides anything: else what an iteration writes may depend on that.
-    (What ends a loop decides in all iterations alike.)"""
+    """Yield the outermost loops within which no tensor decides anything, since a write of an iteration may depend on
+    that. (The predicate that ends a loop is the same in all iterations.)"""
     end = -1
     for iterations in sorted(trace.iterations, key=lambda one: one.starts[:1]):
         if len(iterations.starts) < 2 or isinstance(iterations.count, Until) or iterations.starts[0] < end:
@@ -54,7 +52,7 @@ def _outermost(trace: Trace) -> Iterator[LoopInstance]:
 
 
 def _rows(trace: Trace, iterations: LoopInstance) -> Iterator[list[int]]:
-    """The positions of writes of tensors to one place, of which each iteration makes one."""
+    """Yield the positions of writes of tensors to one location, one in each iteration."""
     places: dict[Any, list[int]] = {}
     for position in range(iterations.starts[0], iterations.end):
         event = trace.events[position]
@@ -70,15 +68,16 @@ def _rows(trace: Trace, iterations: LoopInstance) -> Iterator[list[int]]:
 
 
 def _may_wait(recipes: tuple[Any, ...]) -> bool:
-    """Whether a tensor is written: one of the run's, or what was there before it (a buffer of an optimizer's)."""
+    """Whether a tensor is written: one of the run, or one from before it (a buffer of an optimizer)."""
     return bool(recipes) and all(isinstance(recipe, TensorOf | FoundAt) for recipe in recipes)
 
 
 class _Behind(Rewriting):
-    """Writes the run anew."""
+    """Writes the new trace."""
 
     def trace(self, gone: set[int], behind: dict[int, list[int]]) -> Trace:
-        """``gone``: the positions of writes that are left out; ``behind``: those that follow the end of a loop."""
+        """Return the new trace. ``gone``: positions of removed writes. ``behind``: end of a loop -> the writes that
+        follow it."""
         old = self.old
         events: list[Any] = []
         begins: list[int] = []

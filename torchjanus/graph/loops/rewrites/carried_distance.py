@@ -1,9 +1,7 @@
-"""Values that iterations hand on for more than one iteration (``a, b = b, a + b``), handed on by each iteration once
-more.
+"""Lets each iteration pass on values that are used more than one iteration later (``a, b = b, a + b``).
 
-An iteration is told with what the iteration before it made, and no earlier one. So where a value of an earlier
-iteration is wanted each iteration gives a copy of what the one before it made, as a result of its own. A rewriting of
-traces: what is computed stays the same in this run. Knows nothing of what is made of a loop.
+A rolled iteration may use only what the preceding one made. So each iteration also returns a copy of what the preceding
+one made; this is repeated for larger distances. A rewriting of traces; what is computed stays the same.
 """
 
 from __future__ import annotations
@@ -28,26 +26,27 @@ from torchjanus.trace.terms import TensorRef
 
 __all__ = ["loop_carried"]
 
-# Iterations for which a value is handed on, and of a loop: with more iterations than that all of them, when they are
-# over, have handed on a tensor that one of them made, and none is still what it was before the loop.
+# The largest distance, and the minimum trip count: from then on no loop-carried value is still the one from before
+# the loop.
 DEEPEST = KEPT
 
 
 @dataclass(frozen=True, slots=True)
 class _Value:
-    """What each iteration makes in the same place, ``made``, and iterations or what follows them take later than in the
-    next iteration; ``first``: what stands for it before the first iteration. ``places``: where it is taken in the
-    iterations in which ``first`` stands for it: (the operation's position, which of its tensors)."""
+    """A value that each iteration makes at the same place and that is used later than in the next iteration. ``made``:
+    the tensor of each iteration. ``first``: the one in its place before the first iteration. ``places``: where
+    ``first`` is used: (position of the operation, index of the tensor among its operands)."""
 
     made: tuple[int, ...]
     first: int
     places: frozenset[tuple[int, int]]
-    leaves: bool  # whether it may leave the call: no other iteration's does
+    leaves: bool  # it may leave the call: those of earlier iterations do not
 
 
 @dataclass(slots=True)
 class _Loop:
-    """The iterations' operations by position; tensor -> (iteration, index that it makes)."""
+    """A loop, with the operations of its iterations by position, and tensor -> (iteration, index within the
+    iteration)."""
 
     trace: Trace
     iterations: LoopInstance
@@ -71,15 +70,15 @@ class _Loop:
                         order += 1
 
     def taken(self, at: int) -> list[int]:
-        """The tensors that an operation takes, in order."""
+        """Return the tensors that an operation uses, in order."""
         op = self.trace.events[at]
         assert isinstance(op, Op)
         return [ref.number for ref in refs_in((op.args, op.kwargs))]
 
 
 def loop_carried(trace: Trace) -> Trace:
-    """The run in which no iteration takes what any but the one before it made; itself where that is so, or cannot
-    be."""
+    """Return the trace in which iterations use only values of the preceding iteration; the trace itself if they do
+    already, or cannot."""
     for number in range(len(trace.iterations)):
         for _ in range(DEEPEST):
             iterations = trace.iterations[number]
@@ -97,7 +96,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     trace, count = loop.trace, len(loop.iterations.starts)
     if len({len(ops) for ops in loop.ops}) > 1:
         return
-    wanted: dict[int, set[tuple[int, int, int]]] = {}  # index -> operation of an iteration, which, how far behind
+    wanted: dict[int, set[tuple[int, int, int]]] = {}  # index -> (operation of an iteration, operand, distance)
     for number, ops in enumerate(loop.ops):
         for position, at in enumerate(ops):
             for which, tensor in enumerate(loop.taken(at)):
@@ -126,13 +125,13 @@ def _values(loop: _Loop) -> Iterator[_Value]:
             continue
         memory = [trace.memory[number] for number in (first, *made)]
         if not all(memory) or not changed.isdisjoint(memory):
-            continue  # a copy would not be what it becomes
+            continue  # it is modified in place: a copy would differ
         begun = frozenset((loop.ops[far - 1][position], which) for position, which, far in places)
         yield _Value(made, first, begun, leaving.isdisjoint(made[:-2]))
 
 
 def _afterwards(loop: _Loop) -> Iterator[int]:
-    """What is taken of the iterations' tensors, or leaves, when they are over: one at a time."""
+    """Yield tensors of iterations that are used after the loop, or leave the call, one at a time."""
     trace, leaving = loop.trace, _leaving(loop.trace)
     for event in trace.events[loop.iterations.end :]:
         if isinstance(event, Op):
@@ -142,7 +141,7 @@ def _afterwards(loop: _Loop) -> Iterator[int]:
 
 
 def _leaving(trace: Trace) -> frozenset[int]:
-    """The tensors of which recipes speak."""
+    """Return the tensors in recipes."""
     recipes: list[Recipe] = [r for some in trace.recipes.values() for r in some]
     recipes += [] if trace.result is None else [trace.result]
     parts = (part for recipe in recipes for part in parts_of(recipe))
@@ -150,7 +149,7 @@ def _leaving(trace: Trace) -> frozenset[int]:
 
 
 def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | None:
-    """What stands before the first iteration for what each makes in this place, if the iterations agree about that."""
+    """Return the tensor before the loop in place of what each iteration makes here; None if the uses disagree."""
     found: set[int | None] = set()
     for position, which, far in places:
         if far - 1 >= len(loop.ops):
@@ -169,16 +168,16 @@ def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | 
 
 
 class _Handing(Adding):
-    """Writes the run anew."""
+    """Writes the new trace."""
 
     def __init__(self, loop: _Loop, values: list[_Value]) -> None:
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values
-        self.taking = False  # whether it is the arguments of an operation that are told
+        self.taking = False  # the arguments of an operation are being rewritten
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in self.old.events)]
         self.starts = [past[at] for at in (*loop.iterations.starts, loop.iterations.end)]
-        self.copies: dict[int, tuple[_Value, int, int]] = {}  # of a tensor: its value, its iteration, the copy
-        self.given: list[list[tuple[int, int]]] = []  # of each iteration: what it copies, and the copy
+        self.copies: dict[int, tuple[_Value, int, int]] = {}  # tensor -> (value, iteration, copy)
+        self.given: list[list[tuple[int, int]]] = []  # per iteration: (tensor, copy)
         firsts = {value.made: self._copy(value.first, value) for value in values}
         self.begun = {place: firsts[value.made] for value in values for place in value.places}
         self.given.append([(value.first, firsts[value.made]) for value in values])
@@ -219,7 +218,7 @@ class _Handing(Adding):
         return after + len(self.values_) * sum(end < after for end in self.starts[1:])
 
     def expr(self, expr: Any) -> Any:
-        """What is fetched from a tensor is fetched from that one."""
+        """Return the expression; it keeps fetching from the original tensor."""
         taking, self.taking = self.taking, False
         try:
             return super().expr(expr)
@@ -231,7 +230,7 @@ class _Handing(Adding):
         if isinstance(value, list | tuple) and after >= self.starts[-1]:
             numbers = [part.number for part in value if isinstance(part, TensorRef)]
             found = [id(self.copies[number][0]) for number in numbers if number in self.copies]
-            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be what all iterations made
+            self.taking &= all(found.count(one) == 1 for one in found)  # else it may be a list of all iterations
         try:
             return super().values(value, after)
         finally:
@@ -262,7 +261,7 @@ class _Handing(Adding):
     def _handed(self, iteration: int) -> Iterator[Op]:
         first = self.old.events[self.loop.ops[iteration][0]]
         assert isinstance(first, Op)
-        modes = replace(first.modes, grad=True)  # what has gradients goes on having them
+        modes = replace(first.modes, grad=True)  # gradients flow through the copy
         for given, copy in self.given[iteration]:
             yield Op(torch.clone, "torch.clone", (TensorRef(given),), {}, (TensorRef(copy),), modes, first.place)
 
@@ -276,7 +275,7 @@ class _Handing(Adding):
         return made
 
     def _begun(self, value: Any, at: int, numbers: Iterator[int]) -> Any:
-        """The arguments with what stands for the value before the first iteration."""
+        """Return the arguments, with the value from before the loop where the first iterations use it."""
         if isinstance(value, TensorRef):
             return TensorRef(self.begun.get((at, next(numbers)), value.number))
         if isinstance(value, list | tuple):

@@ -1,9 +1,8 @@
-"""Loops through what the iterations of an earlier loop have made, told as loops over the rows of one tensor:
-``outs.append(h)``, and later ``for o in outs`` or ``outs[t]``; and through rows of a tensor at any distance.
+"""Makes tensors that iterations of a loop collect, and a later loop uses, the rows of one tensor: ``outs.append(h)``,
+and later ``for o in outs`` or ``outs[t]``. Also makes uses of rows of a tensor at any distance such reads.
 
-What is made by each iteration is stacked when the earlier loop is over, and the later iterations take the rows of that
-by their numbers, as they do of any other tensor; views of what was there before each iteration makes itself. A
-rewriting of traces. Knows nothing of what is made of a loop.
+The tensors are stacked after the earlier loop, and the later iterations select rows by their induction variable; each
+iteration computes views of a tensor from before the loop itself. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves, plus
 
 __all__ = ["collected"]
 
-TRIES = 3  # in each of which loops that are not told are left out
-DEEPEST = 4  # operations by which a view is made anew
+TRIES = 3  # loops that are not rolled are excluded after each
+DEEPEST = 4  # most operations to recompute a view
 
-# (which source, index of what its iterations make, forwards (1) or backwards (-1), ahead of the later iteration)
+# (source, index within its iterations, 1 for forward or -1 for reverse, offset to the later iteration)
 _Column = tuple[int, int, int, int]
 _VIEWS = frozenset(
     """Tensor.__getitem__ Tensor.detach Tensor.select torch.select Tensor.unsqueeze torch.unsqueeze Tensor.squeeze
@@ -44,9 +43,9 @@ _DETACHING = ("Tensor.detach", "torch.detach")
 
 @dataclass(slots=True)
 class _Made:
-    """What the iterations of a loop make, or what a tensor is unbound to: of each tensor the iteration and index it is,
-    and the tensors by these. ``count``: how many iterations there are; ``source``: what is unbound, and along which
-    dimension; ``ops``: what made each tensor; ``loop``: which of the run's loops it is."""
+    """The tensors that the iterations of a loop make, or that a tensor is unbound to. ``place``: tensor -> (iteration,
+    index within the iteration); ``at``: the inverse. ``count``: the trip count. ``source``: the tensor that is unbound,
+    and the dimension. ``ops``: the operation that made each tensor. ``loop``: the index of the loop."""
 
     length: int
     count: Expr
@@ -61,13 +60,13 @@ class _Made:
         self.at[iteration, order] = tensor
 
     def whole(self, order: int) -> list[int]:
-        """What all iterations make in this place; -1 for those that do not."""
+        """Return the tensors of all iterations at this index; -1 where there is none."""
         return [self.at.get((iteration, order), -1) for iteration in range(self.length)]
 
 
 def collected(trace: Trace) -> Trace:
-    """The run in which iterations take what an earlier loop's iterations have made as rows; itself where none does, or
-    where the loops would not be told all the same: then it would be stacked for nothing."""
+    """Return the trace in which iterations use tensors of an earlier loop as rows; the trace itself if none does, or if
+    the loops would not be rolled anyway: then the stack would be wasted work."""
     without: frozenset[int] = frozenset()
     for _ in range(TRIES):
         made, by_loop = _collected(trace, without)
@@ -79,7 +78,7 @@ def collected(trace: Trace) -> Trace:
 
 
 def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, frozenset[int]]]:
-    """The run told anew, and by which loops this was: of each the loops that have to be told for it."""
+    """Return the new trace, and for each rewritten loop the loops that must be rolled for it."""
     trace = _with_sums(trace)
     by_loop: dict[int, frozenset[int]] = {}
     for number in range(len(trace.iterations)):
@@ -97,8 +96,7 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
 
 
 def _unmerged(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
-    """Which of these loops cannot be told for any number of iterations. Of those with loops in their iterations that is
-    not known yet."""
+    """Return which of these loops cannot be rolled. Loops with inner loops are not known yet, and do not count."""
     shown = reversed_loops(loop_carried(trace))
     begun = [one.starts[0] for one in shown.iterations if one.starts]
 
@@ -111,7 +109,7 @@ def _unmerged(trace: Trace, numbers: frozenset[int]) -> frozenset[int]:
 
 
 def _with_sums(trace: Trace) -> Trace:
-    """The run in which the sums of what all iterations have made (``sum(losses)``) are loops, too."""
+    """Return the trace in which sums over the tensors of all iterations (``sum(losses)``) are loops, too."""
     added: list[LoopInstance] = []
     for iterations in trace.iterations:
         if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT:
@@ -121,7 +119,7 @@ def _with_sums(trace: Trace) -> Trace:
         for order in orders:
             for starts in chains(trace, made.whole(order)):
                 if any(one.starts and one.starts[0] <= starts[-1] <= one.end for one in trace.iterations):
-                    continue  # they are added up where they are made, or by iterations of the program's
+                    continue  # they are summed within a loop of the program
                 count = Apply(operator.sub, (iterations.count, 1))
                 added.append(LoopInstance(tuple(starts), starts[-1] + 1, count, (), 1, unpinned=True))
     if not added:
@@ -132,10 +130,10 @@ def _with_sums(trace: Trace) -> Trace:
 
 
 def _firsts(trace: Trace, number: int) -> list[Rows]:
-    """What follows a loop takes of its first iteration alone."""
+    """Return what follows a loop and uses the tensors of its first iteration alone."""
     iterations = trace.iterations[number]
     if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT or not trace.memory:
-        return []  # of few iterations the first one may be meant as one of the last
+        return []  # with few iterations it may be meant as one of the last
     made = _made(trace, iterations)
     taken = {ref for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in _alone(event)}
     orders = sorted({made.place[ref][1] for ref in taken if made.place.get(ref, (-1, 0))[0] == 0})
@@ -149,13 +147,13 @@ def _firsts(trace: Trace, number: int) -> list[Rows]:
 
 
 def _alone(op: Op) -> Iterator[int]:
-    """The tensors that an operation takes as such, and not in a list."""
+    """Yield the tensors that are operands themselves, not elements of a list."""
     return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
 
 
 def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]] | None:
-    """How many of a loop's first iterations do not take what they take of others alike, what they take, and of which
-    loops."""
+    """Return how many first iterations differ, the rows that the others use, and the loops that made them; None if the
+    iterations use no such rows."""
     iterations = trace.iterations[number]
     if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or not trace.memory:
         return None
@@ -179,7 +177,7 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]]
 
 
 def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
-    """What the iterations of a loop may take rows of."""
+    """Yield the loops and unbindings of which the iterations may use rows."""
     for number, one in enumerate(trace.iterations):
         if (
             one.starts
@@ -213,7 +211,7 @@ def _made(trace: Trace, iterations: LoopInstance) -> _Made:
 
 
 def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
-    """The rows of a tensor."""
+    """Return the rows of an unbinding; None for other operations."""
     source, dim = (*op.args, *(0,) * (2 - len(op.args)))[:2]
     dim = op.kwargs.get("dim", dim)
     kind = trace.kinds.get(source.number) if isinstance(source, TensorRef) else None
@@ -227,8 +225,8 @@ def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
 
 
 def _are_known(trace: Trace, rows: _Made, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
-    """Whether iterations take nothing but their own row and the one before, or all of them backwards that nobody else
-    takes: that is known of rows anyway."""
+    """Whether iterations use only their own row and the preceding one, or all rows in reverse order that nothing else
+    uses: other passes handle these."""
     places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
     if all(place - number - iterations.first in (0, -1) for place, number in places):
         return True
@@ -240,7 +238,7 @@ def _are_known(trace: Trace, rows: _Made, iterations: LoopInstance, taken: Seque
 
 
 def _taken(trace: Trace, begin: int, end: int) -> list[int]:
-    """The tensors of which operations and numbers of an iteration speak, in order."""
+    """Return the tensors that the operations and predicates of an iteration use, in order."""
     found: list[int] = []
     for event in trace.events[begin:end]:
         if isinstance(event, Op):
@@ -260,9 +258,9 @@ def _rows(
     whose: Mapping[int, int],
     taken: Sequence[Sequence[int]],
 ) -> list[Rows] | None:
-    """What iterations take, if each takes such rows as the others; None where they do not."""
+    """Return the rows that the iterations use, if all use them alike; else None."""
     columns = [set(_columns(made, whose, number, some)) for number, some in enumerate(taken)]
-    # The first iteration may take something else for the row of the one before, the last one for that of the next.
+    # The first iteration may use another tensor as the preceding row, the last one as the next row.
     alike = set.intersection(*columns[1:-1])
     chosen: dict[_Column, Rows] = {}
     left = [{tensor for tensor in some if tensor in whose} for some in taken]
@@ -274,7 +272,7 @@ def _rows(
             chosen[column] = rows
             for tensor, some in zip(rows.taken, left, strict=True):
                 some.discard(tensor)
-    # What an earlier loop's last iteration has made the first one may begin with.
+    # The first iteration may begin with what the last iteration of an earlier loop made.
     left[0] = {one for one in left[0] if made[whose[one]].place[one][0] < made[whose[one]].length - 1}
     if not chosen or any(left):
         return None
@@ -298,7 +296,7 @@ def _row(
     taken: Sequence[Sequence[int]],
     left: Sequence[set[int]],
 ) -> Rows | None:
-    """What the iterations take as rows of a stack."""
+    """Return the tensors that the iterations use as rows of a stack; None if they are not."""
     which, order, step, ahead = column
     source = made[which]
     whole, count = source.whole(order), source.count
@@ -313,7 +311,7 @@ def _row(
             return Rows(tuple(whole), count, first, some, source=source.source, step=step)
         if again := _again(source, some):
             return Rows(tuple(whole), count, first, some, again=again, step=step)
-    if first == -1:  # the first iteration takes what stands before the rows
+    if first == -1:  # the first iteration uses a tensor before the rows
         before = _instead(taken, 0, whole[0])
         if before is None:
             return None
@@ -331,8 +329,8 @@ def _row(
 
 
 def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]:
-    """What these tensors are views of, if each that an iteration has made is nothing but such a view, detached: what
-    leaves an iteration must not share memory with what it has been given."""
+    """Return the tensors of which these are views, if each made by an iteration is nothing but a detached view; else
+    (). What leaves an iteration must not share memory with what it is given."""
     if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
         return ()
     makers = {ref.number: event for event in trace.events if isinstance(event, Op) for ref in event.outs}
@@ -353,14 +351,14 @@ def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]
 
 
 def _again(source: _Made, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
-    """What makes each of these tensors, where all are views of what was there before their iterations; else nothing."""
+    """Return the operations for each of these tensors, if all are views of tensors from before their loop; else ()."""
     found = [tuple(_view_of(source, tensor, DEEPEST)) for tensor in some]
     names = {tuple(op.name for op in ops) for ops in found}
     return tuple(found) if len(names) == 1 and names != {()} else ()
 
 
 def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
-    """The operations that make a view, the last one last; none if something else does."""
+    """Return the operations that make a view, in order; none if it is no view."""
     op = source.ops.get(tensor)
     if op is None or op.name not in _VIEWS or len(op.outs) != 1 or not deep:
         return []
@@ -374,7 +372,7 @@ def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
 
 
 def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | None:
-    """What an iteration at the edge takes where the one beside it takes this row of its own."""
+    """Return what the first or last iteration uses where its neighbour uses this row."""
     beside = taken[number + (1 if number == 0 else -1)]
     if len(beside) != len(taken[number]):
         return None
@@ -383,7 +381,7 @@ def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | No
 
 
 def _may_be_copies(trace: Trace, columns: Iterable[Rows]) -> bool:
-    """Whether nobody can tell the rows from what they are copies of: all are alike, and nobody changes them."""
+    """Whether the rows can be replaced by copies: all are alike, none is modified, and only their values are used."""
     columns = [rows for rows in columns if rows.is_stacked]
     tensors = {tensor for rows in columns for tensor in (*rows.rows, *rows.bases)}
     for rows in columns:

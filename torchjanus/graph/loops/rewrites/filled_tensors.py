@@ -1,7 +1,7 @@
-"""Tensors that a loop's iterations fill (``outputs[t] = out``), told as filled when the loop is over.
+"""Moves the writes of iterations to elements of a tensor (``outputs[t] = out``) behind the loop, as one write.
 
-Nobody looks at such a tensor before that, so iterations need not change what was there before them. A rewriting of
-traces. Knows nothing of what is made of the loop.
+Nothing else reads such a tensor within the loop, so iterations need not modify a tensor from before the loop. A
+rewriting of traces.
 """
 
 from __future__ import annotations
@@ -35,11 +35,9 @@ _LOOKING = "Tensor.__getitem__"
 
 @dataclass(frozen=True, slots=True)
 class _Filled:
-    """A tensor that iterations fill. ``writes``: of each iteration the event that writes; ``dim``: in which dimension
-    the next element, ``first``: where the first of these lies; ``step``: -1 where they are written from the last one
-    on. ``reads``: the events that look at what the iteration before has written, by their positions; with which
-    iteration that is.
-    """
+    """A tensor that iterations fill. ``writes``: per iteration the position of the write. ``dim``: the dimension of the
+    index. ``first``: the lowest index. ``step``: -1 if the indices decrease. ``reads``: position of a read of the
+    preceding iteration's element -> that iteration."""
 
     number: int
     writes: tuple[int, ...]
@@ -50,8 +48,8 @@ class _Filled:
 
 
 def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
-    """The run in which what iterations of this loop fill is filled behind it, and the loop in it; the same where there
-    is no such thing."""
+    """Return the trace in which the writes of this loop are moved behind it, and the loop in it; both unchanged if
+    there are none."""
     if frames.region or len(frames.starts) < 2:
         return trace, frames
     number = trace.frames.index(frames)
@@ -62,17 +60,14 @@ def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
         frames = trace.frames[number]
         assert len(frames.states) == len(states)
         for state, value in zip(frames.states[1:], values, strict=True):
-            state["written", one.number] = ("tensor", value.number)  # which may be in no variable
+            state["written", one.number] = ("tensor", value.number)  # no variable may hold it
     return trace, frames
 
 
 def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
-    """The run in which what iterations of a changeable number fill is filled behind them, and which of its loops do so;
-    the run itself where there are none. ``without``: loops, by their places in ``trace.iterations``, that are left
-    alone.
-
-    Gradients that an iteration's row gets from several places are added up in another order then, as always in a loop
-    whose iterations are told once."""
+    """Return the trace in which writes of loops with a changeable trip count are moved behind them, and the indices of
+    these loops; the trace itself if there are none. ``without``: indices of loops in ``trace.iterations`` that are left
+    alone. The gradients that a row gets from several places are then summed in another order, as in any rolled loop."""
     found: set[int] = set()
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
@@ -87,7 +82,7 @@ def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace
 
 
 def is_whole(trace: Trace, iterations: LoopInstance) -> bool:
-    """Whether it came to its end by itself, so that what stands behind it is the end."""
+    """Whether the loop reached its end, which an event records, and was not left early."""
     if isinstance(iterations.count, Until) or len(iterations.starts) < 2 or iterations.end >= len(trace.events):
         return False
     return isinstance(trace.events[iterations.end], Trips)
@@ -126,7 +121,7 @@ def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
         if place is None or len({(event.modes, event.place) for event in events}) > 1:
             continue
         if makers[number].kwargs.get("requires_grad") or (graded and not events[0].modes.grad):
-            continue  # another tensor would not have its gradient
+            continue  # the gradient would belong to another tensor
         row = (*size[: place[0]], *size[place[0] + 1 :])
         if len(set(map(repr, values))) < len(values) or not all(
             _is_row(trace, value, row, changed) for value in values
@@ -140,8 +135,8 @@ def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
 
 
 def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
-    """Of each of these tensors, where iterations look at a part of it that they only compute with: nothing changes it,
-    or finds it when the loop is over."""
+    """Return, for each of these tensors, the positions at which iterations read a part of it that is neither modified
+    nor used after the loop."""
     later = {
         ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))
     }
@@ -166,10 +161,10 @@ def _leaves_or_changes(trace: Trace, number: int) -> bool:
 def _reads(
     trace: Trace, iterations: Frames | LoopInstance, place: tuple[int, int, int], written_at: Any, read: Sequence[int]
 ) -> dict[int, int] | None:
-    """Of which iteration each of these events looks at the row: of the one before its own. None where that is not
-    so."""
+    """Return, for each of these reads, the iteration whose element it reads: the preceding one; None if one reads
+    another element."""
     (dim, first, step), found = place, {}
-    begun = first if step > 0 else first + len(iterations.starts) - 1  # what the first iteration writes
+    begun = first if step > 0 else first + len(iterations.starts) - 1  # the index that the first iteration writes
     whole = written_at if isinstance(written_at, tuple) else (written_at,)
     for at in read:
         iteration = bisect.bisect_right(iterations.starts, at) - 1
@@ -183,7 +178,7 @@ def _reads(
 
 
 def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[int]) -> bool:
-    """Whether it is a tensor of this size that the call has made and that stays as it is."""
+    """Whether it is a tensor of this size that the call made and that is not modified."""
     if not isinstance(value, TensorRef) or trace.kinds.get(value.number, (None,))[0] != size:
         return False
     memory = trace.memory[value.number]
@@ -191,14 +186,14 @@ def _is_row(trace: Trace, value: Any, size: tuple[int, ...], changed: frozenset[
 
 
 def _is_known(trace: Trace, number: int) -> bool:
-    """Whether the program asks for more than its value."""
+    """Whether the program uses more of the tensor than its value."""
     operations = (e for e in trace.events if isinstance(e, Op) and knows(e))
     return any(_speaks(op.args, number) for op in operations)
 
 
 def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] | None:
-    """The dimension in which each iteration writes the next element, where the first of these lies, and by how much an
-    iteration goes on: 1 or -1. None where that is not what these keys say."""
+    """Return (dimension, lowest index, step 1 or -1) of the elements that these keys write; None if they are not
+    consecutive."""
     parts = [key if isinstance(key, tuple) else (key,) for key in keys]
     found = {tuple(n for n, part in enumerate(some) if type(part) is int) for some in parts}
     if (
@@ -217,7 +212,7 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] |
 
 
 def uses(trace: Trace, frames: Frames | LoopInstance, number: int) -> int:
-    """How often iterations speak of the tensor."""
+    """Return how often iterations use the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:
         recipes = trace.recipes.get(id(event), ())
@@ -238,7 +233,7 @@ def _speaks(value: Any, number: int) -> int:
 
 
 def _is_last_merged(trace: Trace, one: _Filled) -> bool:
-    """Whether gradients come to each row from one other place at most: then it does not matter which comes first."""
+    """Whether each row gets gradients from one other place at most: then the order of summation does not matter."""
     for at in one.writes:
         number = trace.events[at].args[2].number  # type: ignore[union-attr]
         users = [e for e in trace.events if isinstance(e, Op) and _speaks((e.args, e.kwargs), number)]
@@ -249,8 +244,8 @@ def _is_last_merged(trace: Trace, one: _Filled) -> bool:
 
 
 def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tensor:
-    """The tensor with these rows in it. ``where``: the dimension, and the first element; a text, for a number among
-    arguments may be one that iterations hand on."""
+    """Return a copy of the tensor with these rows in it. ``where``: dimension and first index, as text, since a number
+    among arguments may be loop-carried."""
     dim, first = map(int, where.split())
     made = tensor.clone()
     made.narrow(dim, first, rows.size(dim)).copy_(rows)
@@ -258,22 +253,22 @@ def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tenso
 
 
 class _Filling(Rewriting):
-    """Writes the run anew with what is written behind the loop."""
+    """Writes the new trace, with one write behind the loop."""
 
     def __init__(self, old: Trace, loop: Frames | LoopInstance, one: _Filled) -> None:
         super().__init__(old)
         self.start, self.end, self.one, self.new = loop.starts[0], loop.end, one, len(old.tensors)
         end = self.end
-        self.behind_it = end  # what says that the loop has come to its end, and what it goes over has
+        self.behind_it = end  # the events for the end of the loop and of its iterable
         while any(isinstance(event, Trips) for event in old.events[self.behind_it + 1 : self.behind_it + 2]):
             self.behind_it += 1
-        self.after: list[int] = []  # so many operations come before each of the writes
+        self.after: list[int] = []  # number of operations before each of the writes
         count = 0
         for at, event in enumerate(old.events[: end + 1]):
             if at in one.writes:
                 self.after.append(count)
             count += isinstance(event, Op)
-        self.whole = count  # before what comes behind the loop
+        self.whole = count  # number of operations before what follows the loop
         self.begun = sum(isinstance(event, Op) for event in old.events[: self.start])
         self.behind = False
 
@@ -289,14 +284,14 @@ class _Filling(Rewriting):
         return after - sum(one < after for one in self.after) + 2 * later + ahead
 
     def _ahead(self) -> Op:
-        """What the first iteration looks at, before the loop."""
+        """Return the read that the first iteration makes, before the loop."""
         read = self.old.events[min(self.one.reads)]
         assert isinstance(read, Op)
         return replace(read, outs=(TensorRef(self.new + 2),))
 
     def _looking(self, read: Op, iteration: int) -> Op:
-        """The operation that looks at what this iteration has written, with what it wrote; ``iteration`` is -1 before
-        all."""
+        """Return a copy of the row that this iteration has written, in place of the read; -1: of the read before the
+        loop."""
         row = TensorRef(self.new + 2) if iteration < 0 else self.old.events[self.one.writes[iteration]].args[2]  # type: ignore[union-attr]
         return replace(read, func=torch.clone, name="torch.clone", args=(row,), kwargs={})
 
@@ -341,7 +336,7 @@ class _Filling(Rewriting):
         memory = [*old.memory, old.memory[one.number], last + 1]
         memory[one.number] = last + 2
         added: list[Any] = [None, None]
-        if one.reads:  # with memory of their own each
+        if one.reads:  # each has separate memory
             added.append(None)
             looks = [old.events[at].outs[0].number for at in one.reads]  # type: ignore[union-attr]
             kinds[self.new + 2] = old.kinds[looks[0]]
@@ -350,7 +345,7 @@ class _Filling(Rewriting):
                 memory[number] = more
 
         def begins(position: int, _: int) -> int:
-            # What comes last in the last iteration stays in it, though the write that followed is gone.
+            # The last event of the last iteration stays within it, though the write after it is removed.
             return places[position] if position >= end else min(places[position], places[end] - 1)
 
         changes = self.moved(begins, places.__getitem__)

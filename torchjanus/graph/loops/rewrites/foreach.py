@@ -1,6 +1,6 @@
-"""What iterations do to lists of tensors at once (``torch._foreach_add_``), done to one tensor after the other.
+"""Splits operations on lists of tensors (``torch._foreach_add_``) within loops into one operation per tensor.
 
-On the CPU torch does the same. Single operations are what numbers can be told of that change by iterations: an
+Torch does the same on the CPU. The closed forms of numbers that change by iteration need single operations: an
 optimizer with ``foreach=True`` counts its steps in a list. A rewriting of traces.
 """
 
@@ -24,7 +24,7 @@ from torchjanus.trace.values import Fetch, leaves
 __all__ = ["one_by_one"]
 
 _PREFIX = "torch._foreach_"
-# The arguments of the single operations that are given by name.
+# Arguments that the single operations take by name.
 _NAMED = {"addcmul": (None, None, None, "value"), "addcdiv": (None, None, None, "value")}
 _KNOWN = frozenset(
     """add add_ sub sub_ mul mul_ div div_ addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ neg neg_ sqrt sqrt_
@@ -33,8 +33,8 @@ _KNOWN = frozenset(
 
 
 def one_by_one(trace: Trace) -> Trace:
-    """The run with such operations taken apart, in loops that compute with what they fetch; itself where there are
-    none."""
+    """Return the trace with such operations split, in loops that compute with fetched numbers; the trace itself if
+    there are none."""
     ranges = [
         (one.starts[0], one.end)
         for one in (*trace.iterations, *untils(trace))
@@ -52,7 +52,7 @@ def one_by_one(trace: Trace) -> Trace:
 
 
 def _counts(trace: Trace, begin: int, end: int) -> bool:
-    """Whether lists of tensors are computed with numbers that were fetched from tensors."""
+    """Whether operations on lists compute with numbers that were fetched from tensors."""
     return any(
         isinstance(leaf, Fetch)
         for event in trace.events[begin:end]
@@ -84,13 +84,13 @@ class _Apart(Rewriting):
             (len(event.outs) if at in parted else 1) for at, event in enumerate(old.events) if isinstance(event, Op)
         )
         self.after = [0, *itertools.accumulate(more)]
-        self.constants: dict[int, float] = {}  # tensors that hold a number, as long as nothing else is done to them
+        self.constants: dict[int, float] = {}  # tensor -> its number, until it is used otherwise
 
     def position(self, after: int) -> int:
         return self.after[after]
 
     def trace(self) -> Trace:
-        """The run anew."""
+        """Return the new trace."""
         events: list[Any] = []
         begins: list[int] = []
         operations = 0
@@ -134,5 +134,5 @@ class _Apart(Rewriting):
             yield replace(op, func=func, name=f"Tensor.{name}", args=merged[0], kwargs=merged[1], outs=(out,))
 
     def _number(self, value: Any) -> Any:
-        """The number itself, of a tensor that holds one."""
+        """Return the number for a tensor that holds a known one; else the value."""
         return self.constants.get(value.number, value) if isinstance(value, TensorRef) else value

@@ -1,8 +1,5 @@
-"""From which values of a program gradients may be asked for, and which are used late: upper bounds, by what is computed
-of what.
-
-Knows nothing of what operations compute.
-"""
+"""Computes upper bounds of the values from which gradients may be requested, and of those that are used late, from the
+data flow of a program."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ class _All(Container[int]):
 
 
 def writes(node: Node | Op) -> bool:
-    """Whether the node changes a tensor or an object."""
+    """Whether the node modifies a tensor or an object."""
     name = str(getattr(node.func, "__name__", ""))
     in_place = name.endswith("_") and not name.endswith("__")
     in_place |= name.startswith("__i") and name.endswith("__") and name not in _ASKING
@@ -40,10 +37,8 @@ def asks_for_gradients(node: Node) -> bool:
 
 
 def differentiated(nodes: Sequence[Node]) -> Container[int]:
-    """The values (by index) from which a gradient may be asked for; all where none is asked for at all.
-
-    What is written in place may be seen through views, so all that is written counts, and all that code which autograd
-    calls is given."""
+    """Return the indices of values from which a gradient may be requested; all if no node requests any. Values that are
+    modified in place count, since views of them may be used, and so do operands of code that autograd calls."""
     found: set[int] = set()
     asked = False
     for node in reversed(nodes):
@@ -56,8 +51,8 @@ def differentiated(nodes: Sequence[Node]) -> Container[int]:
 
 
 def looked_at_later(nodes: Sequence[Node], positions: Sequence[int]) -> bool:
-    """Whether what these nodes give, or a view of it, is used after something has been changed in place: eager's may
-    have changed with it."""
+    """Whether an output of these nodes, or a view of it, is used after an in-place operation: eager's value may have
+    changed."""
     known = {ref.index for position in positions for ref in nodes[position].outs}
     changed = False
     for node in nodes[positions[0] + 1 :]:

@@ -1,7 +1,8 @@
-"""Tensors to which iterations of a loop add a part (``ys = torch.cat([ys, word], 1)``), told as joined when it is over.
+"""Moves joins to a tensor that grows in each iteration (``ys = torch.cat([ys, word], 1)``) behind the loop, as one
+join.
 
-Iterations look at nothing of such a tensor but its end, which is what the iteration before has added: so no iteration
-works on tensors of another size than the others. A rewriting of traces. Knows nothing of what is made of the loop.
+Iterations read only the end of such a tensor, which the preceding iteration has appended: so all iterations have
+tensors of the same sizes. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _LOOKING = "Tensor.__getitem__"
 
 @dataclass(frozen=True, slots=True)
 class _Grown:
-    """``first``: the tensor before the loop. ``joins``: of each iteration the event that adds to it; ``parts``: what it
-    adds, ``wholes``: what comes of it. ``looks``: the events that look at its end; ``dim``: where it grows."""
+    """A tensor that grows. ``first``: the tensor before the loop. ``joins``: per iteration the position of the join.
+    ``parts``: what is appended. ``wholes``: the result. ``looks``: positions of reads of its end. ``dim``: the
+    dimension."""
 
     first: int
     joins: tuple[int, ...]
@@ -42,8 +44,8 @@ class _Grown:
 
 
 def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
-    """The run in which what iterations of a changeable number let grow is joined behind them, and which of its loops do
-    so; the run itself where there are none. ``without``: see ``filled_iterations``."""
+    """Return the trace in which joins of loops with a changeable trip count are moved behind them, and the indices of
+    these loops; the trace itself if there are none. ``without``: see ``filled_iterations``."""
     found: set[int] = set()
     for number in range(len(trace.iterations)):
         while number not in without and is_whole(trace, iterations := trace.iterations[number]):
@@ -86,7 +88,7 @@ def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_Grown]:
 
 
 def _joined(trace: Trace, op: Op) -> tuple[int, int, int] | None:
-    """The first of two tensors that the operation joins, the second, and in which dimension."""
+    """Return the two tensors that the operation joins, and the dimension; None for other operations."""
     if op.name not in _JOINING or set(op.kwargs) - {"dim"} or not op.args or len(op.outs) != 1:
         return None
     given, dim = op.args[0], op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0)
@@ -104,7 +106,7 @@ def _joined(trace: Trace, op: Op) -> tuple[int, int, int] | None:
 
 
 def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim: int) -> tuple[int, ...]:
-    """The events of iterations that look at the last element of one of these in this dimension."""
+    """Return the positions at which iterations read the last element of one of these tensors in this dimension."""
     found = []
     for at in range(iterations.starts[0], iterations.end):
         op = trace.events[at]
@@ -112,14 +114,14 @@ def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim:
             key = op.args[1] if isinstance(op.args[1], tuple) else (op.args[1],)
             plain = all(type(part) in (int, slice) for part in key) and len(key) > dim
             last = plain and (key[dim] == -1 or key[dim] == slice(-1, None))
-            # What comes before it is whole, so that dimensions are counted right.
+            # The dimensions before it are read whole, so none of them is dropped.
             if op.args[0].number in wholes and last and all(part == slice(None) for part in key[:dim]):
                 found.append(at)
     return tuple(found)
 
 
 def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
-    """Whether nobody else looks at the tensor before the loop is over, and what is looked at stays as it is."""
+    """Whether nothing else reads the tensor before the loop ends, and what is read is not modified."""
     looks: list[Any] = [trace.events[at] for at in one.looks]
     looked = [op.args[0].number for op in looks]
     for whole, added in zip((one.first, *one.wholes[:-1]), (None, *one.parts), strict=False):
@@ -150,12 +152,12 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
 
 
 class _Growing(Rewriting):
-    """Writes the run anew with what is joined behind the loop."""
+    """Writes the new trace, with one join behind the loop."""
 
     def __init__(self, old: Trace, iterations: LoopInstance, one: _Grown) -> None:
         super().__init__(old)
         self.one, self.iterations, self.new = one, iterations, len(old.tensors)
-        self.ended = iterations.end  # the last event that says that the loop has come to its end
+        self.ended = iterations.end  # the last of the events for the end of the loop
         while any(isinstance(event, Trips) for event in old.events[self.ended + 1 : self.ended + 2]):
             self.ended += 1
         past = [0]
@@ -164,7 +166,7 @@ class _Growing(Rewriting):
         self.removed = [past[at] for at in one.joins]
         self.begun, self.whole = past[iterations.starts[0]], past[self.ended]
         self.behind = False
-        # What the iterations look at: what was added last.
+        # What the iterations read: what was appended last.
         self.ends = {one.first: self.new, **dict(zip(one.wholes[:-1], one.parts, strict=False))}
 
     def position(self, after: int) -> int:
@@ -204,7 +206,7 @@ class _Growing(Rewriting):
         places.append(len(events))
 
         def begins(position: int, _: int) -> int:
-            # What comes last in the last iteration stays in it, though the operation that followed is gone.
+            # The last event of the last iteration stays within it, though the join after it is removed.
             return places[position] if position >= end else min(places[position], places[end] - 1)
 
         size, *rest = old.kinds[one.parts[0]]

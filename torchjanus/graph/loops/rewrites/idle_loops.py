@@ -1,8 +1,5 @@
-"""Loops whose iterations leave nothing to tell: ``[x for x in xs]``, where the elements are rows of one tensor by now.
-They are left out of the run, and with them how many iterations they had.
-
-Knows nothing of lists.
-"""
+"""Drops loops whose iterations do nothing any more (``[x for x in xs]`` with elements that are rows of one tensor), and
+the conditions on their trip counts."""
 
 from __future__ import annotations
 
@@ -21,13 +18,13 @@ __all__ = ["without_idle"]
 
 
 def without_idle(trace: Trace) -> Trace:
-    """The run without such loops; itself where there are none."""
+    """Return the trace without such loops; the trace itself if there are none."""
     idle = [number for number, iterations in enumerate(trace.iterations) if _is_idle(trace, iterations)]
     return _Without(trace, idle).trace() if idle else trace
 
 
 def _is_idle(trace: Trace, iterations: LoopInstance) -> bool:
-    """Whether nothing tells that it iterated, nor how often."""
+    """Whether nothing in the trace depends on the loop or its trip count."""
     if not isinstance(iterations.count, Expr) or not iterations.starts:
         return False
     if (
@@ -43,7 +40,7 @@ def _is_idle(trace: Trace, iterations: LoopInstance) -> bool:
 
 
 def _end_of(trace: Trace, iterations: LoopInstance) -> int | None:
-    """The event that says how many iterations there were."""
+    """Return the position of the event that records the trip count; None if there is none."""
     end = trace.events[iterations.end] if iterations.end < len(trace.events) else None
     return (
         iterations.end if isinstance(end, Trips) and end.count == len(iterations.starts) + iterations.skipped else None
@@ -70,6 +67,6 @@ class _Without(Rewriting):
         moved["loop_records"] = [
             new for new, one in zip(moved["loop_records"], old.loop_records, strict=True) if one.end not in gone
         ]
-        said = Counter(token_of_count(old.iterations[number]) for number in self.idle)  # once by each loop
+        said = Counter(token_of_count(old.iterations[number]) for number in self.idle)  # each loop specialised once
         pins = {token: times - said[token] for token, times in old.pins.items()}
         return self.made(events, pins=pins, **moved)

@@ -1,8 +1,8 @@
-"""Tensors from before the call that the iterations of a loop change in place (running statistics, counters, averages),
-as values that iterations hand on: what each of them makes is a tensor of its own, and behind the loop the last is put
-back.
+"""Makes tensors from before the call that iterations modify in place (running statistics, counters, averages)
+loop-carried values.
 
-A pure rewriting of traces; knows nothing of what is made of a loop. Iterations that train are ``loop_training``'s.
+Each iteration makes a new tensor, and the last one is copied back after the loop. A pure rewriting of traces. Training
+loops are made functional by ``loops.roll.training``.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ from torchjanus.trace.terms import TensorRef
 
 __all__ = ["carried_apart"]
 
-_NORMS = frozenset({"F.batch_norm", "F.instance_norm"})  # change their second and third argument
+_NORMS = frozenset({"F.batch_norm", "F.instance_norm"})  # modify their second and third argument
 
 
 def copied_anew(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
-    """What ``copy_()`` makes of a tensor."""
+    """Return the tensor that ``copy_()`` would leave."""
     return source.detach().to(tensor.dtype).expand_as(tensor).clone()
 
 
 def filled_anew(tensor: torch.Tensor, value: Any) -> torch.Tensor:
-    """What ``fill_()`` makes of a tensor."""
+    """Return the tensor that ``fill_()`` would leave."""
     return torch.full_like(tensor, value)
 
 
 def batch_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """What it gives, and the new statistics."""
+    """Return the output and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.batch_norm(x, mean, var, *args, **kwargs), mean, var
 
 
 def instance_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
-    """What it gives, and the new statistics."""
+    """Return the output and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.instance_norm(x, mean, var, *args, **kwargs), mean, var
 
 
 def put_back(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-    """Running statistics change unseen by autograd: it keeps them for the way back, and does not look at them there."""
+    """Write the statistics without a new version: autograd saves them for backward, but does not read them there."""
     with torch.autograd.grad_mode._unsafe_preserve_version_counter(tensor):
         return tensor.copy_(value)
 
 
-# Functions of this module: another process finds them by their names.
+# Functions of this module, so that another process finds them by name.
 _ANEW: Mapping[str, Callable[..., Any]] = {
     **CHANGES,
     "Tensor.copy_": copied_anew,
@@ -70,7 +70,7 @@ _ANEW: Mapping[str, Callable[..., Any]] = {
 
 
 def carried_apart(trace: Trace) -> Trace:
-    """The run with such tensors handed on by the iterations of its loops; itself where there are none."""
+    """Return the trace with such tensors loop-carried; the trace itself if there are none."""
     for number in range(len(trace.iterations)):
         changed = _changed(trace, trace.iterations[number]) if trace.memory else frozenset()
         if changed:
@@ -79,7 +79,7 @@ def carried_apart(trace: Trace) -> Trace:
 
 
 def _given(op: Op) -> Iterator[int]:
-    """The tensors that it changes in place, as far as that can be told anew."""
+    """Yield the tensors that the operation modifies in place, if it has a functional form here."""
     if op.name in _NORMS:
         yield from (value.number for value in op.args[1:3] if isinstance(value, TensorRef))
     elif op.name in _ANEW and isinstance(op.args[0], TensorRef) and op.outs == op.args[:1]:
@@ -87,8 +87,8 @@ def _given(op: Op) -> Iterator[int]:
 
 
 def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
-    """The tensors that are handed on: each iteration changes them, nothing shares memory with them, and nobody knows
-    them but by their value."""
+    """Return the tensors that become loop-carried: each iteration modifies them, nothing shares memory with them, and
+    only their values are used."""
     if isinstance(iterations.count, Until) or len(iterations.starts) < 2:
         return frozenset()
     events = trace.events[iterations.starts[0] : iterations.end]
@@ -121,20 +121,20 @@ def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
     later = {ref.number for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in event.outs}
     lying = Counter(place for number, place in enumerate(trace.memory) if number in found or number not in later)
     alone = {n for n in found if trace.memory[n] and lying[trace.memory[n]] == 1}
-    # What gets a backward graph by that is another thing than a value.
+    # A tensor that gets a backward graph is more than a value.
     graded = {n for op in operations for n in _given(op) if op.name not in _NORMS and _is_graded(trace, op)}
     graded |= {n for n in found if n not in trace.kinds or trace.kinds[n][4]}
     return frozenset(alone - known - other - shown - graded)
 
 
 def _is_graded(trace: Trace, op: Op) -> bool:
-    """Whether a gradient may flow through it."""
+    """Whether a gradient may flow through the operation."""
     given = (ref.number for ref in refs_in((op.args, op.kwargs)))
     return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
 
 
 class _Carrying(Adding):
-    """Writes the run anew with what one loop changes."""
+    """Writes the new trace, with the tensors of one loop."""
 
     def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:
         super().__init__(old)
@@ -151,7 +151,7 @@ class _Carrying(Adding):
                     if one in self.versions:
                         self.versions[one].append((operations, self._like(one)))
                         seen.update((one,) if event.name not in _NORMS else ())
-        self.unseen = changed - seen  # changed, but not as autograd counts it
+        self.unseen = changed - seen  # modified without a new version for autograd
 
     def _like(self, tensor: int) -> int:
         number = self.new((), self.old.kinds[tensor][2])
@@ -198,8 +198,7 @@ class _Carrying(Adding):
         return self.made(events, **self.moved(lambda at, end: places[at], places.__getitem__))
 
     def _taken(self) -> Iterator[Op]:
-        """What the first iteration is given: a copy, as backward graphs may keep it while the tensor goes on
-        changing."""
+        """Yield the copies that the first iteration gets: backward graphs may save them while the tensor changes."""
         like = next(e for e in self.old.events[self.iterations.starts[0] :] if isinstance(e, Op))
         quiet = replace(like.modes, grad=False)
         for one in self.changed:

@@ -1,7 +1,7 @@
-"""Lists of tensors from before the call, told as the rows of one tensor: that their length may change.
+"""Represents lists of tensors from before the call as the rows of one tensor, so that their length may change.
 
-The host stacks them before the graph runs. A rewriting of traces: where a run went through such a list, or stacked it,
-it did so with the rows of a tensor that was found in the place of the list's elements.
+The host stacks them before the graph runs. A rewriting of traces: a loop over such a list, or a stack of it, becomes
+one of the rows of that tensor.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ LEAST = 2  # elements
 
 
 def rows_of(container: Any) -> torch.Tensor:
-    """The elements of a list or tuple as rows of a new tensor. Raises TypeError where they are not all alike: plain
-    tensors without gaps that no gradients flow into."""
+    """Return the elements of a list or tuple as rows of a new tensor. Raises TypeError unless all are contiguous CPU
+    tensors of one size and dtype that need no gradient."""
     if type(container) not in (list, tuple) or not container:
         raise TypeError("no list or tuple with elements")
     for part in container:
@@ -49,8 +49,8 @@ def rows_of(container: Any) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list that a run went through. ``reads``: the events that found its elements, in order; ``unread``: those behind
-    them, to which the run has not come. ``refs``: all elements' tensors."""
+    """A list that a run iterated over. ``reads``: the positions of the events that read its elements, in order.
+    ``refs``: the tensors of all elements. ``unread``: the elements after those that the run read."""
 
     access_path: AccessPath
     reads: tuple[int, ...]
@@ -59,15 +59,16 @@ class _List:
 
 
 def listed(trace: Trace) -> Trace:
-    """The run with its lists of tensors, or of pairs of tensors, as rows; itself where there are none."""
+    """Return the trace with its lists of tensors, or of pairs of tensors, as rows; the trace itself if there are
+    none."""
     if not any(isinstance(event, Op) for event in trace.events):
-        return trace  # nothing is computed of them
+        return trace  # nothing is computed with them
     merged = _as_rows(parted(trace))
     return _as_rows(trace) if any(map(is_part, _held_by(merged))) else merged
 
 
 def _held_by(trace: Trace) -> Iterator[AccessPath | None]:
-    """The lists of which elements are found."""
+    """Yield the lists of which elements are read."""
     return (e.access_path.base for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.ITEM)
 
 
@@ -78,7 +79,7 @@ def _as_rows(trace: Trace) -> Trace:
 
 
 def lengths_of(trace: Trace) -> tuple[int, ...]:
-    """How long the lists are that are told as rows."""
+    """Return the lengths of the lists that are represented as rows."""
     return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.access_path))
 
 
@@ -124,7 +125,8 @@ def _are_rows(elements: list[torch.Tensor]) -> bool:
 
 
 def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
-    """The events that found the elements of a list from its beginning, if these are alike."""
+    """Return the positions of the events that read the elements of a list from its begin, if these are alike; else
+    None."""
     reads: dict[int, int] = {}
     details = set()
     for position in positions:
@@ -143,7 +145,7 @@ def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
 
 
 def _is_only_taken(trace: Trace, one: _List) -> bool:
-    """Whether the elements are nothing but arguments of operations that do not change them."""
+    """Whether the elements are nothing but operands of operations that do not modify them."""
     refs = frozenset(one.refs)
     paths = {one.access_path.item(index).token for index in range(len(refs))}
     recipes = (trace.result, *(r for some in trace.recipes.values() for r in some))
@@ -169,7 +171,7 @@ def _is_only_taken(trace: Trace, one: _List) -> bool:
 
 
 def _lookings(trace: Trace, one: _List) -> int:
-    """How often the run went through the list from its beginning to its end."""
+    """Return how often the run iterated over the whole list."""
     access_path = one.access_path
     length = Read(access_path.then(Step.LEN)).token
     every: list[LoopInstance | Frames] = [*trace.iterations, *trace.frames]
@@ -181,7 +183,7 @@ def _lookings(trace: Trace, one: _List) -> int:
 
 
 def _goes_by(one: LoopInstance | Frames, length: Any) -> bool:
-    """Whether a loop has this number of iterations, or goes by the numbers from a later one up to it."""
+    """Whether the loop has this trip count, from 0 or from its lower bound on."""
     if isinstance(one, LoopInstance):
         return bool(token_of_count(one) == length)
     count = one.count
@@ -191,14 +193,14 @@ def _goes_by(one: LoopInstance | Frames, length: Any) -> bool:
 
 
 def _compares(expr: Any, length: Any) -> bool:
-    """Whether it says that another list, or a tensor, has as many rows: a loop went through both."""
+    """Whether it is the condition that another list, or a tensor, has as many rows: a loop iterated over both."""
     if not isinstance(expr, Apply) or expr.func is not operator.eq or not isinstance(expr.args[0], Expr):
         return False
     return isinstance(expr.args[1], Expr) and bool(expr.args[1].token == length)
 
 
 def takes_all(op: Op, refs: Sequence[int]) -> bool:
-    """Whether it stacks the elements or puts them one behind the other."""
+    """Whether the operation stacks or concatenates the elements."""
     rows = op.args[0] if op.args else None
     return (
         op.name in ("torch.stack", "torch.cat")
@@ -210,7 +212,8 @@ def takes_all(op: Op, refs: Sequence[int]) -> bool:
 
 
 def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
-    """Where the elements were added up, one after the other, as ``sum`` does: the events, but for the first."""
+    """Yield the positions, except the first, of additions of all elements one after the other, as ``sum`` makes
+    them."""
     adding = [(p, e) for p, e in enumerate(trace.events) if isinstance(e, Op) and e.name == "Tensor.add"]
     for start, (_, op) in enumerate(adding):
         row = adding[start : start + len(refs)]
@@ -223,13 +226,13 @@ def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
 
 
 class _Rows(Rewriting):
-    """Writes the run anew with the elements of one list as rows."""
+    """Writes the new trace, with the elements of one list as rows."""
 
     def __init__(self, old: Trace, one: _List) -> None:
         super().__init__(old)
         self.one = one
         self.rows = one.access_path.then(Step.OF, rows_of)
-        self.at = self._before_iterations(min(one.reads))  # where the tensor is found
+        self.at = self._before_iterations(min(one.reads))  # where the tensor is read
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
         self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
@@ -238,21 +241,21 @@ class _Rows(Rewriting):
         self.first = len(old.tensors) + 1 if self._takes_first() else None
 
     def _before_iterations(self, at: int) -> int:
-        """Where that is, if it is in the first iteration of a loop: before it, so that its first iteration is like the
-        others. Nobody has changed what is found."""
+        """Return the position; if it is in the first iteration of a loop, the begin of that loop, so that its first
+        iteration stays like the others. The run has not modified what is read."""
         starts = (iterations.starts for iterations in self.old.iterations if len(iterations.starts) > 1)
         at = min((first for first, second, *_ in starts if first <= at < second), default=at)
         return begin_of_iteration(self.old, self.one.access_path, at)
 
     def _within_iterations(self) -> list[bool]:
-        """Of each operation of the old run, whether it belongs to iterations."""
+        """Return, for each operation of the old trace, whether it is in a loop."""
         loops: list[LoopInstance | Frames] = [*self.old.iterations, *self.old.frames]
         within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.access_path)]
         ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
         return [any(begin <= at < end for begin, end in within) for at in ops]
 
     def _takes_first(self) -> bool:
-        """Whether the first element is taken elsewhere, too: ``torch.zeros_like(xs[0])``."""
+        """Whether the first element is also used elsewhere: ``torch.zeros_like(xs[0])``."""
         ops = [event for event in self.old.events if isinstance(event, Op)]
         outside = (op for op, within in zip(ops, self.within, strict=True) if not within)
         alone = (value for op in outside for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
@@ -275,9 +278,9 @@ class _Rows(Rewriting):
         length = one.access_path.then(Step.LEN)
         events: list[Any] = []
         places: list[int] = []
-        begins: list[int] = []  # the same, behind what is added there
+        begins: list[int] = []  # the same, after what is inserted there
         operations = 0
-        sized: set[Any] = set()  # what was said of sizes of elements, which all have
+        sized: set[Any] = set()  # conditions on sizes of elements, equal for all
         for position, event in enumerate(old.events):
             places.append(len(events))
             if position == self.at:
@@ -331,7 +334,7 @@ class _Rows(Rewriting):
         return Read(self.rows.then(Step.SIZE, 0))
 
     def expr(self, expr: Any) -> Any:
-        """An expression, in which the length of the list is that of the tensor."""
+        """Return the expression, with the length of the list replaced by the size of the tensor."""
         if isinstance(expr, Read) and expr.access_path == self.one.access_path.then(Step.LEN):
             return self._count()
         if isinstance(expr, Read) and self._is_size(expr.access_path):
@@ -343,7 +346,7 @@ class _Rows(Rewriting):
         return access_path.step is Step.SIZE and access_path.base is not None and access_path.base.token in self.paths
 
     def _is_of_element(self, event: Any) -> bool:
-        """Whether it says something of the size of an element: what holds of one holds of all."""
+        """Whether the event is about the size of an element: all have the same."""
         if isinstance(event, Found):
             return self._is_size(event.access_path)
         found = leaves(event.expr) if isinstance(event, Held | Pinned) else ()
@@ -355,7 +358,7 @@ class _Rows(Rewriting):
         return super().event(event, after)
 
     def _pins(self) -> dict[Any, int]:
-        """What is pinned beside the length itself."""
+        """Return what is specialised on, except the length itself."""
         length = Read(self.one.access_path.then(Step.LEN)).token
 
         known = {length: self._count().token}
@@ -385,5 +388,5 @@ class _Rows(Rewriting):
 
 
 def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
-    """``torch.cat`` of the rows."""
+    """Return ``torch.cat`` of the rows."""
     return rows.flatten(0, 1).clone()

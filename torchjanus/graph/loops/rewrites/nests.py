@@ -1,8 +1,6 @@
-"""Loops within iterations of other loops: the inner ones are cut down first, and are part of what iterations of the
-outer do.
+"""Folds nested loops: inner loops first, which are then part of the iterations of the outer loop.
 
-The marks between which their iterations stand are operations of the outer iteration then, and the number of their
-iterations is an argument of these. Knows traces, not programs.
+The marks of an inner loop become operations of the outer iteration, with the inner trip count as an operand.
 """
 
 from __future__ import annotations
@@ -31,10 +29,10 @@ _NONE: Mapping[int, Collection[int]] = {}
 
 @dataclass(slots=True)
 class Nested:
-    """A run with the loops in iterations of others cut down. ``ends``: of each loop whose iterations have such loops,
-    by where it ends, where it did in the run as it was; ``inner``: how many iterations each loop in an iteration of it
-    had, those in the iterations of these behind them; ``widths``: how many loops there are in an iteration; ``left``:
-    which of the loops of the run as it was are still there."""
+    """A trace with folded inner loops. ``ends``: end of each loop with folded inner loops -> its end in the original
+    trace. ``inner``: that end -> the trip counts of the inner loops of one iteration, those of deeper loops after them.
+    ``widths``: that end -> the number of inner loops in one iteration. ``left``: indices of the original loops that are
+    still there."""
 
     trace: Trace
     ends: dict[int, int] = field(default_factory=dict)
@@ -47,9 +45,9 @@ class Nested:
 
 
 def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> Nested:
-    """The run with loops within iterations cut down, where the loop around is one for any number of iterations.
-    ``flat``: where those end that are left as they are; ``held``: of those that end there, which loops of an iteration
-    have to have just as many iterations as they had."""
+    """Return the trace with inner loops folded where the outer loop can be rolled. ``flat``: ends of the outer loops
+    that are left as they are. ``held``: end of an outer loop -> indices of the inner loops of one iteration whose trip
+    counts are specialised."""
     if trace.failures or not any(_innermost(trace)) or any(True for _ in untils(trace)):
         return Nested(trace)
     found = Nested(trace)
@@ -66,26 +64,26 @@ def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collecti
 
 
 def prepared(trace: Trace) -> Trace:
-    """The run in which sums over loops in iterations, and over the loops around, begin with tensors, and the numbers of
-    iterations are told by what was there before the call."""
+    """Return the trace in which sums over nested loops begin with tensors, and trip counts depend only on values from
+    before the call."""
     counts = [one.count for outer, inner in _nests(trace) for one in (outer, *inner)]
     trace = with_sizes_of_whole(trace, counts)
     return begun_within(trace, [one for outer, inner in _nests(trace) for one in (outer, *inner)])
 
 
 def _nests(trace: Trace) -> list[tuple[LoopInstance, list[LoopInstance]]]:
-    """The loops in whose iterations there are loops, and these."""
+    """Return the loops with inner loops, each with these."""
     found = [(outer, _within(trace, outer)) for outer in trace.iterations if outer.starts]
     return [(outer, inner) for outer, inner in found if inner]
 
 
 def _within(trace: Trace, outer: LoopInstance) -> list[LoopInstance]:
-    """The loops in its iterations."""
+    """Return the loops in the iterations of this one."""
     return [one for one in trace.iterations if one.starts and outer.starts[0] <= one.starts[0] and one.end < outer.end]
 
 
 def _innermost(trace: Trace) -> Iterator[LoopInstance]:
-    """The loops in whose iterations there are loops, but in whose iterations there are none."""
+    """Yield the loops with inner loops that have none themselves."""
     for outer in trace.iterations:
         if isinstance(outer.count, Until) or len(outer.starts) < KEPT or outer.reckoned is not None:
             continue
@@ -95,7 +93,7 @@ def _innermost(trace: Trace) -> Iterator[LoopInstance]:
 
 
 class _Cutting:
-    """One level of loops."""
+    """Folds the inner loops of one level."""
 
     def __init__(self, known: Nested, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
         self.known, self.held = known, held
@@ -104,8 +102,8 @@ class _Cutting:
         self.outers = [iterations[self.ends[one.end]] for one in outers]
 
     def made(self) -> Nested | set[int]:
-        """The run with the loops in the iterations of these cut down; or the ends, in the run as it was, of those with
-        which that cannot be done."""
+        """Return the trace with the inner loops of these loops folded; or the original ends of the outer loops for
+        which that is not possible."""
         every = {self._access_path(one) for one in self.outers}
         loops = self._loops()
         if not loops:
@@ -139,7 +137,7 @@ class _Cutting:
         return made
 
     def _loops(self) -> dict[int, list[LoopOfRun]]:
-        """The loops in the iterations of each that can be cut down, by where it ends: in each iteration as many."""
+        """Return, by the end of each outer loop, its inner loops that can be folded: equally many per iteration."""
         loops: dict[int, list[LoopOfRun]] = {}
         for outer in self.outers:
             inner = _within(self.trace, outer)
@@ -154,12 +152,12 @@ class _Cutting:
         return loops
 
     def _width(self, outer: LoopInstance, loops: Mapping[int, Sequence[LoopOfRun]]) -> int:
-        """How many loops there are in each iteration."""
+        """Return the number of inner loops in each iteration."""
         return len(loops[outer.end]) // len(outer.starts)
 
     def _spared(self, loops: Mapping[int, Sequence[LoopOfRun]]) -> Iterator[Any]:
-        """The numbers of iterations of which something is still said: those of the loops around, and those that have to
-        be what they were."""
+        """Yield the tokens of trip counts on which conditions stay: those of the outer loops, and those that are
+        specialised."""
         for outer in self.outers:
             yield token_of_count(outer)
             held = self.held.get(self._access_path(outer), ())
@@ -168,17 +166,18 @@ class _Cutting:
                 yield from (loop.token for number, loop in enumerate(loops[outer.end]) if number % width in held)
 
     def _before(self, end: int) -> int:
-        """Where a loop that ends there did before something was picked ahead of iterations."""
+        """Return where the loop that ends there ended before hoisting."""
         return next(old for old, new in self.ends.items() if new == end)
 
     def _access_path(self, outer: LoopInstance) -> int:
-        """Where it ended in the run as it was."""
+        """Return where the loop ended in the original trace."""
         end = self._before(outer.end)
         return self.known.ends.get(end, end)
 
     def _may_know(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> list[Plain]:
-        """What the program has computed with plain numbers that may be those of the loops within the iterations: in
-        these loops it is their own number, and what is of them is the same in all iterations around."""
+        """Return the untraced computations that may use a trip count of the inner loops: those after the outer loop,
+        and those with an operand that all outer iterations have. Within the inner loops it is their induction
+        variable."""
         plain = [one for one in self.trace.plain if not any(i.starts[0] <= one.position < i.end for i in inner)]
         rows = by_iteration(plain, [*outer.starts, outer.end])
         operands = [{operand for one in row for operand in one.operands} for row in rows]
@@ -186,7 +185,7 @@ class _Cutting:
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
 
     def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> LoopOfRun | None:
-        """One that is within iterations, if it can be cut down."""
+        """Return the inner loop if it can be folded; else None."""
         if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.reckoned is not None:
             return None
         if any(isinstance(event, Effectful) for event in self.trace.events[iterations.starts[0] : iterations.end]):
@@ -194,7 +193,7 @@ class _Cutting:
         return as_loop(self.trace, iterations, plain)
 
     def _is_apart(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> bool:
-        """Whether no loop in its iterations could tell by plain numbers in which of them it is."""
+        """Whether no inner loop computes with untraced numbers that depend on the outer iteration."""
         rows = by_iteration(self.trace.plain, [*outer.starts, outer.end])
         if len({len(row) for row in rows}) > 1:
             return False
@@ -204,7 +203,7 @@ class _Cutting:
         return not any(one.starts[0] <= plain.position < one.end for plain in differing for one in inner)
 
     def _are_free(self, inner: Sequence[LoopOfRun], loops: dict[int, list[LoopOfRun]]) -> bool:
-        """Whether the numbers of their iterations decide nothing else."""
+        """Whether the trip counts of the inner loops decide nothing else."""
         every = [loop for some in loops.values() for loop in some]
         for token in {loop.token for loop in inner} - {None}:
             pinned = sum(one.token == token and one.pinned for one in every)
@@ -214,10 +213,10 @@ class _Cutting:
         return True
 
     def _carry_over(self, cut: Cut, trace: Trace, fit: Sequence[LoopOfRun]) -> None:
-        """What the run says of where among its events things are, and of its tensors, in the new run."""
+        """Copy what the old trace records about positions and tensors to the new trace."""
         old, places = self.trace, cut.places
         done = {loop.end for loop in fit}
-        del trace.tensors[len(cut.numbers) :]  # no tensor ends a loop here, so none of these counts iterations
+        del trace.tensors[len(cut.numbers) :]  # no tensor-terminated loop here, so none of these is a trip count
         trace.iterations = [
             replace(
                 one,
@@ -242,6 +241,6 @@ class _Cutting:
 
 
 def _has_rows(trace: Trace) -> bool:
-    """Whether what leaves the call has a part for each iteration."""
+    """Whether a value that leaves the call has a part for each iteration."""
     recipes = [trace.result, *(recipe for some in trace.recipes.values() for recipe in some)]
     return any(isinstance(part, Repeat) for one in recipes if one is not None for part in parts_of(one))

@@ -1,8 +1,9 @@
-"""Lists of pairs of tensors (batches), told as a list for each place in the pairs: that their length may change.
+"""Represents a list of pairs of tensors (batches) as one list for each position of a pair, so that its length may
+change.
 
-``for x, y in batches`` goes through two lists then, of which ``loop_lists`` makes two tensors. The elements may be
-tuples, lists or dictionaries, all of the same make. A rewriting of traces: where a run went through such a list, it
-went through the lists that ``Part`` makes of it.
+``for x, y in batches`` is then a loop over two lists, which ``lists`` makes two tensors. The elements may be tuples,
+lists or dictionaries, all of one structure. A rewriting of traces: a loop over such a list becomes one over the lists
+that ``Part`` makes.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ _CLASSES = (tuple, list, dict)
 
 
 class Part:
-    """Makes a list of what is found by one key in each element of a list. Raises TypeError where the elements are not
-    all of that class and length."""
+    """Makes a list of the values at one key of each element of a list. Raises TypeError if the elements are not all of
+    this class and length."""
 
-    _known: dict[Any, Part] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
+    _known: dict[Any, Part] = {}  # noqa: RUF012  # equal ones share one object: access paths are compared by it
 
     def __init__(self, cls: type, length: int, key: Any) -> None:
         self._cls, self._length, self._key = cls, length, key
@@ -37,7 +38,7 @@ class Part:
 
     @classmethod
     def of(cls, kind: type, length: int, key: Any) -> Part:
-        """The one that does this."""
+        """Return the object for these arguments."""
         return cls._known.setdefault((kind, length, key), cls(kind, length, key))
 
     def __call__(self, container: Any) -> list[Any]:
@@ -54,12 +55,12 @@ class Part:
 
 
 def is_part(access_path: AccessPath | None) -> bool:
-    """Whether this is such a list."""
+    """Whether the access path is of such a list."""
     return access_path is not None and access_path.step is Step.OF and isinstance(access_path.key, Part)
 
 
 def parted(trace: Trace) -> Trace:
-    """The run with its lists of pairs as lists; itself where there are none."""
+    """Return the trace with its lists of pairs split; the trace itself if there are none."""
     while (one := next(_lists(trace), None)) is not None:
         trace = _Parting(trace, one).trace()
     return trace
@@ -67,7 +68,7 @@ def parted(trace: Trace) -> Trace:
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """A list of pairs that a run went through. ``gone``: the events that found its elements."""
+    """A list of pairs that a run iterated over. ``gone``: the positions of events that read its elements."""
 
     access_path: AccessPath
     length: int
@@ -91,7 +92,7 @@ def _lists(trace: Trace) -> Iterator[_List]:
 
 
 def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
-    """The list that is found there, if it is one of pairs and nothing else is asked of these."""
+    """Return the list at this access path, if it is one of pairs of which only the tensors are used; else None."""
     elements = {base.item(index): index for index in range(length)}
     makes: dict[int, tuple[type, int]] = {}
     taken: dict[int, list[Any]] = {}
@@ -116,7 +117,7 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
         elif (
             isinstance(event, Found) and event.access_path.base is not None and event.access_path.base.base in elements
         ):
-            return None  # more is asked of a tensor than what is in it
+            return None  # more than the value of a tensor is used
         elif isinstance(event, Absent) and event.base in elements:
             if not event.present:
                 return None
@@ -133,7 +134,7 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
 
 
 class _Parting(Rewriting):
-    """Writes the run anew with one list of pairs as lists."""
+    """Writes the new trace, with one list of pairs split."""
 
     def __init__(self, old: Trace, one: _List) -> None:
         super().__init__(old)
@@ -172,7 +173,7 @@ class _Parting(Rewriting):
         return self.made(events, access_paths=access_paths, pins=pins, **moved)
 
     def _access_path(self, access_path: AccessPath) -> AccessPath:
-        """Where an element's tensor is found."""
+        """Return the access path of an element's tensor in the split list."""
         above = access_path.base
         if (
             access_path.step is Step.ITEM

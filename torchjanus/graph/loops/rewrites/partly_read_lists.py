@@ -1,8 +1,5 @@
-"""Lists of tensors from before the call that a run has gone through in part, since a tensor has ended the loop: what
-the elements are that it has not come to.
-
-Knows traces, not what is made of them.
-"""
+"""Finds the elements that a run has not read of a list of tensors from before the call, since a tensor ended the
+loop."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ __all__ = ["begin_of_iteration", "left_within", "spans", "unread"]
 
 
 def left_within(trace: Trace, access_path: AccessPath) -> Iterator[LoopRecord]:
-    """The loops that have as many iterations as this list is long, and were left before their end."""
+    """Yield the loops over this list that were left before its end."""
     length = Read(access_path.then(Step.LEN)).token
     for loop_record in trace.loop_records:
         if (
@@ -34,12 +31,12 @@ def left_within(trace: Trace, access_path: AccessPath) -> Iterator[LoopRecord]:
 
 
 def unread(trace: Trace, access_path: AccessPath, length: int, read: Sequence[Any]) -> list[torch.Tensor] | None:
-    """The elements behind those that were read: one in each iteration, by a loop that was left. None where it is not
-    just these, or nobody knows whether the list is as it was."""
+    """Return the elements after those that were read; None if the run did more with the list than one read per
+    iteration, or the list may have changed."""
     if not any(len(loop_record.starts) == len(read) for loop_record in left_within(trace, access_path)):
         return None
     if any(getattr(event, "base", None) == access_path and not isinstance(event, Found) for event in trace.events):
-        return None  # it is written, or asked for more
+        return None  # it is modified, or used otherwise
     found = (event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)
     whole: Any = next(found, None)
     if type(whole) not in (list, tuple) or len(whole) != length:
@@ -50,7 +47,7 @@ def unread(trace: Trace, access_path: AccessPath, length: int, read: Sequence[An
 
 
 def begin_of_iteration(trace: Trace, access_path: AccessPath, at: int) -> int:
-    """Before which event the loop began that was left, if that is in its first iteration."""
+    """Return the begin of the loop that was left, if ``at`` is in its first iteration; else ``at``."""
     for loop_record in left_within(trace, access_path):
         if loop_record.starts[0] <= at and (len(loop_record.starts) == 1 or at < loop_record.starts[1]):
             return loop_record.starts[0]
@@ -58,7 +55,7 @@ def begin_of_iteration(trace: Trace, access_path: AccessPath, at: int) -> int:
 
 
 def spans(trace: Trace, access_path: AccessPath) -> Iterator[tuple[int, int]]:
-    """Between which events the iterations of such loops are, as far as the question that ended them."""
+    """Yield the first and last position of such loops, up to the predicate that ended them."""
     for loop_record in left_within(trace, access_path):
         last = loop_record.starts[-1]
         asked = (n for n, event in enumerate(trace.events[last:], last + 1) if is_question(event))

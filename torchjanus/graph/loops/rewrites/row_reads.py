@@ -1,7 +1,6 @@
-"""Runs written anew with rows: what iterations, or what follows a loop, take of what another loop's iterations have
-made.
+"""Writes traces in which iterations, or what follows a loop, read rows of stacked tensors of an earlier loop.
 
-Knows how such a run is written, not where that may be done: see ``loop_collected``.
+``collected_outputs`` decides where this is done.
 """
 
 from __future__ import annotations
@@ -30,14 +29,12 @@ __all__ = ["Collecting", "First", "Rows"]
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What the iterations of a loop take. ``rows``: the tensors in the order in which iterations come by them,
-    ``count``: how many these are; ``first``: which of them the first iteration takes, ``taken``: which one each
-    iteration takes.
-
-    They are stacked, if nothing else is said; ``bases``: what is stacked where they are these, detached. ``source``: a
-    tensor of which they are the rows, and along which dimension; ``again``: the operations by which each iteration
-    makes its own, views of something that was there before. ``step``: whether the iterations go from the first to the
-    last (1) or from the last to the first (-1)."""
+    """The tensors that the iterations of a loop use. ``rows``: the tensors in the order in which iterations reach them.
+    ``count``: the expression for their number. ``first``: the index of the one that the first iteration uses.
+    ``taken``: the one that each iteration uses. They are stacked unless ``source`` or ``again`` is given; ``bases``:
+    the tensors that are stacked if ``rows`` are their detached aliases. ``source``: the tensor of which they are the
+    rows, and the dimension. ``again``: the operations by which each iteration computes its own: views of a tensor from
+    before the loop. ``step``: 1 from first to last, -1 from last to first."""
 
     rows: tuple[int, ...]
     count: Expr
@@ -54,10 +51,10 @@ class Rows:
 
 
 class _Stacking(Adding):
-    """A rewriting that stacks what iterations have made."""
+    """A rewriting that stacks tensors of iterations."""
 
     def stacked(self, rows: Sequence[int], row: bool = False) -> int:
-        """The number of one more tensor: a stack of these, or a row like the only one."""
+        """Return the number of a new tensor: a stack of these, or with ``row`` a tensor like the only one."""
         size, _, dtype, device, _ = self.old.kinds[rows[0]]
         grad = any(self.old.kinds[one][4] for one in rows)
         number = self.new((), dtype)
@@ -66,18 +63,18 @@ class _Stacking(Adding):
         return number
 
     def like(self, tensor: int) -> int:
-        """The number of one more tensor like this one."""
+        """Return the number of a new tensor like this one."""
         number = self.new((), self.old.kinds[tensor][2])
         self.kinds[number] = self.old.kinds[tensor]
         return number
 
     def stack(self, rows: Sequence[int], out: int, like: Op) -> Op:
-        """What makes a stack of these tensors, where ``like`` is done."""
+        """Return the operation that stacks these tensors, with the modes and location of ``like``."""
         args = (list(map(TensorRef, rows)),)
         return Op(torch.stack, "torch.stack", args, {}, (TensorRef(out),), _graded(like), like.place)
 
     def pick(self, stack: int, row: int, out: int, like: Op) -> Op:
-        """What takes a row of it."""
+        """Return the operation that selects a row of the stack."""
         args = (TensorRef(stack), row)
         return Op(
             torch.Tensor.__getitem__, "Tensor.__getitem__", args, {}, (TensorRef(out),), _graded(like), like.place
@@ -85,13 +82,13 @@ class _Stacking(Adding):
 
 
 def _graded(like: Op) -> Modes:
-    """What has gradients goes on having them, though what comes first after the iterations, or in one, is quiet."""
+    """Return modes in which gradients flow: the operation whose modes are copied may have them disabled."""
     modes: Modes = replace(like.modes, grad=True, inference=False, autocast=())
     return modes
 
 
 class First(_Stacking):
-    """Writes the run anew with the rows of which what follows takes the first."""
+    """Writes the trace in which what follows a loop selects the row of the first iteration."""
 
     def __init__(self, old: Trace, number: int, columns: Sequence[Rows]) -> None:
         super().__init__(old)
@@ -110,7 +107,7 @@ class First(_Stacking):
         return replace(op, args=args, kwargs={key: self._argument(value, after) for key, value in op.kwargs.items()})
 
     def _argument(self, value: Any, after: int) -> Any:
-        """What an operation takes. What is in a list may be what all iterations have made."""
+        """Return the argument of an operation. A list may have the tensors of all iterations, and stays."""
         if isinstance(value, TensorRef):
             return TensorRef(self.firsts.get(value.number, value.number))
         return value if any(ref.number in self.others for ref in refs_in(value)) else self.values(value, after)
@@ -134,7 +131,7 @@ class First(_Stacking):
 
 
 class Collecting(_Stacking):
-    """Writes the run anew with the rows that one loop takes."""
+    """Writes the trace in which one loop reads rows."""
 
     def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[Rows]) -> None:
         super().__init__(old)
@@ -144,12 +141,12 @@ class Collecting(_Stacking):
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in old.events)]
         self.limits = [past[at] for at in (*self.starts, self.iterations.end)]
         self.stacks: dict[tuple[int, ...], int] = {}
-        self.stacking: list[Op] = []  # what makes these
+        self.stacking: list[Op] = []  # the operations that stack them
         for rows in columns:
             if rows.is_stacked and rows.rows not in self.stacks:
                 self.stacking += self._stacking(rows)
         self.row_of: list[dict[int, int]] = []
-        self.picks: list[list[Op]] = []  # of each iteration
+        self.picks: list[list[Op]] = []  # per iteration
         for iteration, at in enumerate(self.starts):
             self.row_of.append({})
             self.picks.append([op for rows in columns for op in self._picked(rows, iteration, at)])
@@ -166,7 +163,7 @@ class Collecting(_Stacking):
             yield self.stack(rows.rows, out, like)
 
     def _picked(self, rows: Rows, iteration: int, at: int) -> Iterator[Op]:
-        """What gives an iteration its row."""
+        """Yield the operations that give an iteration its row."""
         taken, like = rows.taken[iteration], self._first(at)
         if rows.again:
             made: dict[int, int] = {}
@@ -204,8 +201,8 @@ class Collecting(_Stacking):
         return after + len(self.stacking) + len(self.picks[0]) * sum(start < after for start in self.limits[:-1])
 
     def _where(self, number: int, after: int) -> tuple[int, int]:
-        """A tensor of which a number speaks, and the position at which it does. Where an iteration begins that may be a
-        row which has just been picked, or one of the iteration before."""
+        """Return the tensor that a number depends on, and the position. At the begin of an iteration that may be a row
+        that was just selected, or a row of the preceding iteration."""
         iteration, at = bisect.bisect_right(self.limits, after) - 1, self.position(after)
         begun = iteration >= 0 and after == self.limits[iteration]
         found = self.tensor(number, after)
@@ -267,7 +264,8 @@ class Collecting(_Stacking):
         return made
 
     def _forget(self, rows: Rows, number: int, dim: int, events: list[Any]) -> None:
-        """What unbound the rows that nobody takes any more gives one of them: how many there are may change."""
+        """Replace an unbinding whose rows are not used any more by a selection of one row: the number of rows may
+        change."""
         given = {ref.number for event in events if isinstance(event, Op) for ref in refs_in((event.args, event.kwargs))}
         first = (TensorRef(rows.rows[0]),)
         at = next((n for n, e in enumerate(events) if isinstance(e, Op) and e.outs[:1] == first), None)
@@ -278,8 +276,8 @@ class Collecting(_Stacking):
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
 
     def _held(self, rows: Rows) -> Expr:
-        """There are as many rows as the iterations take. Where they go backwards, it depends on their number, or on
-        that of the rows, with which of these they begin: one is always as much more than the other."""
+        """Return the predicate that there are as many rows as the iterations use. In reverse order the difference of
+        both numbers must be the same, since it decides which row comes first."""
         count = self.iterations.count
         assert isinstance(count, Expr)
         skipped = len(self.iterations.starts) - len(self.starts)

@@ -1,9 +1,8 @@
-"""Sums over the iterations of a loop that begin with the number 0 (``loss = 0.0``), told as if they began with a
-tensor.
+"""Makes sums over the iterations of a loop that begin with the number 0 (``loss = 0.0``) begin with a tensor.
 
-The first iteration adds to a number, the others to a tensor: alike they are only when that is one, too. A rewriting of
-traces. It is done where every iteration of a run adds, or in whose iterations something decides the first one, or the
-second: in what the first alone has seen of the number it is that number.
+The first iteration adds a tensor to a number, the others to a tensor; a tensor at the begin makes them alike. This is
+done where every iteration of a run adds, or where a decision in an iteration makes the first one, or the second. What
+only the first iteration observes of the number stays a number. A rewriting of traces.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from torchjanus.trace.values import Fetch, leaves
 __all__ = ["begun", "begun_within"]
 
 _ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
-# What adds a tensor to a number, and to a tensor.
+# Addition of a tensor and a number -> the same for two tensors.
 _LATER = {
     "Tensor.add": frozenset({"Tensor.add", add_anew.__name__}),
     "Tensor.__rsub__": frozenset({"Tensor.sub", sub_anew.__name__}),
@@ -39,8 +38,8 @@ _LATER = {
 
 @dataclass(frozen=True, slots=True)
 class _Sum:
-    """``name``: the variable, if that is known. ``first``: the position of the first iteration's addition; ``other``:
-    that of another iteration's at the same place of the program, which takes the sum at ``place`` among its
+    """``name``: the variable, if it is known. ``first``: the position of the first iteration's addition. ``other``: the
+    position of the addition at the same source location in another iteration. ``place``: the sum's index among its
     arguments."""
 
     name: Any
@@ -50,8 +49,9 @@ class _Sum:
 
 
 def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
-    """The run in which the sums of this loop begin with tensors, and the loop in it. ``known``: where the program was
-    seen to add to such a number, in this run and others. What it does elsewhere might raise for a number."""
+    """Return the trace in which the sums of this loop begin with tensors, and the loop in it. ``known``: source
+    locations at which the program was seen to add to such a number, in this run and others. Other uses might raise for
+    a number."""
     while (one := next(_sums(trace, frames, known), None)) is not None:
         number, zero = trace.frames.index(frames), len(trace.tensors)
         trace = _Beginning(trace, one, frames.starts[0]).trace()
@@ -68,7 +68,7 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
         return
     for name, (kind, value, *_) in frames.states[0].items():
         if kind in ("int", "float") and repr(value) in ("0", "0.0"):
-            later = frames.states[1].get(name) == frames.states[0][name]  # the first iteration lets it be
+            later = frames.states[1].get(name) == frames.states[0][name]  # the first iteration does not add
             row = [state.get(name) for state in frames.states[1 + later :]]
             if row and all(held is not None and held[0] == "tensor" for held in row):
                 limits = (*frames.starts[later:], frames.end)
@@ -80,8 +80,8 @@ def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
 def _sum(
     trace: Trace, limits: Sequence[int], name: Any, value: Any, sums: Sequence[int], known: set[Place]
 ) -> _Sum | None:
-    """Where each iteration makes the next of these sums of the one before, or lets that be. ``limits``: before which
-    events the iterations begin, and the last one ends."""
+    """Return the sum, if each iteration computes it from the preceding one or leaves it unchanged; else None.
+    ``limits``: the positions at which the iterations begin, and the last one ends."""
     made_by = [number for number, tensor in enumerate(sums) if not number or tensor != sums[number - 1]]
     if len(set(sums)) < len(made_by) or trace.kinds.get(sums[0], (None,))[0] != ():
         return None
@@ -114,7 +114,7 @@ def _sum(
 
 
 def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
-    """How often iterations take the sum that they find, or ask for it."""
+    """Return how often iterations use the sum that they begin with, in operations or predicates."""
     count = 0
     for (start, end), number in zip(itertools.pairwise(limits[1:]), sums, strict=False):
         for event in trace.events[start:end]:
@@ -132,9 +132,8 @@ def _is(arg: Any, value: Any) -> bool:
 
 
 def begun_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
-    """The run in which the sums of these loops, some of which are in iterations of others, begin with tensors before
-    all of them. What is added is a single number, so that the sum of it and a tensor of one is the same to the last
-    bit."""
+    """Return the trace in which the sums of these loops, some of which are nested, begin with tensors before all of
+    them. Only scalars are added, so that adding a scalar tensor is bitwise equal to adding a number."""
     for number in [number for number, iterations in enumerate(trace.iterations) if iterations in loops]:
         while (one := next(_added(trace, trace.iterations[number]), None)) is not None:
             trace = _Beginning(trace, one, _before_iterations(trace, trace.iterations[number].starts[0])).trace()
@@ -142,7 +141,7 @@ def begun_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
 
 
 def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
-    """Where the first iteration adds to the number 0 what the second adds to that sum."""
+    """Yield the sums that the first iteration begins by adding to the number 0, and to which the second adds."""
     if len(iterations.starts) < 2 or isinstance(iterations.count, Until):
         return
     start, middle, *rest = (*iterations.starts, iterations.end)
@@ -163,14 +162,14 @@ def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
 
 
 def _before_iterations(trace: Trace, at: int) -> int:
-    """Where that is, if it is in the first iteration of another loop: before that one, so that its iterations stay
-    alike."""
+    """Return the position; if it is in the first iteration of another loop, the begin of that loop, so that its
+    iterations stay alike."""
     loops = (iterations.starts for iterations in trace.iterations if len(iterations.starts) > 1)
     return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 
 class _Beginning(Rewriting):
-    """Writes the run anew with a zero before the loop."""
+    """Writes the new trace, with a zero before the loop."""
 
     def __init__(self, old: Trace, one: _Sum, at: int) -> None:
         super().__init__(old)
