@@ -1,4 +1,4 @@
-"""What stayed equal over the runs becomes an assumption, if the program relied on it."""
+"""Turn the facts that stayed equal over the runs, and that the program relied on, into assumptions."""
 
 from __future__ import annotations
 
@@ -42,6 +42,7 @@ __all__ = ["assumptions_of"]
 
 
 def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Tensor], Any]) -> Iterator[Assumption]:
+    """Yield the assumptions of a path. ``describe`` returns what a guard compares of a tensor."""
     inputs = builder.inputs
     taken = {*inputs.access_paths, *builder.trace.access_paths.values()}
     for event in work.traces[-1].events:
@@ -79,8 +80,8 @@ def _is_free(symbol: int | None) -> bool:
 
 
 def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator[Assumption]:
-    """Sizes that change are at least two: a tensor without elements, or with one to be repeated, is another path. (What
-    has to be asked of those that may be fewer, lowering says.) Those that have changed together go on to."""
+    """Assume that changing sizes are at least two, since 0 and 1 take other paths (no elements; broadcasting), and that
+    sizes that changed together stay equal. Lowering adds what sizes need that may be 0 or 1."""
     for number, members in enumerate(work.dimensions.symbols):
         known = [(access_path, dim) for access_path, dim in members if access_path in taken]
         for position, (access_path, dim) in enumerate(known):
@@ -94,7 +95,8 @@ def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
-    """What the graph's arithmetic must not meet, where the host can tell (the ``n`` of ``loss.item() / n``)."""
+    """Assume that arithmetic in the graph does not raise, where the host can check it (the ``n`` of ``loss.item() /
+    n``)."""
     for part in applications(expr):
         condition = hazard(part)
         if condition is None or not builder.decided_in_graph(part) or builder.decided_in_graph(condition):
@@ -104,8 +106,8 @@ def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> I
 
 
 def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
-    """An object that the program changes is none of those of its class that it found on other paths, where that may
-    differ from call to call (a list that is passed in today and is the model's own tomorrow)."""
+    """Assume that an object that the program changes is none of the objects of its class read at other paths, where
+    that may differ from call to call (an argument of one call may be the model's own list in the next)."""
     loose: dict[int, list[Found]] = {}  # by the id of their class
     held: dict[int, list[Found]] = {}
     for event in events:
@@ -134,7 +136,7 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
 
 
 def _implied(work: Numbers, expr: Expr) -> bool:
-    """Whether other assumptions say so already: of numbers that are held constant, and of sizes."""
+    """Whether other assumptions imply the condition: those on numbers that are held constant, and on sizes."""
     if varies(work, expr):
         return False
     return all(
@@ -145,13 +147,13 @@ def _implied(work: Numbers, expr: Expr) -> bool:
 
 
 def _owner_stays(inputs: Inputs, access_path: AccessPath) -> bool:
-    """Whether the object whose attribute this is is assumed to be the very same at each call."""
+    """Whether the owner of this attribute is assumed to be the same object at each call."""
     owner = access_path.base.base if access_path.base is not None else None
     return owner is not None and (owner.step is Step.CONST or owner in inputs.identical)
 
 
 def _may_change_class(cls: type) -> bool:
-    """Whether ``x.__class__ = Other`` has to be expected: of the user's own classes."""
+    """Whether ``x.__class__ = Other`` has to be expected: for classes of the user."""
     return is_python_class(cls) and cls.__module__.partition(".")[0] not in ("torch", "collections")
 
 
@@ -170,8 +172,8 @@ def _of_read(
         case "number":
             if access_path in work.needed:
                 yield ValueOf(place, access_path, value)
-            elif access_path.step not in (Step.LEN, Step.SIZE) and access_path.key is not id:  # these are always ints
-                # Even if nobody uses it, the program raises where there is none.
+            elif access_path.step not in (Step.LEN, Step.SIZE) and access_path.key is not id:  # those are always ints
+                # The read raises where there is no value, even if nothing uses the value.
                 yield TypeOf(place, access_path, type(value))
         case "constant":
             yield ValueOf(place, access_path, value)
@@ -180,7 +182,7 @@ def _of_read(
         case _:
             if access_path in inputs.identical and event.kept and _owner_stays(inputs, access_path):
                 yield Kept(place, access_path, value)
-            # A gradient that was there is held constant only where the graph uses it: most steps throw it away.
+            # An existing gradient is held constant only where the graph uses it: most steps drop it.
             elif access_path in inputs.identical and (access_path in taken or not is_grad):
                 yield Identity(place, access_path, value)
                 if event.kind == "object" and _may_change_class(type(value)):

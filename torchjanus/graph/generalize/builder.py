@@ -1,4 +1,4 @@
-"""The tensor program of one path: tensors numbered anew, every expression a constant, a slot or a tensor."""
+"""Build the tensor program of one path: renumber the tensors; make each expression a constant, a slot or a tensor."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ __all__ = ["Builder"]
 
 
 class Builder:
-    """Numbers the tensors anew, decides what each expression becomes, and makes the nodes."""
+    """Renumbers the tensors, decides what each expression becomes, and makes the nodes."""
 
     def __init__(self, work: Numbers, trace: Trace, ops: list[Op]) -> None:
         self.work = work
@@ -62,6 +62,7 @@ class Builder:
         self._leasts = iter(trace.leasts)
 
     def build(self) -> Program:
+        """Return the program. Raises Refused where a fetched number has no exact form in a graph."""
         for read in self.work.dimensions.counts:
             self._slot(read)
         in_graph = self._fetches_in_graph()
@@ -116,6 +117,7 @@ class Builder:
         return ref
 
     def new_ref(self) -> Ref:
+        """Return a Ref with a number that no tensor has yet."""
         ref = Ref(self._next)
         self._next += 1
         return ref
@@ -143,7 +145,7 @@ class Builder:
         self._nodes.append(Node(func, args, kwargs, outs, op.modes, op.place, op.lying))
 
     def _taking(self, op: Op) -> Any:
-        """The function that is called, or one that takes a tensor where that asks a tensor for its number."""
+        """Return the function that is called, or its variant that takes a tensor in place of a number."""
         paths: list[Any] = [((1, name), op.kwargs[name]) for name in ("alpha", "value") if name in op.kwargs]
         paths += [((0, 2), weight) for weight in op.args[2:3] if isinstance(weight, Expr)]
         for path, number in paths:
@@ -195,20 +197,21 @@ class Builder:
         return Slot(number)
 
     def _in_graph(self, expr: Expr) -> bool:
-        """Whether the graph computes a number itself: of numbers fetched from tensors, or of sizes."""
+        """Whether the graph computes the number itself: from fetches or from sizes."""
         return self.decided_in_graph(expr) or (varies(self.work, expr) and self.sizes.formula(expr) is not None)
 
-    # numbers fetched from tensors that the graph goes on with
+    # fetched numbers that the graph uses
 
     def decided_in_graph(self, expr: Expr) -> bool:
+        """Whether the expression depends on a fetch that the graph makes."""
         return any(True for _ in self._fetched(expr))
 
     def _fetched(self, expr: Expr) -> Iterator[Fetch]:
-        """The numbers in it that the graph fetches, and not the host before it runs."""
+        """Yield the fetches in the expression that the graph makes, as opposed to the host before the graph runs."""
         return (leaf for leaf in leaves(expr) if isinstance(leaf, Fetch) and leaf.token not in self.work.host)
 
     def _fetches_in_graph(self) -> dict[int, list[Fetch]]:
-        """Fetches whose value the graph itself needs, by the position at which they are made."""
+        """Return the fetches whose value the graph itself needs, by the position at which they are made."""
         wanted: dict[Any, Fetch] = {}
         for event in self.trace.events:
             expressions: Iterator[Expr] = iter(())
@@ -239,7 +242,7 @@ class Builder:
                 formula = self.sizes.formula(part) if type(value) is int else None
                 return Given(self._slot(part) if formula is None else formula, type(value))
             if isinstance(part, Expr):
-                need(self.work, part)  # it stands in the graph as it was
+                need(self.work, part)  # it is a constant of the graph
             return Given(value, type(value))
 
         result, nodes = tensorise(expr, self._snapshots, given, self.new_ref, place)
@@ -257,7 +260,7 @@ class Builder:
         self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place, number))
 
     def _pinned_number(self, event: Pinned) -> tuple[Expr, Any]:
-        """What has to be equal to what for a pinned value to be the same: for a text the integer that it shows."""
+        """Return what has to equal what for a pinned value to be the same; for a text, the integer that it shows."""
         if not isinstance(event.value, str):
             return event.expr, event.value
         shown = {leaf.token: leaf for leaf in leaves(event.expr)}
@@ -268,7 +271,8 @@ class Builder:
         return fetch, self.trace.fetched[fetch.token]
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
-        """Python arithmetic on fetched numbers that may raise, and the condition under which it does not."""
+        """Yield the Python arithmetic on fetched numbers that may raise, with the condition under which it does not (or
+        None)."""
         made = [e for recipe in self.trace.all_recipes() for e in expressions_in(recipe)]
         made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
         parts = {part.token: part for e in made for part in applications(e)}
@@ -281,8 +285,8 @@ class Builder:
                 yield part, condition
 
     def _assert_hazards(self) -> None:
-        """What may raise is computed after the graph, when the tensors have been updated; eager may raise before that.
-        So the graph asserts that nothing will. What it cannot assert is ``risky``."""
+        """Assert that Python arithmetic on fetched numbers will not raise. It runs after the graph, when the tensors
+        have been updated; eager would raise before that. What cannot be asserted is ``risky``."""
         asserted: set[Any] = set()
         for part, condition in self._hazards():
             if condition is None:
@@ -292,7 +296,7 @@ class Builder:
                 try:
                     tested = self._tensorised(condition, NOWHERE)
                 except Refused:
-                    self.risky.append(part)  # what is computed of it has no exact form in a graph
+                    self.risky.append(part)  # the condition has no exact form in a graph
                 else:
                     self._assertions.append(Assertion(tested.ref, True, len(self._nodes), NOWHERE))
 
@@ -325,11 +329,11 @@ class Builder:
         return tuple(refs), tuple(after)
 
     def position(self, after: int) -> int:
-        """How many nodes come before the framework call with this number."""
+        """Return the number of nodes before the framework call with this number."""
         return self._position.get(after, len(self._nodes))
 
     def outputs_of(self, event: Extern) -> Iterator[int]:
-        """The outputs that an extern call is given."""
+        """Yield the outputs that an extern call takes."""
         for recipe in self.trace.recipes.get(id(event), ()):
             for part in parts_of(recipe):
                 if isinstance(part, TensorAt):
@@ -339,7 +343,7 @@ class Builder:
                     yield self.outputs[fetch.ref, fetch.after]
 
     def batches(self) -> Iterator[HostBatch]:
-        """The host's fetches, grouped so that each group is one tensor operation."""
+        """Yield the host's fetches in groups, each of which is one tensor operation."""
         groups: dict[Any, list[Fetch]] = {}
         takers = taken_by(self.ops)
         for fetch in self.work.host.values():

@@ -1,7 +1,7 @@
-"""Writes to objects that are made again in the same call, with nobody to look in between.
+"""Find dead stores: writes to objects that a later write of the same call replaces, with no read in between.
 
-A commit makes all writes at once, so of two to one place the last is enough, and what only the first one was given need
-not leave the graph. Knows recorded runs, not who makes the writes.
+A commit makes all writes at once, so the last write to a place is enough, and a value that only an earlier one needs
+need not leave the graph. Knows recorded runs, not who makes the writes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torchjanus.trace.values import Traced
 
 __all__ = ["overwritten"]
 
-_SIMPLE = (Constant, FoundAt, Number, TensorOf)  # others may be spoken of by what is written later
+_SIMPLE = (Constant, FoundAt, Number, TensorOf)  # later recipes may refer to other kinds
 _WRITING = ("item", "field", "cell")
 
 
 def overwritten(trace: Trace) -> frozenset[int]:
-    """The ids of such writes. In which order a dictionary has its keys can be seen: of a key that may be new only a
-    write goes before the next to the same object; of one that was there any (``functional_call()`` puts tensors in the
-    place of all parameters of a module, and then the parameters back)."""
+    """Return the ids of the dead stores. The order of a dictionary's keys is visible: for a key that may be new, a
+    write is dead only if the next write to the same object replaces it; for a key that was there before, any later
+    write will do (``functional_call()`` replaces all parameters of a module and then restores them)."""
     there = frozenset(_there(trace))
     found: set[int] = set()
-    gone: set[Any] = set()  # objects of which something may have been taken away
-    open_: dict[Any, dict[Any, Stored]] = {}  # by object: writes at which nobody has looked since, the last one last
+    gone: set[Any] = set()  # objects from which keys may have been removed
+    open_: dict[Any, dict[Any, Stored]] = {}  # by object: writes not read since, the latest last
     for event in trace.events:
         if isinstance(event, Extern | Each | Invoked):
             open_.clear()
@@ -55,7 +55,7 @@ def overwritten(trace: Trace) -> frozenset[int]:
 
 
 def _there(trace: Trace) -> Iterator[Any]:
-    """The tokens of writes to what was there before the call."""
+    """Yield the tokens of writes to keys and attributes that existed before the call."""
     for event in trace.events:
         if isinstance(event, Absent) and event.present:
             yield Stored("item", event.base, event.key, None).token

@@ -1,7 +1,7 @@
-"""Traces of one path become one program with assumptions (JANUS 4.2: what stayed equal is assumed).
+"""Generalise the traces of one path to one program with assumptions (JANUS 4.2).
 
 Where the traces agree there is an assumption; where a number or an object differs there is an input. The traces must
-have taken the same path (equal tokens); which path a call will take is what the assumptions decide.
+have taken the same path (equal tokens). The assumptions decide which path a later call takes.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = ["PROGRAM", "Effect", "Generalised", "HostBatch", "generalise"]
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A held-back write or extern call, with the recipes of its values; or what all iterations of a loop write and
-    call, with those of all values of one iteration. ``parts``: how many values each event of an iteration has."""
+    """A deferred write or extern call with the recipes of its values; or those of all iterations of a loop, with the
+    recipes of one iteration. ``parts``: how many values each event of an iteration has."""
 
     event: Stored | Mutation | Extern | Each
     recipes: tuple[Recipe, ...]
     parts: tuple[int, ...] = ()
 
     def externs(self) -> Iterator[Extern]:
-        """The extern calls; of those of iterations the first iteration's."""
+        """Yield the extern calls; for a loop those of the first iteration."""
         events = self.event.events if isinstance(self.event, Each) else (self.event,)
         yield from (event for event in events if isinstance(event, Extern))
 
@@ -67,7 +67,7 @@ class Generalised:
     program: Program
     assumptions: tuple[Assumption, ...]
     access_paths: tuple[AccessPath, ...]  # of the program's inputs
-    pinned: tuple[torch.Tensor | None, ...]  # the very tensor, where the assumptions say that it is
+    pinned: tuple[torch.Tensor | None, ...]  # the tensor itself, where an assumption fixes its identity
     slots: tuple[Expr, ...]
     batches: tuple[HostBatch, ...]
     outputs: dict[Any, int]  # ("tensor", number) or a fetch's token -> position in the program's outputs
@@ -78,9 +78,9 @@ class Generalised:
     risky: tuple[Expr, ...] = ()  # Python arithmetic on fetched numbers that may raise, with no assertion against it
     computed: tuple[Expr, ...] = ()  # other arithmetic that may raise: known before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
-    sizes: dict[Any, int] = field(default_factory=dict)  # where none changes: of what the program makes, by its token
-    call_groups: tuple[Any, ...] = ()  # recursive calls of the step (see graph.call group)
-    measures: tuple[Size, ...] = ()  # sizes of what the program makes, in the order of the program's
+    sizes: dict[Any, int] = field(default_factory=dict)  # of intermediate tensors, by token, where none changes
+    call_groups: tuple[Any, ...] = ()  # groups of recursive calls of the step
+    measures: tuple[Size, ...] = ()  # sizes of intermediate tensors, in the order of ``Program.measures``
 
     @property
     def is_overtaken(self) -> bool:
@@ -96,10 +96,10 @@ def generalise(
     numbers: bool = False,
     counted: bool = False,
 ) -> Generalised:
-    """The program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in these and in
-    earlier runs of the path. ``numbers``: numbers that are sizes may change as those of tensors do. ``counted``: those
-    that say how often a loop iterates are sizes, too. Raises Refused where no graph can have them, Split where not
-    for all sizes."""
+    """Return the program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in
+    earlier runs of the path. ``numbers``: whether numbers that are used as sizes may change. ``counted``: whether trip
+    counts are sizes, too. Raises Refused where no graph can represent the runs, Split where no graph can for all
+    sizes."""
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
     making = _Making(list(traces), relaxed, describe or (lambda t: None), seen, numbers, counted)
@@ -131,7 +131,7 @@ def generalise(
 
 @dataclass(slots=True)
 class _Making:
-    """What passes know while a program is made of the runs of one path: see ``generalise``."""
+    """The state that the passes share while they make one program of the runs of a path: see ``generalise``."""
 
     traces: list[Trace]
     relaxed: frozenset[Any]
@@ -139,7 +139,7 @@ class _Making:
     seen: Sequence[Mapping[Any, Geometry]]
     numbers: bool
     counted: bool
-    gone: frozenset[int] = frozenset()  # the ids of writes that nobody sees
+    gone: frozenset[int] = frozenset()  # the ids of dead stores
     work: Numbers = field(init=False)
     builder: Builder = field(init=False)
     assumptions: tuple[Assumption, ...] = ()
@@ -227,7 +227,7 @@ PROGRAM = PassList(
 
 
 def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
-    """The numbers by which loops iterate more or less often, or at most so often, and which are no sizes."""
+    """Return the varying numbers, other than sizes, on which a trip count or its limit depends."""
     asked = [number for op in ops if op.func is begin_iterations for number in (op.args[0], *op.args[3:4])]
     reads = [read for number in asked for read in Formulas.numbers_in(number)]
     met = {read.token: read for read in reads if varies(work, read)}
@@ -235,16 +235,16 @@ def _counts(work: Numbers, ops: Sequence[Op]) -> Sequence[Read]:
 
 
 def _select(work: Numbers, ops: Sequence[Op]) -> None:
-    """Let the sizes of what the graph selects be symbols; those under one mask one."""
+    """Make the sizes of selections symbols; selections under equal masks share one."""
     met: dict[Any, Size] = {}
     for key, size in made_sizes(ops):
         work.dimensions.select(size, met.setdefault(key, size))
 
 
 def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
-    """The extern calls whose results are looked at before the commit: by the graph, or by an assumption.
+    """Return the extern calls whose results the graph or an assumption needs before the commit.
 
-    The type of a foreign object, or of a number that only the commit works with, is worth knowing but not waiting for.
+    The types of foreign objects, and of numbers that only the commit uses, do not make a call early.
     """
     waiting = {access_path.waits_for for access_path in builder.inputs.access_paths}
     for expr in builder.slots:
@@ -262,14 +262,14 @@ def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
 
 
 def _computed(work: Numbers, builder: Builder) -> Iterator[Expr]:
-    """What may raise and changes from call to call, but needs no result of the graph."""
+    """Yield the varying expressions that may raise and need no result of the graph."""
     for event in builder.trace.events:
         if isinstance(event, Computed) and varies(work, event.expr) and not builder.decided_in_graph(event.expr):
             yield event.expr
 
 
 def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
-    """The program with what is known from which cut on."""
+    """Return the program with its cuts, and for each input and slot the stage from which it is known."""
     if not plan.cuts:
         return program
     inputs = tuple(
@@ -288,8 +288,8 @@ def _staged(program: Program, builder: Builder, plan: Schedule) -> Program:
 
 
 def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
-    """For which extern calls a number waits. A size of what the program makes may follow those of what any of them gave
-    before it was read."""
+    """Yield the extern calls that a number waits for. A size of an intermediate tensor may depend on the results of
+    every call made before it was read."""
     read = [leaf.after for leaf in leaves(expr) if isinstance(leaf, Size)]
     yield from (leaf.access_path.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))
     if not read:
@@ -302,6 +302,7 @@ def _waited_for(builder: Builder, expr: Expr) -> Iterator[int]:
 
 
 def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
+    """Yield the effects of a run in order, without dead stores and without writes that put back what was there."""
     touched: set[Any] = set()
     for event in trace.events:
         if id(event) in gone:
@@ -317,7 +318,7 @@ def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
             place = event.base.item(event.key.expr if isinstance(event.key, Traced) else event.key)
             same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].access_path == place
             if same and place not in touched and event.base not in touched:
-                continue  # what was found there is put back
+                continue  # it puts back the value that was there
             touched.add(place)
         elif not isinstance(event, Extern):
             touched.add(

@@ -1,7 +1,7 @@
-"""Numbers fetched from tensors that the step itself has made of constants, and that only count: they are constants.
+"""Fold fetches from counters that the step itself makes of constants: they are constants.
 
-An optimizer that is made in the step begins to count its steps anew in each call; what it computes in Python by their
-number is then the same whenever the step takes this path. A rewriting of traces.
+An optimizer made within the step counts its steps from zero in each call, so what Python computes from that count is
+the same whenever the step takes this path. This is a rewrite of traces.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch
 __all__ = ["with_known_numbers"]
 
 _MAKING = frozenset(("torch.tensor", "torch.zeros", "torch.ones", "torch.full"))
-# What gives a tensor of its own, or the one that it changes.
+# Operations that return a new tensor, or the one that they change.
 _COMPUTING = frozenset(
     """Tensor.add_ Tensor.__iadd__ Tensor.sub_ Tensor.__isub__ Tensor.mul_ Tensor.__imul__ Tensor.div_
     Tensor.__itruediv__ torch._foreach_add_ torch._foreach_mul_ add_anew sub_anew mul_anew div_anew""".split()
@@ -30,26 +30,26 @@ _COMPUTING = frozenset(
 
 
 def with_known_numbers(work: Numbers) -> list[Trace]:
-    """The runs with such numbers in the place of what was fetched, in operations and in what was decided."""
+    """Return the runs with constants in place of such fetches, in operations and in decisions."""
     traces = list(work.traces)
     ops = [event for event in traces[-1].events if isinstance(event, Op)]
     if not any(token[0] == "fetch" for token in traces[-1].fetched) or not any(op.name in _MAKING for op in ops):
         return traces
     if any(isinstance(event, Invoked) for event in traces[-1].events):
-        return traces  # what recursive calls do with tensors of the step is not told here
+        return traces  # the trace does not show what recursive calls do with tensors of the step
     known = _known(work, ops)
     return [_Telling(trace, known).trace() for trace in traces] if known.until else traces
 
 
 @dataclass(slots=True)
 class _Known:
-    """``until``: of each tensor that is known, between which numbers of operations it is."""
+    """``until``: for each known tensor, the first and the last position in the operations at which it is known."""
 
     fetched: Mapping[Any, Any]
     until: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def number(self, expr: Any) -> Any:
-        """What was fetched, where it is a constant; else the expression."""
+        """Return the constant of a fetch from a known tensor; else the expression."""
         if not isinstance(expr, Fetch) or expr.type not in (int, float) or expr.index is not None or expr.each:
             return expr
         first, last = self.until.get(expr.ref, (1, 0))
@@ -59,7 +59,7 @@ class _Known:
 def _known(work: Numbers, ops: list[Op]) -> _Known:
     known = _Known(work.traces[-1].fetched)
     telling = _Telling(work.traces[-1], known)
-    open_: set[int] = set()  # the tensors that are known up to here
+    open_: set[int] = set()  # the tensors that are known at this operation
     ending = dict(_ends(ops))
     for at, op in enumerate(ops):
         open_ -= ending.get(at, set())
@@ -70,14 +70,14 @@ def _known(work: Numbers, ops: list[Op]) -> _Known:
                     open_.add(ref.number)
                     known.until[ref.number] = (at + 1, at)
         else:
-            open_ -= used  # it may be another name of the tensor, too, by which that is changed later
+            open_ -= used  # the operation may make an alias, through which the tensor is changed later
         for number in open_:
             known.until[number] = (known.until[number][0], at + 1)
     return known
 
 
 def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
-    """Whether all that the operation is given beside tensors is the same in each call."""
+    """Whether all arguments of the operation other than tensors are the same in each call."""
     merged = telling.operation(op, 0)
     found = list(expressions_in((merged.args, merged.kwargs)))
     if any(varies(work, expr) for expr in found):
@@ -88,9 +88,8 @@ def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
 
 
 def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
-    """Before which operations tensors are known no longer: those that iterations of a loop change where it begins, for
-    how often they do is not told by the iterations that are kept; those that iterations make where the next one
-    begins."""
+    """Yield (operation, tensors that are no longer known before it). Where a loop begins: those that it uses, since the
+    kept iterations do not show how often it changes them. Where an iteration begins: those that iterations make."""
     begins: list[int] = []
     ends: dict[int, set[int]] = {}
     for at, op in enumerate(ops):
@@ -108,7 +107,7 @@ def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
 
 
 class _Telling(Rewriting):
-    """A run with those numbers in the place of what was fetched."""
+    """Rewrites a run: constants replace the fetches from known tensors."""
 
     def __init__(self, old: Trace, known: _Known) -> None:
         super().__init__(old)
@@ -125,7 +124,7 @@ class _Telling(Rewriting):
         return self.applied(expr, args)
 
     def trace(self) -> Trace:
-        """The run; what leaves it is as it was."""
+        """Return the rewritten run. What leaves the call is unchanged."""
         events: list[Any] = []
         done = 0
         begins = []
@@ -137,7 +136,7 @@ class _Telling(Rewriting):
             elif isinstance(event, Held | Pinned | Computed):
                 merged = self.event(event, done)
                 if not isinstance(merged.expr, Expr):
-                    continue  # it is so in each call
+                    continue  # it holds in each call
             done += isinstance(event, Op)
             events.append(merged)
         begins.append(len(events))

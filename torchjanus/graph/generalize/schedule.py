@@ -1,10 +1,9 @@
-"""When each extern call of a path is made: before the graph, at a cut in the midst of it, or at commit.
+"""Schedule the extern calls of a path: before the graph, at a cut within it, or at commit.
 
-A call that nothing waits for is made at commit, when all assumptions have been validated. One whose result is needed is
-made as early as nobody can tell: before the graph, if it depends on nothing that the graph computes, and if the program
-is certain to come to it. Otherwise the graph is cut in two at its place. Calls whose order can be noticed keep it.
-One whose error the program might handle is made early, too: if it raises, the program itself is run, and meets the
-error where it stands.
+A call whose result nothing needs is made at commit, when all assumptions have been validated. A call whose result is
+needed is made before the graph, if it needs no result of the graph, the program is certain to reach it, and nobody can
+notice. Otherwise the graph is cut at its place. Calls whose order is observable keep it. A call whose error the program
+might handle is made early, too: if it raises, Python makes the whole call and meets the error in its place.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ class Schedule:
     cuts: tuple[int, ...] = ()
 
     def stage_of(self, waits_for: int) -> int:
-        """From which stage on something is known that waits for this many extern calls. See
-        ``AccessPath.waits_for``."""
+        """Return the stage from which a value is known that waits for this extern call (see
+        ``AccessPath.waits_for``)."""
         if not waits_for:
             return 0
         for stage, events in enumerate(self.stages):
@@ -42,11 +41,11 @@ class Schedule:
         return len(self.stages)
 
     def is_early(self, waits_for: int) -> bool:
-        """Whether it is known before the commit."""
+        """Whether a value that waits for this extern call is known before the commit."""
         return self.stage_of(waits_for) < len(self.stages)
 
     def last(self, waiting: Iterable[int]) -> int:
-        """Of some ``AccessPath.waits_for``, all early, the one that is known last."""
+        """Return the one of these ``AccessPath.waits_for``, all early, that is known last."""
         order = {event.number + 1: place for place, event in enumerate(e for stage in self.stages for e in stage)}
         return max(waiting, key=lambda waits_for: order.get(waits_for, -1), default=0)
 
@@ -57,7 +56,8 @@ class Schedule:
 
 
 def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
-    """The schedule of a run's extern calls. ``wanted``: the numbers of those with results needed before the commit.
+    """Return the schedule of a run's extern calls. ``wanted``: the numbers of those with results needed before the
+    commit.
 
     Raises Refused where a call cannot be made as early as it must.
     """
@@ -98,8 +98,7 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
 
 
 def _check_iterations(trace: Trace, early: Sequence[Extern]) -> None:
-    """Raises Refused where a call would have to be made before those of a loop's iterations, which are made at
-    commit."""
+    """Raise Refused where a call must come before extern calls of a loop's iterations: those are made at commit."""
     loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
     if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
         what = f"{name_of(early[-1].func)} is called after a loop that calls native code, and its result is used"
@@ -107,12 +106,12 @@ def _check_iterations(trace: Trace, early: Sequence[Extern]) -> None:
 
 
 def _is_first_clock(event: Extern) -> bool:
-    """Whether a clock is read before any work is done: at commit, it would tell another time."""
+    """Whether a clock is read before any work is done. Read at commit, it would show a later time."""
     return event.after == 0 and event.effects.reads == frozenset({"clock"}) and not event.effects.writes
 
 
 def _waits_for(trace: Trace, event: Extern) -> set[int]:
-    """The extern calls whose results this one is given."""
+    """Return the extern calls whose results this one takes."""
     numbers: set[int] = set()
     for recipe in trace.recipes.get(id(event), ()):
         for part in parts_of(recipe):
@@ -139,7 +138,7 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
     if event.draws and any(op.draws for op in ops[: event.after]):
         return False
     if event.after and "clock" in event.effects.reads:
-        return False  # it tells how long the work before it took
+        return False  # it measures the work before it
     if event.effects.harmless and not event.draws:
         return True
     if any(op.checks for op in ops[: event.after]):
@@ -157,8 +156,8 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
 
 
 def _check(trace: Trace, event: Extern) -> None:
-    """Raises Refused where native code would see less than the program has written by then, or the program, when it
-    makes the call itself, more than it had."""
+    """Raise Refused where native code would not see earlier writes of the program, which are deferred, or where a
+    fallback after the call would see its changes."""
     if event.changes:
         what = f"{name_of(event.func)} is called in the midst of the step, and may change {event.changes}"
         why = "should an assumption fail after that, the program would read it as the call has left it."

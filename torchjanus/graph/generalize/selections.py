@@ -1,7 +1,7 @@
-"""Selections that the host makes between parts of a graph, told as operations of the graph: a rewriting of traces.
+"""Move selections (``x[mask]``, ``nonzero``) from host calls at cuts into the graph: a rewrite of traces.
 
-That can be done where nobody in Python needs to know how many elements were selected: then the graph is one. Knows
-nothing of how a graph is made for it.
+This is possible where Python does not need the number of selected elements before the commit. Then the graph is not
+cut. Knows nothing of how a graph is made.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ __all__ = ["SELECT", "SELECTIONS", "as_read", "finds", "made_sizes", "with_selec
 
 
 def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | None:
-    """The runs with selections in the graph, where ``plan`` cuts it for them; None where there are no such."""
+    """Return the runs with selections in the graph where ``plan`` cuts it for them; None where there are none."""
     last = traces[-1]
-    # What iterations and recursive calls select is not told here.
+    # Selections within iterations and recursive calls are not supported.
     if any(isinstance(e, Each | Several | Invoked) or _begins_iterations(e) for e in last.events):
         return None
     cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
@@ -56,8 +56,8 @@ SELECTIONS = PassList(Part.SELECTIONS, (SELECT,))
 
 
 def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
-    """The ids of what takes values that nobody needs before the graph has run: of some events, and of the run itself
-    for what it returns. There are none where tensors may change their sizes."""
+    """Return the ids of events (and of the run itself, for its result) whose values are needed only after the graph has
+    run. Empty where tensors may be resized."""
     if any(event.name.endswith(_RESIZING) for event in trace.events if isinstance(event, Op)):
         return frozenset()
     externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
@@ -67,13 +67,13 @@ def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
 
 
 def finds(op: Op) -> bool:
-    """Whether it is such a selection."""
+    """Whether the operation is such a selection."""
     return op.func is found
 
 
 def as_read(expr: Any, trace: Trace) -> Any:
-    """An expression with sizes of what is selected as the host would read them, had it made the selections. ``trace``:
-    the run as it was."""
+    """Return an expression with each size of a selection as the host would read it, had it made the selection.
+    ``trace``: the run before the rewrite."""
     if isinstance(expr, Size) and (access_path := trace.access_paths.get(expr.ref)) is not None:
         return Read(access_path.then(Step.SIZE, expr.dim))
     if isinstance(expr, Apply):
@@ -82,9 +82,9 @@ def as_read(expr: Any, trace: Trace) -> Any:
 
 
 def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
-    """The sizes that selections find out, each with what tells equal ones: those under masks that are computed alike.
-    (That nobody has changed one in between by another name is found out in the graph.)"""
-    known: dict[int, int] = {}  # by tensor's number: equal where tensors are computed alike
+    """Yield the sizes of selections, each with a key that is equal for equal sizes: under masks that are computed
+    alike. The graph checks that no alias has changed a mask in between."""
+    known: dict[int, int] = {}  # tensor number -> value number: equal where tensors are computed alike
     numbers: dict[Any, int] = {}
 
     def merged(value: Any) -> Any:
@@ -101,17 +101,18 @@ def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
 
 
 def _is_plainly_given(value: Any) -> bool:
-    """Whether it is a tensor, or holds none."""
+    """Whether the argument is a tensor, or contains none."""
     return isinstance(value, TensorRef) or not any(True for _ in refs_in(value))
 
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Extern call ``number``, the operation before it that makes what it is given, and the tensor that it gives."""
+    """Extern call ``number`` that selects, the operation ``marked`` that makes its argument, and the tensor
+    ``result``."""
 
     number: int
     how: str
-    marked: int  # which of the run's operations
+    marked: int  # index among the operations of the run
     least: int
     result: int
 
@@ -137,8 +138,8 @@ def _selection(trace: Trace, event: Extern) -> _Selection | None:
 
 
 def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
-    """The extern calls of whose results something is asked other than by operations. How many there are may be known
-    to what is ``late``."""
+    """Yield the extern calls whose results Python uses other than in operations. Events that are ``late`` may use the
+    number of selected elements."""
     for event in trace.events:
         match event:
             case Held() | Pinned() | Computed():
@@ -159,7 +160,8 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
 
 
 def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
-    """What a recipe knows of results of extern calls. ``native``: it is what native code is given."""
+    """Yield the extern calls whose results a recipe uses in such a way. ``native``: it is an argument of native
+    code."""
     for expr in expressions_in(recipe):
         yield from _read_by(expr, late)
     for part in parts_of(recipe):
@@ -168,7 +170,7 @@ def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
 
 
 def _is_count(access_path: AccessPath) -> bool:
-    """Whether it says how many elements an extern call has selected."""
+    """Whether the access path is the number of elements that an extern call has selected."""
     return (
         access_path.step is Step.SIZE
         and access_path.key == 0
@@ -178,7 +180,7 @@ def _is_count(access_path: AccessPath) -> bool:
 
 
 def _is_plain(event: Found) -> bool:
-    """Whether it is what a call gave, or a size of that, or what is so of all that it gives."""
+    """Whether the read is the tensor that a call returns, or a size of it."""
     step, base = event.access_path.step, event.access_path.base
     if step is Step.EXTERN:
         return event.kind == "tensor"
@@ -191,18 +193,18 @@ def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
 
 
 class _Telling(Adding):
-    """A run with these selections in the place of the host's. What is ``late`` to know their number fetches it: it is
-    counted in the end."""
+    """Rewrites a run: operations of the graph replace the host's selections. Where a ``late`` event needs the number of
+    elements, the graph counts them at the end and the event fetches that."""
 
     def __init__(self, old: Trace, chosen: Mapping[int, _Selection], late: Container[int]) -> None:
         super().__init__(old)
         self._late = late
-        self._leaving = False  # it is spoken of what leaves the call
+        self._leaving = False  # whether the values rewritten now leave the call
         self._ops = [event for event in old.events if isinstance(event, Op)]
         self._counts: dict[tuple[int, int], Fetch] = {}
         self._fetched: dict[Any, int] = {}
         self._selected = {one.result for one in chosen.values()}
-        for op in self._ops:  # and what is computed of it
+        for op in self._ops:  # and what is computed from them
             if any(ref.number in self._selected for ref in refs_in((op.args, op.kwargs))):
                 self._selected.update(ref.number for ref in op.outs)
         self._marked = {one.marked: one for one in chosen.values()}
@@ -232,12 +234,12 @@ class _Telling(Adding):
             args = tuple(map(self.expr, expr.args))
             if not any(isinstance(arg, Expr) for arg in args):
                 return expr.func(*args)
-            if self._leaving:  # where it does not leave it is said otherwise
+            if self._leaving:  # elsewhere the base class rewrites it
                 return Apply(expr.func, args)
         return super().expr(expr)
 
     def _count(self, ref: int, dim: int, value: int) -> Fetch:
-        """A size, counted in the end."""
+        """Return the fetch of a size that the graph counts at the end."""
         known = self._counts.get((ref, dim))
         if known is None:
             known = Fetch(self.new((), torch.int64), len(self._ops) + len(self._counts) + 1, int)
@@ -264,14 +266,14 @@ class _Telling(Adding):
         return made
 
     def _handed(self, recipe: Any, after: int) -> Any:
-        """What native code is given: a tensor that the graph selects, as it is by then."""
+        """Return the recipe of an argument of native code: a tensor that the graph selects, as it is at that point."""
         results = {one.result for one in self._access_paths.values()}
         if isinstance(recipe, TensorOf) and recipe.ref.number in results:
             return TensorAt(recipe.ref, after)
         return recipe
 
     def trace(self) -> Trace:
-        """The run."""
+        """Return the rewritten run."""
         events: list[Any] = []
         begins: list[int] = []
         done = 0

@@ -1,7 +1,7 @@
-"""Which dimensions of the inputs change from call to call, and which of them change together (JANUS figure 4).
+"""Find which dimensions of the inputs change from call to call, and which change together (JANUS, figure 4).
 
-A dimension that was equal in all watched runs is constant. Those that had equal sizes in every run, and not always the
-same, are one symbol. Knows nothing of how a graph is made for it.
+A dimension that is equal in all watched runs is constant. Dimensions that are equal to each other in every run, but not
+the same in all runs, share one symbol. This module does not know how the graph is built.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ __all__ = [
 Geometry = tuple[tuple[int, ...], tuple[int, ...]]  # sizes, strides
 Strides = tuple[int | tuple[int, ...], ...]
 STRIDES = "strides"
-FEW = "few"  # and a dimension: what tells sizes 0 and 1 from others
+FEW = "few"  # with a dimension: the part of a geometry that distinguishes sizes 0 and 1 from larger ones
 
 
 class Split(JanusError):
-    """These dimensions cannot change in one graph: each size needs an entry of its own. By (access path's token,
-    dimension, ``STRIDES``, or ``FEW`` and a dimension), with the reason."""
+    """These dimensions cannot change in one graph: each size needs an entry of its own. ``parts`` maps (token of the
+    access path, part) to the reason; a part is a dimension, ``STRIDES``, or ``FEW`` with a dimension."""
 
     def __init__(self, parts: Mapping[tuple[Any, Any], str]) -> None:
         super().__init__("; ".join(parts.values()))
@@ -50,44 +50,47 @@ class Split(JanusError):
 
 @dataclass(slots=True)
 class Dimensions:
-    """``symbols[k]``: the dimensions that have one size. ``strides``: of the tensors that have such dimensions."""
+    """The changing dimensions of a path. ``symbols[k]``: the dimensions that share size symbol k; ``seen[k]``: its size
+    in each run; ``strides``: the strides of the tensors that have such dimensions."""
 
     symbols: list[tuple[tuple[AccessPath, int], ...]] = field(default_factory=list)
     seen: list[tuple[int, ...]] = field(default_factory=list)
     strides: dict[AccessPath, Strides] = field(default_factory=dict)
-    counts: list[Read] = field(default_factory=list)  # numbers that are sizes, too: of what so many iterations make
-    made: list[Size] = field(default_factory=list)  # sizes that the graph finds out: how many elements it selects
-    _made: dict[int, int] = field(default_factory=dict)  # of the tensors that it selects
+    counts: list[Read] = field(default_factory=list)  # trip counts: sizes of what the iterations make
+    made: list[Size] = field(default_factory=list)  # sizes that the graph computes: how many elements it selects
+    _made: dict[int, int] = field(default_factory=dict)  # selected tensor -> index in ``made``
     _numbers: dict[tuple[Any, int], int] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
         return bool(self.symbols or self.counts or self.made)
 
     def number(self, access_path: AccessPath, dim: int) -> int | None:
-        """The symbol of a dimension, or None where it is constant."""
+        """Return the symbol of a dimension, or None where it is constant."""
         return self._numbers.get((access_path.token, dim))
 
     def counted(self, expr: Read) -> int | None:
-        """The symbol of a number that counts iterations."""
+        """Return the symbol of a trip count, or None where ``expr`` is not one."""
         return next((n for n, one in enumerate(self.counts, len(self.symbols)) if one.token == expr.token), None)
 
     def select(self, size: Size, like: Size) -> None:
-        """The graph finds out a size, which is taken to equal another one, or itself."""
+        """Record that the graph computes ``size``, which equals ``like`` (itself or a size recorded before)."""
         if like not in self.made:
             self.made.append(like)
         self._made[size.ref] = self.made.index(like)
 
     def selected(self, ref: int) -> int:
-        """The symbol of the number of elements of a tensor that the graph selects."""
+        """Return the symbol of the number of elements of a tensor that the graph selects."""
         return len(self.symbols) + len(self.counts) + self._made[ref]
 
     def of(self, access_path: AccessPath, count: int) -> tuple[int | None, ...]:
-        """The symbols of a tensor's dimensions; empty where all are constant."""
+        """Return the symbols of a tensor's ``count`` dimensions, None for each constant one; empty where all are
+        constant."""
         found = tuple(self.number(access_path, dim) for dim in range(count))
         return found if any(number is not None for number in found) else ()
 
     def examples(self) -> tuple[int, ...]:
-        """Sizes that were met together, the largest: small ones are more often special to what is computed of them."""
+        """Return one example size for each symbol: the largest sizes of one run, since code often treats small sizes
+        specially."""
         met = max(zip(*self.seen, strict=False), key=lambda row: (sum(size > 1 for size in row), sum(row)), default=())
         return tuple(
             max(2, *sizes) if size < 2 and self.may_be_few(k) else size
@@ -95,28 +98,30 @@ class Dimensions:
         )
 
     def may_be_few(self, number: int) -> bool:
-        """Whether a symbol may be 0 or 1: of what the host makes in the midst of the step; all, where one was."""
+        """Whether a symbol may be 0 or 1: if an extern call of the step gives the tensor, or if a run had such a
+        size."""
         if number >= len(self.symbols):
             return False
         given = all(access_path.step is Step.EXTERN for access_path, _ in self.symbols[number])
         return given or any(min(sizes) < 2 for sizes in self.seen)
 
     def seen_few_times(self) -> Iterator[tuple[Any, Any]]:
-        """The parts of tensors' geometries that tell runs with such sizes from others."""
+        """Yield the parts of geometries (token, part) that distinguish runs with sizes 0 and 1 from others."""
         for number, members in enumerate(self.symbols):
             if self.may_be_few(number):
                 yield from ((access_path.token, (FEW, dim)) for access_path, dim in members)
 
     def carriers(self) -> tuple[AccessPath, ...]:
-        """What carries numbers into the graph that are sizes there."""
+        """Return the access paths of the tensors that carry numbers into the graph as sizes."""
         return tuple(members[0][0] for members in self.symbols if carries(members[0][0]))
 
     def read(self, number: int) -> Read:
-        """Where the host reads a symbol."""
+        """Return the expression with which the host reads a symbol."""
         access_path, dim = self.symbols[number][0]
         return Read(access_path.then(Step.SIZE, dim))
 
     def add(self, members: Sequence[tuple[AccessPath, int]], sizes: tuple[int, ...]) -> None:
+        """Add a symbol for the dimensions ``members``; ``sizes`` has its size in each run."""
         for access_path, dim in members:
             self._numbers[access_path.token, dim] = len(self.symbols)
         self.symbols.append(tuple(members))
@@ -124,7 +129,7 @@ class Dimensions:
 
 
 def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
-    """The expression with the sizes of what the program makes in terms of those of its inputs."""
+    """Return the expression with each size of an intermediate tensor replaced by its formula in sizes of the inputs."""
     if isinstance(expr, Size):
         return measured[expr.token]
     if isinstance(expr, Apply):
@@ -134,12 +139,12 @@ def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
 
 
 def is_size(access_path: AccessPath) -> bool:
-    """Whether the path is that of a tensor's size."""
+    """Whether the access path is the size of a tensor."""
     return access_path.step is Step.SIZE
 
 
 def geometries(trace: Trace) -> dict[Any, Geometry]:
-    """The sizes and strides of all tensors that a run found, by their access paths' tokens."""
+    """Return the sizes and strides of all tensors that a run read, by the token of the access path."""
     found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
     known: dict[Any, Geometry] = {event.access_path.token: (event.detail[2], event.detail[3]) for event in found}
     for event in _numbers_wanted(trace):
@@ -157,7 +162,7 @@ def _numbers_wanted(trace: Trace) -> Iterator[Found]:
 
 
 def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
-    """What tells a run from others of its path where these parts of tensors' geometries cannot change."""
+    """Return a key that distinguishes runs of one path where these parts of geometries cannot change in one graph."""
     known = geometries(trace)
     found: list[Any] = []
     for token, part in parts:
@@ -174,14 +179,14 @@ def key_of(trace: Trace, parts: Iterable[tuple[Any, Any]]) -> tuple[Any, ...]:
 def dimensions_of(
     traces: Sequence[Trace], seen: Sequence[Mapping[Any, Geometry]], relaxed: frozenset[Any], numbers: bool = False
 ) -> Dimensions:
-    """The dimensions that change. ``seen``: the geometries met in all runs of this path. ``numbers``: and the numbers
-    that are sizes of what the graph makes. Raises Split."""
+    """Return the dimensions that change. ``seen``: the geometries in all runs of this path. ``numbers``: whether
+    numbers that are used as sizes may change, too. Raises Split."""
     made = Dimensions()
     last = traces[-1]
     moving: list[AccessPath] = []
     first = {access_path.token for access_path in last.access_paths.values()}
     rows = [row for row in zip(*(t.events for t in traces), strict=True) if _is_tensor(row[-1])]
-    # An input of the graph stands for others that have its size.
+    # The first member of a symbol represents it, so inputs of the graph come first.
     rows.sort(key=lambda row: row[-1].access_path.token not in first)
     for row in rows:
         access_path = row[-1].access_path
@@ -200,7 +205,7 @@ def dimensions_of(
                 classes.setdefault(sizes, []).append((access_path, dim))
     for sizes, members in classes.items():
         made.add(members, sizes)
-    for number in _numbers_wanted(last) if numbers else ():  # each is a symbol of its own, equal to others or not
+    for number in _numbers_wanted(last) if numbers else ():  # each is a symbol of its own, even if equal to another
         access_path = carrier_of(number.access_path)
         held = [geometry.get(access_path.token) for geometry in seen]
         if None not in held and (len(set(held)) > 1 or number.access_path.token in relaxed):
@@ -223,18 +228,18 @@ def holds_for(expr: Any, trace: Trace) -> bool:
     numbers = {e.access_path.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
     try:
         return bool(_value(expr, geometries(trace), numbers))
-    except (ArithmeticError, KeyError):  # a number that cannot be a size is carried by nothing
+    except (ArithmeticError, KeyError):  # no tensor carries a number that cannot be a size
         return False
 
 
 def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
-    """Whether a run would have decided the same with tensors of these sizes, as far as sizes alone decide."""
+    """Whether the decisions of a run that depend on sizes alone would be the same with tensors of these geometries."""
     for event in trace.events:
         if isinstance(event, Held):
             try:
                 if bool(_value(event.expr, known, {})) is not event.outcome:
                     return False
-            except (ArithmeticError, KeyError, TypeError):  # something else decides, too
+            except (ArithmeticError, KeyError, TypeError):  # the decision depends on more than sizes
                 continue
     return True
 
@@ -253,8 +258,8 @@ def _is_tensor(event: Any) -> bool:
 
 
 def _strides(met: Sequence[Geometry]) -> Strides | None:
-    """For each dimension its stride, or the dimensions whose sizes multiply to it, as in a tensor without gaps. None
-    where some stride is neither. (Those of a tensor without elements say nothing.)"""
+    """Return for each dimension its stride, or the dimensions whose sizes multiply to it, as in a contiguous tensor.
+    None where some stride is neither. Tensors without elements are left out: their strides carry no information."""
     met = [one for one in met if 0 not in one[0]] or met
     sizes, strides = max(reversed(met), key=lambda one: sum(size > 1 for size in one[0]))
     order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))

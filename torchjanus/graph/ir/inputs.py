@@ -1,4 +1,5 @@
-"""The tensors that the program of one path takes, and as what the runs have found them. Knows nothing of nodes."""
+"""The tensors that the program of one path takes as inputs, described as the runs found them. Knows nothing of
+nodes."""
 
 from __future__ import annotations
 
@@ -22,15 +23,15 @@ from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["Inputs"]
 
-# What gives a gradient, or takes it away, also where none is asked for (as of a layer that has been frozen).
+# Calls that set or clear a gradient even where requires_grad is False at entry (a frozen layer).
 _GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad.__set__", "Tensor.grad.__delete__")
 
 
 class Inputs:
-    """Those of one path: ``entries[k]`` is found at ``access_paths[k]``, and ``refs`` says which of the run's tensors
-    it is.
+    """The inputs of one path: ``entries[k]`` is read at ``access_paths[k]``; ``refs`` maps tensor numbers of the run to
+    them.
 
-    ``found``: all that the program has read, by where; ``identical``: where the very same object was found in all runs.
+    ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the very same object.
     """
 
     def __init__(self, work: Numbers, trace: Trace, ops: Sequence[Op], sizes: Formulas) -> None:
@@ -62,14 +63,14 @@ class Inputs:
         self.entries = tuple(self._entries())
 
     def pinned(self) -> tuple[torch.Tensor | None, ...]:
-        """Of each input the tensor that it was in all runs, if there is one."""
+        """Return for each input the tensor that it was in all runs, or None if it was not always the same."""
         return tuple(
             self.found[access_path].value if access_path in self.identical else None
             for access_path in self.access_paths
         )
 
     def leaves(self) -> tuple[Ref, ...]:
-        """The inputs that may have got gradients when the call is over."""
+        """Return the inputs whose ``.grad`` may differ after the call."""
         given = {self.refs.get(ref.number) for op in self._ops if op.name in _GIVING for ref in refs_in(op.args[:1])}
         return tuple(
             Ref(i)
@@ -90,7 +91,7 @@ class Inputs:
                 self.access_paths.append(access_path)
         for index, access_path in enumerate(self.access_paths):
             example = self.found[access_path].value
-            # As it was when the call began: the call may have changed these, and the example is what it is by now.
+            # The state at entry: the call may have changed the example since.
             requires_grad, is_leaf = self.found[access_path].detail[-2:]
             grad = grads[index] if index < len(grads) else None
             bound = None if grad is None else Ref(by_access_path[grad])
@@ -99,7 +100,7 @@ class Inputs:
             yield Input(example, requires_grad, is_leaf, bound, str(access_path), symbols=symbols, strides=strides)
 
     def _used(self) -> set[int]:
-        """The tensors that the graph computes with. Others were only looked at: guards are enough for them."""
+        """Return the tensors that the graph computes with. Guards are enough for the others."""
         used = {ref.number for op in self._ops for ref in refs_in((op.args, op.kwargs))}
         for event in self._trace.events:
             if isinstance(event, Asserted):
@@ -117,15 +118,15 @@ class Inputs:
         return used
 
     def _live_grad(self, number: int) -> AccessPath | None:
-        """The access path of the gradient that backward() adds to, or None if there is none by then."""
+        """Return the access path of the gradient that backward() accumulates into, or None if there is none then."""
         access_path = self._trace.access_paths[number].then(Step.FIELD, "grad")
         found = self.found.get(access_path)
         if found is None or found.value is None:
             return None
-        access_path = self._places.get(id(found.value), access_path)  # it may have been found elsewhere before
+        access_path = self._places.get(id(found.value), access_path)  # it may have been read at another path first
         for op in self._ops:
             if op.name.rpartition(".")[2] == "backward" or isinstance(op.func, Begin):
-                return access_path  # what autograd calls may write it, but only after backward() has begun
+                return access_path  # hooks may write it, but only after backward() begins
             if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
                 return (
                     access_path

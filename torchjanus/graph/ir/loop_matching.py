@@ -1,6 +1,6 @@
-"""Whether a segment of a program is the iterations of one loop, and what each argument is in each of them.
+"""Check that a segment of a program is the iterations of one loop, and classify each argument of its nodes.
 
-Knows nothing of what is made of a loop.
+Does not know what is built from a loop.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ from torchjanus.trace.user_code import MARKS
 
 __all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
 
-MANY = 3  # nodes in an iteration that carries nothing
+MANY = 3  # the fewest nodes of an iteration without loop-carried values
 
 
-# What speaks of the tensor itself, or of what autograd knows of it, and not of its value.
 def is_training(func: Any) -> bool:
-    """Whether this computes gradients."""
+    """Whether this function computes gradients."""
     return func is torch.autograd.grad or func is torch.autograd.backward or func is torch.Tensor.backward
 
 
+# Methods that depend on the identity of the tensor or on its autograd state, not on its value.
 _PERSONAL = frozenset(
     """backward grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data
     resize_ resize_as_ untyped_storage storage share_memory_""".split()
 )
 
-_NEW = frozenset({"stack", "cat", "clone", "written"})  # they give tensors of their own
+_NEW = frozenset({"stack", "cat", "clone", "written"})  # their results share no memory with their arguments
 
 
 class Unfit(Exception):
-    """The iterations are not those of one loop."""
+    """The segment is not the iterations of one loop."""
 
 
 @dataclass(slots=True)
 class Argument:
-    """What one argument is, in each of the iterations. ``kind``: own, carried, same, rows, numbers, slot (a number that
-    may be another one at each call), constant."""
+    """One argument of a node in each of the iterations. ``kind``: own (made in the same iteration), carried
+    (loop-carried), same (loop-invariant), rows (another input in each iteration), numbers (another constant in each),
+    slot, constant."""
 
     kind: str
     key: Any = None
@@ -57,14 +58,14 @@ class Rolled:
         self.iterations = [
             self.nodes[number * segment.length : (number + 1) * segment.length] for number in range(segment.iterations)
         ]
-        # Whether gradients are computed in the iterations: their nodes have been told as functions (see loop_training).
+        # Whether the iterations compute gradients: then their nodes have become functions (see loop_training).
         self.trains = any(is_training(node.func) for node in self.nodes)
-        self.made: dict[int, tuple[int, int, int]] = {}  # ref -> iteration, node in it, which of its results
+        self.made: dict[int, tuple[int, int, int]] = {}  # ref -> (iteration, node in it, result of the node)
         self._check_nodes()
         self.arguments = [self._arguments(position) for position in range(segment.length)]
         few = segment.length < MANY and not segment.marks
         if few and not any(one.kind == "carried" for found in self.arguments for one in found):
-            raise Unfit  # the same for many tensors: there is little to gain
+            raise Unfit  # short iterations without loop-carried values: little to gain
         self._check_outside()
 
     def _check_nodes(self) -> None:
@@ -79,7 +80,7 @@ class Rolled:
                     raise Unfit
                 for which, ref in enumerate(node.outs):
                     if ref.index in last:
-                        raise Unfit  # changed in place, and there before the loop
+                        raise Unfit  # a tensor from before the loop is changed in place
                     known = self.made.get(ref.index)
                     if known is None:
                         self.made[ref.index] = (number, position, which)
@@ -124,7 +125,8 @@ class Rolled:
         return Argument("carried" if behind else "own", (node, which), values)
 
     def _check_outside(self) -> None:
-        """What comes after must not care which tensors the iterations made, only what is in them."""
+        """Raise Unfit if a later node depends on the identity of a tensor that the iterations make, not only on its
+        value."""
         tainted = set(self.made)
         for node in self.program.nodes[self.segment.end :]:
             taken = [value.index for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
@@ -136,18 +138,19 @@ class Rolled:
             name = call_name(node)
             about_itself = name in _PERSONAL - {"backward", "grad"} or _is_property(node.func)
             if name == "grad" and any(value.index in tainted for value in _inputs_of_grad(node)):
-                raise Unfit  # the gradient of a row is not all of what flows into it
+                raise Unfit  # the gradient of one row is not the gradient of the whole tensor
             if about_itself or (name == "backward" and any(v.index in tainted for v in _inputs_of_grad(node))):
                 raise Unfit
             changed = name.endswith("_") and not name.endswith("__")
             in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
                 raise Unfit
-            if name != "backward" and name not in _NEW and not in_place:  # what is changed lies where it lay
+            if name != "backward" and name not in _NEW and not in_place:  # an in-place operation does not move memory
                 tainted.update(ref.index for ref in node.outs)
 
 
 def call_name(node: Node) -> str:
+    """Return the name of the function that a node calls, or an empty text."""
     return str(getattr(node.func, "__name__", ""))
 
 
@@ -165,7 +168,7 @@ def _inputs_of_grad(node: Node) -> list[Ref]:
 
 
 def _merged(func: Any) -> Any:
-    """What it does: of a loop within an iteration, what its iterations do."""
+    """Return a token of what the function does; for a loop within an iteration, of what its iterations do."""
     merged = getattr(func, "merged", None)
     return token_of(func) if merged is None else merged()
 

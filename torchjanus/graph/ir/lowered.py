@@ -1,6 +1,6 @@
-"""What lowering a Program yields: one functional ATen graph and how to make the call's results from it.
+"""The result of lowering a Program: one functional ATen graph, and how the results of the call are made from it.
 
-Knows nothing of how the graph is made, nor of how it is run.
+Knows neither how the graph is made nor how it is run.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ __all__ = [
 
 
 class GradState(Enum):
-    """What eager autograd would say of a result."""
+    """The autograd state that a result would have in eager mode."""
 
     PLAIN = "plain"  # requires_grad is False
     LEAF = "leaf"  # requires_grad, and nothing computed it
-    FREED = "freed"  # requires_grad, but its backward graph has been used up: another backward raises
-    LIVE = "live"  # requires_grad, and a later backward through it would have to work
+    FREED = "freed"  # requires_grad, but its backward graph has been freed: another backward raises
+    LIVE = "live"  # requires_grad, and a later backward through it has to work
 
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """Value number ``index`` of the graph. Two results with one index are one and the same tensor object."""
+    """Value number ``index`` of the graph. Two results with the same index are the same tensor object."""
 
     index: int
 
@@ -63,7 +63,7 @@ class FromInput:
 @dataclass(frozen=True, slots=True)
 class ViewOf:
     """A view, made after the commit: ``base.as_strided(size, stride, base.storage_offset() + offset)``. ``conjugated``,
-    ``negated``: the view is read so and the base is not, or the other way round (``x.conj()`` changes no memory)."""
+    ``negated``: whether this bit differs from that of the base (``x.conj()`` changes no memory)."""
 
     base: Fresh | FromInput
     size: tuple[int | Expr, ...]
@@ -74,7 +74,7 @@ class ViewOf:
 
     @property
     def bits(self) -> str:
-        """The methods to be called on what ``as_strided`` gives, as text."""
+        """The method calls, as text, that set these bits on the result of ``as_strided``."""
         return f"{'.conj()' if self.conjugated else ''}{'._neg_view()' if self.negated else ''}"
 
     def __repr__(self) -> str:
@@ -94,11 +94,11 @@ Source = Fresh | FromInput | ViewOf | Nothing
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where one tensor of the call's results comes from. ``inference``: eager would have made an inference tensor.
-    ``base``: what it is a view of to autograd; a result that has none and lies in the memory of another was detached
-    from that. ``creation``: how autograd has come by the view, which says whether it may be changed in place.
-    ``apart``: its changes are not counted as the other's (``x.data``). ``hidden``: it is only seen as the base of
-    others, and there may be several alike, which this number tells apart."""
+    """How one tensor of the results is made. ``inference``: eager would have made an inference tensor. ``base``: the
+    tensor that it is a view of to autograd; a result without one that shares the memory of another was detached from
+    it. ``creation``: autograd's creation metadata of the view, which decides whether it may be changed in place.
+    ``apart``: it has a version counter of its own (``x.data``). ``hidden``: it is visible only as the base of others;
+    the number distinguishes equal ones."""
 
     source: Source
     state: GradState = GradState.PLAIN
@@ -111,10 +111,10 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """The ``.grad`` of input ``index`` after the call. ``changed`` is False where it is the object it was at entry.
+    """The ``.grad`` of input ``index`` after the call. ``changed`` is False where it is the same object as at entry.
 
-    (An unchanged object may still have been updated in place; then it is among ``Lowered.mutated``.) ``thrown``: what
-    it was before is thrown away before anybody could look at it; ``later``: but not before anything else is done.
+    An unchanged object may have been updated in place; then it is among ``Lowered.mutated``. ``thrown``: the old
+    gradient is dropped before anybody can look at it; ``later``: but other work comes before that.
     """
 
     index: int
@@ -126,8 +126,8 @@ class Leaf:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """Input ``index`` lies in the memory of this result after the call: ``x.data = y``. ``changed``: it was changed in
-    place, too, which is counted (``_version``)."""
+    """Input ``index`` shares the memory of this result after the call: ``x.data = y``. ``changed``: it was also changed
+    in place, which increments ``_version``."""
 
     index: int
     result: Result
@@ -138,10 +138,10 @@ class Replaced:
 class Lowered:
     """A whole call as one functional ATen graph.
 
-    The graph takes the program's input tensors and then its slots as Python numbers; it returns a flat tuple of
-    ``fresh`` values, then, if there are assertions, one bool tensor with a flag for each, then the new contents of the
-    ``mutated`` inputs, in order. It changes nothing: whoever runs it commits. Random operations are drawn in
-    eager's order. It must run with ``default_dtype`` in force.
+    The graph takes the program's input tensors and then its slots as Python numbers. It returns a flat tuple: the
+    ``fresh`` values; if there are assertions, one bool tensor with a flag for each; the new contents of the ``mutated``
+    inputs, in order. It changes nothing: the caller commits. Random operations draw in eager's order. It must run with
+    ``default_dtype`` in force.
     """
 
     program: Program
@@ -151,31 +151,29 @@ class Lowered:
     outputs: tuple[Result, ...]
     leaves: tuple[Leaf, ...]
     requires_grad_set: tuple[tuple[int, bool], ...]  # inputs whose requires_grad flag the call leaves changed
-    pinned: Mapping[int, float | int]  # slots burnt in as these constants: each needs a value guard
+    pinned: Mapping[int, float | int]  # slots specialised on these constants: each needs a value guard
     pin_reasons: Mapping[int, str]
     random: bool
     default_dtype: torch.dtype
     nodes: int
-    conditions: tuple[Expr, ...] = ()  # what must hold of the sizes of the inputs
-    measures: tuple[int | Expr, ...] = ()  # the program's, as the host computes them
-    drawn: tuple[int, ...] = ()  # for each of the program's cuts, how many random operations come before it
+    conditions: tuple[Expr, ...] = ()  # conditions on the sizes of the inputs
+    measures: tuple[int | Expr, ...] = ()  # ``Program.measures`` as expressions of the host
+    drawn: tuple[int, ...] = ()  # for each cut of the program, how many random operations come before it
     replaced: tuple[Replaced, ...] = ()
-    restored: tuple[int, ...] = ()  # inputs that are written to, which is counted, and have their old contents after it
-    sized: tuple[
-        Expr, ...
-    ] = ()  # what it asserts of sizes that it finds out by itself, behind its program's assertions
-    lent: int | None = None  # inputs behind so many are the run's own, and need not outlive their last use
+    restored: tuple[int, ...] = ()  # inputs that are written to (``_version`` increases) and then restored
+    sized: tuple[Expr, ...] = ()  # assertions on sizes that the graph computes; they follow the program's assertions
+    lent: int | None = None  # inputs from this position on belong to the run and may be freed after their last use
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:
-        """What its flags stand for. (What is asked of sizes the program has not asked of a tensor.)"""
+        """The assertion of each flag: those of the program, then those on sizes that the graph computes."""
         asked = (
             Assertion(Ref(-1), True, len(self.program.nodes), self._place_of(condition)) for condition in self.sized
         )
         return (*self.program.assertions, *asked)
 
     def _place_of(self, condition: Expr) -> Place:
-        """Where a selection stands that finds out a size of which this is asked."""
+        """Return the source location of the selection that computes a size in this condition."""
         asked = {leaf.token for leaf in leaves(condition)}
         sizes = [Symbol(k) for k, one in enumerate(self.program.dimensions) if one.expr.token in asked and one.made]
         return next((node.place for node in self.program.nodes if node.args and node.args[-1] in sizes), NOWHERE)
@@ -191,7 +189,7 @@ class Lowered:
         return self.fresh + (self.flags is not None)
 
     def __str__(self) -> str:
-        """The graph and its results as text for people."""
+        """Return the graph and its results as text for people."""
         lines = [f"graph: {self.nodes} operations, {len(self.program.inputs)} inputs, {len(self.program.slots)} slots"]
         for node in self.graph.graph.nodes:
             if node.op == "placeholder":
@@ -223,7 +221,8 @@ def _describe(value: Any) -> str:
 
 
 class Pin(JanusError):
-    """These slots cannot vary in one graph: each must be held at a constant, guarded, or the path refused."""
+    """These slots cannot vary in one graph: each must be specialised on a constant with a guard, or the path
+    refused."""
 
     def __init__(self, slots: Mapping[int, str]) -> None:
         super().__init__("; ".join(f"slot {index}: {reason}" for index, reason in slots.items()))

@@ -1,7 +1,7 @@
-"""Python numbers that end up as sizes or as places of a window: ``x[i : i + 28]``, ``zeros(n)``, ``x.view(n, -1)``.
+"""Python numbers that are used as sizes or as bounds of slices: ``x[i : i + 28]``, ``zeros(n)``, ``x.view(n, -1)``.
 
-Where such a number changes from call to call it is a symbol of the graph, as a changing dimension of an input is. What
-carries it into the graph is a tensor without elements that has that many rows, and two more: a symbol is never 0 or 1.
+Where such a number changes from call to call it is a symbol of the graph, like a changing dimension of an input. A
+tensor without elements carries it into the graph: it has as many rows and two more, since a symbol is never 0 or 1.
 Knows nothing of how a graph is made.
 """
 
@@ -25,8 +25,8 @@ __all__ = ["carried", "carrier_of", "carries", "is_shaping", "number_of", "sized
 _MORE = 2
 _MOST = 1 << 40
 
-# Functions of torch that take sizes, places or widths. A number that reaches them otherwise (what ``full`` fills with)
-# may be symbolic just as well.
+# Functions of torch that take sizes, positions or widths. Their other numbers (the fill value of ``full``) may be
+# symbolic, too.
 _SHAPING = frozenset(
     """view reshape expand broadcast_to repeat tile unflatten zeros ones empty full rand randn randint randperm arange
     linspace eye new_zeros new_ones new_full new_empty narrow narrow_copy split_with_sizes unfold roll tril triu pad
@@ -37,7 +37,7 @@ _SUBSCRIPTS = frozenset({"__getitem__", "__setitem__"})
 
 @lru_cache(4096)
 def sized(number: Any) -> torch.Tensor:
-    """What carries a number into a graph; without rows where it is none that can be carried."""
+    """Return the tensor that carries a number into a graph; without rows where the number cannot be carried."""
     fits = type(number) is int and 0 <= number < _MOST
     return torch.empty((number + _MORE if fits else 0, 0), dtype=torch.bool)
 
@@ -46,45 +46,45 @@ sized.size_text = f"({{}} + {_MORE})"  # type: ignore[attr-defined]
 
 
 def carrier_of(number: AccessPath) -> AccessPath:
-    """Where the host finds what carries this number."""
+    """Return the access path at which the host finds the tensor that carries this number."""
     return number.then(Step.OF, sized)
 
 
 def carried(number: Found) -> Found:
-    """The same for a number that a run has found: as if the run had found what carries it."""
+    """Return the read of the carrier tensor that corresponds to the read of a number in a run."""
     value = sized(number.value)
     detail = ("Tensor", "bool", tuple(value.shape), value.stride(), "cpu", False, True)
     return Found(carrier_of(number.access_path), value, "tensor", detail, place=number.place)
 
 
 def carries(access_path: AccessPath) -> bool:
-    """Whether a number is carried there."""
+    """Whether the access path is that of a carrier tensor."""
     return access_path.step is Step.OF and access_path.key is sized
 
 
 def number_of(symbol: int) -> Formula:
-    """The number that a symbol carries."""
+    """Return the formula of the number that a symbol carries."""
     return Formula(operator.sub, (Symbol(symbol), _MORE))
 
 
 def shaping(op: Op) -> Iterator[Any]:
-    """The arguments of a call that are sizes or places."""
+    """Yield the arguments of a call that are sizes or positions."""
     name = getattr(op.func, "__name__", "")
     if name in _SUBSCRIPTS and len(op.args) > 1:
         key = op.args[1]
         parts = key if isinstance(key, tuple) else (key,)
-        yield from (part for part in parts if isinstance(part, slice))  # single places are looked up
+        yield from (part for part in parts if isinstance(part, slice))  # a single index is a lookup, not a size
     elif name in _SHAPING:
         yield from (op.args, op.kwargs)
 
 
 def is_shaping(op: Op) -> bool:
-    """Whether some arguments of a call are sizes or places."""
+    """Whether some arguments of a call are sizes or positions."""
     return any(True for _ in shaping(op))
 
 
 def wanted(ops: Iterable[Op]) -> dict[AccessPath, None]:
-    """The numbers found on the heap, or given by extern calls, that reach sizes or places."""
+    """Return the numbers read on the heap, or given by extern calls, that are used as sizes or positions."""
     found: dict[AccessPath, None] = {}
     for op in ops:
         for part in shaping(op):

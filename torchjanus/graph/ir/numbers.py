@@ -1,6 +1,6 @@
-"""What the runs' numbers are: constants that stayed equal, inputs that changed, counters that the host can read.
+"""Classify the numbers of the runs: constants that stayed equal, inputs that changed, counters that the host can read.
 
-One Numbers holds what is known of all traces of one path.
+One Numbers holds this for all traces of one path.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "varies",
 ]
 
-# In-place arithmetic on a one-element counter that the host can carry out beside the graph (an optimizer's step).
+# In-place arithmetic on a one-element counter that the host can compute beside the graph (an optimizer's step).
 _COUNTING: dict[str, Callable[..., Any]] = {
     "Tensor.add_": torch.add,
     "Tensor.__iadd__": torch.add,
@@ -57,14 +57,14 @@ class Numbers:
     relaxed: frozenset[Any]
     constants: dict[AccessPath, Any] = field(default_factory=dict)
     varying: set[AccessPath] = field(default_factory=set)
-    needed: dict[AccessPath, None] = field(default_factory=dict)  # constants that something was computed from
+    needed: dict[AccessPath, None] = field(default_factory=dict)  # constants that a computation used
     host: dict[Any, Fetch] = field(default_factory=dict)  # fetches that the host can make before the graph runs
     dimensions: Dimensions = field(default_factory=Dimensions)
     made_of_constants: dict[int, float | int] = field(default_factory=dict)  # torch.tensor(1.0), by the tensor's number
     _found: dict[int, tuple[Trace, dict[AccessPath, Any]]] = field(default_factory=dict)
 
     def found(self, run: int) -> Mapping[AccessPath, Any]:
-        """What was found where in a run."""
+        """Return the values read in a run, by access path (the first read of each)."""
         trace = self.traces[run]
         known = self._found.get(run)
         if known is None or known[0] is not trace:
@@ -75,10 +75,10 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """Numbers that are read from small input tensors before the graph runs, all in one go.
+    """Numbers that the host reads from small input tensors before the graph runs, in one batch.
 
-    ``inputs``: positions in the program's inputs of 0-d tensors of one dtype; ``steps``: what the program does to each
-    before it is fetched; ``fetches[k]`` is what becomes of ``inputs[k]``.
+    ``inputs``: positions in the program's inputs of 0-d tensors of one dtype; ``steps``: the arithmetic that the
+    program applies to each before the fetch; ``fetches[k]``: the fetch of ``inputs[k]``.
     """
 
     inputs: tuple[int, ...]
@@ -91,13 +91,13 @@ def _same_number(values: Sequence[Any]) -> bool:
 
 
 def split_numbers(work: Numbers) -> None:
-    """Which numbers stayed equal over the runs, and which are inputs."""
+    """Decide which numbers are constant (equal in all runs) and which vary, and record that in ``work``."""
     for row in zip(*(trace.events for trace in work.traces), strict=True):
         first = row[-1]
         if isinstance(first, Found) and first.kind == "number":
             values = [event.value for event in row]
             if first.access_path.step is Step.NUMBERS:
-                work.varying.add(first.access_path)  # it is there to grow
+                work.varying.add(first.access_path)  # a list of numbers that may get longer
             elif is_size(first.access_path):
                 base = first.access_path.base
                 assert base is not None
@@ -113,8 +113,8 @@ def split_numbers(work: Numbers) -> None:
 
 
 def _relax_alike(work: Numbers) -> None:
-    """Numbers at the same place of other elements of one list (the labels of a batch) vary where one of them does: that
-    the rest have not is chance."""
+    """Let a number vary where the same number of another element of its list varies (the labels of a batch): that it
+    stayed equal is chance."""
     kinds = {kind for access_path in work.varying if (kind := _any_element(access_path)) is not None}
     for access_path in [access_path for access_path in work.constants if kinds and _any_element(access_path) in kinds]:
         if access_path.step not in (Step.LEN, Step.SIZE):
@@ -123,7 +123,7 @@ def _relax_alike(work: Numbers) -> None:
 
 
 def _any_element(access_path: AccessPath) -> Any:
-    """The path without its indices; None where there are none."""
+    """Return the path without its indices; None where it has none."""
     steps: list[Any] = []
     indexed = False
     at: AccessPath | None = access_path
@@ -136,6 +136,7 @@ def _any_element(access_path: AccessPath) -> Any:
 
 
 def varies(work: Numbers, expr: Any) -> bool:
+    """Whether a number may differ from call to call."""
     return isinstance(expr, Expr) and any(_leaf_varies(work, leaf) for leaf in leaves(expr))
 
 
@@ -144,17 +145,19 @@ def _leaf_varies(work: Numbers, leaf: Expr) -> bool:
         return leaf.access_path in work.varying
     if isinstance(leaf, InductionVariable):
         return bool(leaf.step)
-    # Which of the sizes in the graph follow those of its inputs is known when it has been traced.
+    # Which sizes in the graph depend on those of its inputs is known only after lowering.
     return isinstance(leaf, Fetch) or bool(work.dimensions)
 
 
 def need(work: Numbers, expr: Expr) -> None:
+    """Record that the constants in the expression were used, so that they get a guard."""
     for leaf in leaves(expr):
         if isinstance(leaf, Read) and leaf.access_path in work.constants:
             work.needed[leaf.access_path] = None
 
 
 def used_expressions(trace: Trace) -> Iterator[Expr]:
+    """Yield the expressions whose values the run uses: operands, computations, trip counts, results."""
     for event in trace.events:
         if isinstance(event, Op):
             yield from expressions_in(event.args)
@@ -171,7 +174,7 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
 
 
 def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
-    """What the expression was in a run."""
+    """Return the value of the expression in a run."""
     if isinstance(expr, Read):
         if expr.access_path in work.constants:
             return work.constants[expr.access_path]
@@ -186,6 +189,7 @@ def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
 
 
 def takes(value: Any, number: int) -> bool:
+    """Whether an operand contains the tensor with this number."""
     if isinstance(value, TensorRef):
         return value.number == number
     if isinstance(value, list | tuple):
@@ -194,7 +198,7 @@ def takes(value: Any, number: int) -> bool:
 
 
 def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
-    """Of each tensor the operations that take it, in their order, each with its number."""
+    """Return for each tensor the operations that take it, in program order, each with its index."""
     takers: dict[int, list[tuple[int, Op]]] = {}
     for index, op in enumerate(ops):
         for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
@@ -203,6 +207,7 @@ def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
 
 
 def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
+    """Record in ``work.host`` the fetches that the host can make before the graph runs: of inputs that only count."""
     wanted: dict[Any, Fetch] = {}
     for expr in used_expressions(trace):
         wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
@@ -224,13 +229,13 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
             continue
         before = [(index, op) for index, op in takers.get(fetch.ref, []) if index < fetch.after]
         if any(begin < index < end < fetch.after for index, _ in before for begin, end in loops):
-            continue  # how often the iterations have changed it is not told by those that are kept
+            continue  # the kept iterations do not show how often all iterations change it
         if all(counting_step(work, op) is not None for _, op in before):
             work.host[token] = fetch
 
 
 def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
-    """Between which operations the iterations stand that are kept of loops."""
+    """Yield (begin, end) of the operations that enclose the kept iterations of each loop."""
     begins: list[int] = []
     for index, op in enumerate(ops):
         if op.func is begin_iterations:
@@ -240,7 +245,7 @@ def _marked(ops: list[Op]) -> Iterator[tuple[int, int]]:
 
 
 def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> Iterator[tuple[int, float | int]]:
-    """Tensors made of one constant number that do nothing but tell a counter how far to go."""
+    """Yield the tensors made of one constant that are used only as the amount of a counting step, with the constant."""
     for op in ops:
         if op.name == "torch.tensor" and len(op.args) == 1 and type(op.args[0]) in (int, float):
             number = op.outs[0].number
@@ -250,6 +255,7 @@ def _amounts(ops: list[Op], takers: Mapping[int, Sequence[tuple[int, Op]]]) -> I
 
 
 def counting_step(work: Numbers, op: Op) -> tuple[Callable[..., Any], float | int] | None:
+    """Return the function and the constant amount of an operation that only counts, or None for any other operation."""
     func = _COUNTING.get(op.name)
     if func is None or len(op.args) != 2 or (op.kwargs and op.kwargs != {"alpha": 1}):
         return None
@@ -263,5 +269,5 @@ def counting_step(work: Numbers, op: Op) -> tuple[Callable[..., Any], float | in
 
 
 def tensors_in(recipe: Recipe) -> Iterator[TensorRef]:
-    """The tensors that a recipe needs."""
+    """Yield the tensors that a recipe needs."""
     return (part.ref for part in parts_of(recipe) if isinstance(part, TensorOf))

@@ -1,7 +1,7 @@
-"""Passes: the steps by which a trace becomes a graph. Knows none of them.
+"""The pass framework: the passes that turn a trace into a graph, and their lists. Knows no particular pass.
 
-The passes of each part stand in a ``PassList`` in the module that runs them; ``torchjanus.graph.passes`` has all of
-them in one table. A new pass is one module with an entry function, and one row in the list of its part.
+Each part of the compiler has a ``PassList`` in the module that runs it; ``torchjanus.graph.passes`` has all lists in
+one table. A new pass is one module with an entry function, and one row in the list of its part.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Value = TypeVar("Value")
 
 
 class Stage(Enum):
-    """What a pass takes and what it gives."""
+    """What a pass takes and returns."""
 
     TRACE = "trace -> trace"
     PROGRAM = "trace -> tensor program"
@@ -29,7 +29,7 @@ class Stage(Enum):
 
 
 class Part(IntEnum):
-    """The lists of passes, in the order in which they are run."""
+    """The lists of passes, in the order in which they run."""
 
     RECURSION = 1
     SWITCH_OPERANDS = 2
@@ -47,17 +47,17 @@ class Part(IntEnum):
 
 
 class Observer(Protocol):
-    """Is told what passes do. Must change nothing and raise nothing."""
+    """Receives what passes do. Must change nothing and raise nothing."""
 
     def begins(self, passes: PassList, value: Any) -> None:
-        """The passes of a list begin with this value. What this list and later ones gave before is given up; of a
-        ``repeated`` list what later ones gave."""
+        """A list begins with this value. Discard what this list and later ones returned before; for a ``repeated``
+        list, only what later ones returned."""
 
     def passed(self, one: Pass, made: Any) -> None:
-        """A pass has given this."""
+        """A pass has returned this value."""
 
     def gave_up(self, passes: PassList) -> None:
-        """A pass of a ``repeated`` list has raised: what the list gave since it began is not used."""
+        """A pass of a ``repeated`` list has raised: discard what the list returned since it began."""
 
 
 _observer: ContextVar[Observer | None] = ContextVar("torchjanus_pass_observer", default=None)
@@ -65,7 +65,7 @@ _observer: ContextVar[Observer | None] = ContextVar("torchjanus_pass_observer", 
 
 @contextmanager
 def observed_by(observer: Observer | None) -> Iterator[None]:
-    """``observer`` is told of the passes of this thread; nobody is if that is None."""
+    """Let ``observer`` (or nobody, if None) receive the passes of this thread."""
     token = _observer.set(observer)
     try:
         yield
@@ -74,20 +74,20 @@ def observed_by(observer: Observer | None) -> Iterator[None]:
 
 
 def unobserved() -> AbstractContextManager[None]:
-    """Passes are run for something else than the graph of the step: nobody is told."""
+    """Run passes for something other than the graph of the step, without an observer."""
     return observed_by(None)
 
 
 def is_observed() -> bool:
-    """Whether somebody is told of the passes of this thread."""
+    """Whether an observer receives the passes of this thread."""
     return _observer.get() is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
     """One pass. ``run`` takes the value, and the context of its list where ``contextual``; it returns the new value, or
-    None where it has changed a graph in place. ``line`` says what it does. ``entry``: its entry function, where ``run``
-    calls that with parts of the context."""
+    None where it changes a graph in place. ``line``: one sentence on what it does. ``entry``: its entry function, where
+    ``run`` calls that with parts of the context."""
 
     name: str
     stage: Stage
@@ -97,12 +97,12 @@ class Pass:
     entry: Callable[..., Any] | None = None
 
     def __call__(self, value: Any, context: Any = None) -> Any:
-        """Run the pass. Raises what ``run`` raises."""
+        """Run the pass and return the new value. Raises what ``run`` raises."""
         made = self.run(value, context) if self.contextual else self.run(value)
         return self.gave(value if made is None else made)
 
     def gave(self, made: Value) -> Value:
-        """Tell the observer what the pass has given, and return it: where it is not called by its list."""
+        """Report the result of the pass to the observer and return it; for passes that no list calls."""
         observer = _observer.get()
         if observer is not None:
             observer.passed(self, made)
@@ -116,7 +116,7 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class PassList:
-    """The passes of a part in the order in which they are run. ``repeated``: for each loop of a trace anew."""
+    """The passes of a part in the order in which they run. ``repeated``: they run once for each loop of a trace."""
 
     part: Part
     passes: tuple[Pass, ...]
@@ -124,11 +124,11 @@ class PassList:
 
     @property
     def title(self) -> str:
-        """``loop operands``."""
+        """The name of the part in words, as ``loop operands``."""
         return self.part.name.lower().replace("_", " ")
 
     def run(self, value: Any, context: Any = None) -> Any:
-        """The value after all passes. Raises what they raise."""
+        """Return the value after all passes. Raises what they raise."""
         self.begin(value)
         try:
             for one in self.passes:
@@ -141,7 +141,7 @@ class PassList:
         return value
 
     def begin(self, value: Any) -> None:
-        """Tell the observer that the passes begin with this value."""
+        """Report to the observer that the passes begin with this value."""
         observer = _observer.get()
         if observer is not None:
             observer.begins(self, value)

@@ -1,7 +1,7 @@
 """The tensor program of one path, at the level of the torch API, ready to be lowered. Knows nothing of Python heaps.
 
-A Program is what generalising the traces leaves of the tensor work: straight-line calls of torch functions on numbered
-tensors (Ref) and on host scalars (Slot). Lowering turns it into one ATen graph.
+A Program is straight-line calls of torch functions on numbered tensors (Ref) and host scalars (Slot). Generalising the
+traces makes it; lowering turns it into one ATen graph.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A Python number that the host supplies anew at each call, by its position in ``Program.slots``."""
+    """A Python number that the host supplies at each call, by its position in ``Program.slots``."""
 
     index: int
 
@@ -56,21 +56,21 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """The size that some dimensions of inputs have at each call, by its position in ``Program.dimensions``."""
+    """A size that some dimensions of inputs share at each call, by its position in ``Program.dimensions``."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A size of a tensor that the program makes, by its position in ``Program.measures``."""
+    """A size of an intermediate tensor, by its position in ``Program.measures``."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
-    """An integer computed of sizes. ``args``: Symbols, Measureds, Formulas and constants."""
+    """An integer computed from sizes. ``args``: Symbols, Measureds, Formulas and constants."""
 
     func: Callable[..., Any]
     args: tuple[Any, ...]
@@ -78,13 +78,13 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """A size that changes from call to call: where the host reads it, and what it was in the last watched run."""
+    """A size that changes from call to call: where the host reads it, and its value in the last watched run."""
 
     expr: Expr
     hint: int
-    slot: int | None = None  # a number that is no size of an input: the slot in which the graph is given it
+    slot: int | None = None  # for a number that is no size of an input: the slot through which the graph takes it
     few: bool = False  # whether it may be 0 or 1
-    made: bool = False  # the graph finds it out: how many elements it selects. Nobody else knows
+    made: bool = False  # only the graph knows it: the number of elements that it selects
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,20 +98,20 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class SlotKind:
-    """A slot's type, and the values it was seen to take (in the watched runs, in order)."""
+    """The type of a slot, and its values in the watched runs, in order."""
 
     type: type  # float or int
     seen: tuple[float | int, ...]
-    name: str = ""  # where it comes from, for people
-    stage: int = 0  # after how many cuts it is known
+    name: str = ""  # its source, for people
+    stage: int = 0  # the number of cuts after which it is known
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A tensor the graph reads from outside, with all that a guard will hold constant about it.
+    """A tensor the graph reads from outside, with everything that a guard holds constant about it.
 
-    ``example`` is the live tensor of the last watched run: use it for its metadata, never for its contents. ``grad``:
-    the number of the input that is this leaf's ``.grad`` at entry, or None where that is None or never looked at.
+    ``example`` is the live tensor of the last watched run: use its metadata, never its contents. ``grad``: the number
+    of the input that is this leaf's ``.grad`` at entry, or None where that is None or never read.
     """
 
     example: torch.Tensor
@@ -119,9 +119,9 @@ class Input:
     is_leaf: bool
     grad: Ref | None = None
     name: str = ""
-    stage: int = 0  # after how many cuts it is there
-    # Where dimensions change from call to call: for each its position in ``Program.dimensions``, or None where it does
-    # not; and for each its stride, or the dimensions whose sizes multiply to it.
+    stage: int = 0  # the number of cuts after which it exists
+    # Where dimensions change from call to call: for each dimension its position in ``Program.dimensions`` or None, and
+    # its stride or the dimensions whose sizes multiply to it.
     symbols: tuple[int | None, ...] = ()
     strides: tuple[int | tuple[int, ...], ...] = ()
 
@@ -133,10 +133,10 @@ class Node:
     args and kwargs are pytrees (tuple, list, dict, slice and anything torch's pytree knows; slices hold their parts)
     whose leaves are Refs, Slots, sizes (Symbol, Measured, Formula) and constants. ``outs`` numbers the tensor leaves of
     the result in pytree order; a number that exists already means that the call returned that very tensor (an in-place
-    operation). ``lying``: how these lay in memory when the call was watched, if that is known.
+    operation). ``lying``: the memory layouts of these when the call was watched, if known.
     """
 
-    func: Any  # a function of torch, or a mark of where code that autograd calls begins or ends
+    func: Any  # a function of torch, or a mark where code that autograd calls begins or ends
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outs: tuple[Ref, ...]
@@ -149,7 +149,8 @@ class Node:
 class Assertion:
     """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run.
 
-    ``event``: the number of the event of the trace that asks for it; -1 where the program itself does not ask."""
+    ``event``: the index of the trace event that the assertion comes from; -1 where it comes from none.
+    """
 
     ref: Ref
     expected: bool
@@ -160,7 +161,7 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point at which the host must do something before the graph can go on: make an extern call, in program order.
+    """A point at which the host has to make an extern call, in program order, before the graph can go on.
 
     It comes before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
     """
@@ -173,10 +174,10 @@ class Cut:
 class Program:
     """Straight-line tensor work of one whole call.
 
-    ``outputs``: tensors wanted after the call (returned, stored, or fetched as numbers), each as it is at position
+    ``outputs``: tensors needed after the call (returned, stored, or fetched as numbers), each as it is at position
     ``output_after[k]`` in the node list (a fetch of ``x.item()`` before an in-place change of ``x`` sees the old value;
     len(nodes) for tensors that escape as objects). ``leaves``: inputs whose ``.grad`` may differ after the call.
-    ``fetched``: the positions of outputs of which only numbers are wanted.
+    ``fetched``: the positions of outputs of which only numbers are needed.
     """
 
     inputs: tuple[Input, ...]
@@ -193,7 +194,7 @@ class Program:
 
 
 def with_copies(program: Program, places: Container[int]) -> Program:
-    """The program with copies, made in the end, in place of these of its outputs."""
+    """Return the program with the outputs at ``places`` replaced by copies made at the end."""
     last = 1 + max([len(program.inputs), *(ref.index for node in program.nodes for ref in node.outs)])
     nodes, outputs = list(program.nodes), list(program.outputs)
     for place, ref in enumerate(program.outputs):

@@ -1,7 +1,7 @@
-"""Finds what repeats in a straight-line program: segments of nodes that are iterations of one loop.
+"""Find repeated segments in a straight-line program: nodes that may be the iterations of one loop.
 
-Any rotation of a loop's iterations is as good as the one that the user wrote, and so is a segment that repeats without
-a loop in the source. Knows what nodes look like, not what they compute.
+A segment may begin at any node of the loop body that the user wrote, and it need not come from a loop in the source.
+This module compares nodes by their form and does not know what they compute.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from torchjanus.trace.loop_records import Until
 
 __all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "leaves_of", "marked", "segments"]
 
-# In these a number may as well be a tensor of one element, with the same result to the last bit.
+# In these a one-element tensor in place of a number gives bitwise the same result.
 ARITHMETIC = frozenset(
     """add sub mul div true_divide __add__ __sub__ __mul__ __truediv__ __radd__ __rsub__ __rmul__
     eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__""".split()
 )
-LONGEST = 400  # nodes in an iteration that is looked for
+LONGEST = 400  # the most nodes in an iteration
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,9 @@ class Segment:
     start: int
     length: int
     iterations: int
-    count: Any = None  # how many iterations there are at a call, where these are only the first: a slot or a size
-    until: Until | None = None  # where a tensor decides that
-    least: int = 1  # the fewest iterations that were met of these
+    count: Any = None  # the trip count of a call (slot or size), where these are only the first iterations
+    until: Until | None = None  # where a tensor ends the loop
+    least: int = 1  # the smallest trip count of the runs
 
     @property
     def end(self) -> int:
@@ -43,14 +43,13 @@ class Segment:
 
     @property
     def marks(self) -> int:
-        """How many nodes before it and behind it do nothing but mark it."""
+        """The number of mark nodes before it, and behind it."""
         return int(self.count is not None or self.until is not None)
 
 
 def begin_iterations(count: int | None, kept: int, go: bool = True, limit: int | None = None, least: int = 1) -> None:
-    """Marks where a loop of ``count`` iterations begins, of which ``kept`` follow, up to ``end_iterations``. Where
-    there is no count the loop goes on as long as the assertion at the end of each iteration is ``go``: see
-    ``Until``."""
+    """Marks where a loop of ``count`` iterations begins, of which ``kept`` follow, up to ``end_iterations``. Without a
+    count the loop goes on as long as the assertion at the end of each iteration is ``go``: see ``Until``."""
     raise InternalFault("a loop that was cut down has not been rolled up")
 
 
@@ -60,8 +59,7 @@ def end_iterations() -> None:
 
 
 def marked(nodes: Sequence[Node]) -> list[Segment] | None:
-    """The segments between marks that have no others in between. None where what is there is no row of equal
-    iterations."""
+    """Return the innermost marked segments; None where the nodes between two marks are not equally long iterations."""
     found = []
     marks = [position for position, node in enumerate(nodes) if node.func in (begin_iterations, end_iterations)]
     for position, end in itertools.pairwise(marks):
@@ -79,7 +77,7 @@ def marked(nodes: Sequence[Node]) -> list[Segment] | None:
 
 
 def leaves_of(value: Any) -> Iterator[Any]:
-    """The Refs and constants in a node's arguments, in one order for all nodes of one shape."""
+    """Yield the Refs and constants in a node's arguments, in the same order for all nodes of one form."""
     if isinstance(value, list | tuple):
         for part in value:
             yield from leaves_of(part)
@@ -93,7 +91,7 @@ def leaves_of(value: Any) -> Iterator[Any]:
 
 
 def _shape(value: Any) -> Any:
-    """The arguments' structure, with all that two iterations of one loop have in common."""
+    """Return the structure of the arguments: everything that two iterations of one loop have in common."""
     if isinstance(value, Ref):
         return "ref"
     if isinstance(value, list | tuple):
@@ -112,7 +110,8 @@ def _token(node: Node) -> Any:
 
 
 def segments(nodes: Sequence[Node], least: int) -> list[Segment]:
-    """Segments of at least ``least`` iterations that look alike, longest iteration last; they do not overlap."""
+    """Return the segments of at least ``least`` equal iterations in program order. They do not overlap; shorter
+    iterations are preferred."""
     numbers: dict[Any, int] = {}
     tokens = [numbers.setdefault(_token(node), len(numbers)) for node in nodes]
     found: list[Segment] = []

@@ -1,5 +1,6 @@
-"""What a program computes of sizes, as the graph computes it: in terms of the changing sizes of inputs and of those of
-what the program makes. Knows nothing of nodes.
+"""Formulas of sizes in the graph: in terms of the changing sizes of inputs and of the sizes of intermediate tensors.
+
+Knows nothing of nodes.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
 
 __all__ = ["Formulas"]
 
-# Arithmetic that torch's symbolic numbers follow.
+# Arithmetic that torch's symbolic numbers support.
 _OF_SIZES: frozenset[Any] = frozenset(
     (
         *(operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod, operator.neg, operator.pos),
@@ -31,7 +32,7 @@ _OF_SIZES: frozenset[Any] = frozenset(
 
 
 class Formulas:
-    """The sizes of one path. ``measures``: those of what the program makes, with their numbers."""
+    """The sizes of one path. ``measures``: the sizes of intermediate tensors, with their numbers."""
 
     def __init__(self, work: Numbers, trace: Trace, ops: Sequence[Op]) -> None:
         self._work = work
@@ -40,7 +41,8 @@ class Formulas:
         self.measures: dict[Size, int] = {}
 
     def formula(self, expr: Any) -> Any:
-        """A number computed of sizes, as the graph computes it; None where the host has to."""
+        """Return a number computed from sizes as a Formula, Symbol, Measured or constant; None where the host computes
+        it."""
         work = self._work
         if isinstance(expr, Read):
             base = expr.access_path.base
@@ -63,7 +65,8 @@ class Formulas:
 
     @classmethod
     def numbers_in(cls, expr: Any) -> Iterator[Read]:
-        """The numbers that are no sizes of which this is computed. None of them where torch's symbols cannot follow."""
+        """Yield the reads in ``expr`` that are not sizes; none where torch's symbolic numbers do not support its
+        arithmetic."""
         if isinstance(expr, Read) and not is_size(expr.access_path):
             yield expr
         elif isinstance(expr, Apply) and expr.func in _OF_SIZES:
@@ -71,7 +74,7 @@ class Formulas:
                 yield from cls.numbers_in(arg)
 
     def inputs(self) -> Iterator[int]:
-        """The inputs whose changing sizes the graph computes with."""
+        """Yield the inputs whose changing sizes the graph computes with."""
         by_access_path = {access_path: number for number, access_path in self._trace.access_paths.items()}
         for op in self._ops:
             for expr in expressions_in((op.args, op.kwargs)):
@@ -80,7 +83,7 @@ class Formulas:
                         yield by_access_path[leaf.access_path.base]  # type: ignore[index]
 
     def measured(self) -> Iterator[Size]:
-        """The sizes of what the program makes, where something depends on them, and they may change."""
+        """Yield the sizes of intermediate tensors that may change and that something depends on."""
         made = None if self._work.dimensions else self._made_of_changing_numbers()
         if made is not None and not made:
             return
@@ -100,8 +103,8 @@ class Formulas:
             yield from (size for size in sizes if made is None or size.ref in made)
 
     def _made_of_changing_numbers(self) -> set[int]:
-        """The tensors into which whole numbers went that change from call to call: they may be of other sizes then,
-        though those of the inputs are constant. A graph that has their sizes shows where such a number decides one."""
+        """Return the tensors that depend on changing integers: their sizes may change though those of the inputs are
+        constant. Lowering shows whether such a number decides a size."""
         made: set[int] = set()
         for op in self._ops:
             given = (op.args, op.kwargs)
@@ -111,6 +114,6 @@ class Formulas:
         return made
 
     def measure_all(self) -> None:
-        """Number all of them."""
+        """Give each measured size a number."""
         for size in self.measured():
             self.measures.setdefault(size, len(self.measures))
