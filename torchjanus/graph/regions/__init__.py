@@ -1,1 +1,1 @@
-"""Bodies of loops and arms of switches as differentiable operators of torch: partition, saved values, sizes."""
+"""Regions: loop bodies and arms of switches as differentiable operators of torch; partition, saved values, sizes."""

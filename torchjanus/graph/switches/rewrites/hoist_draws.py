@@ -36,10 +36,12 @@ class Drawn:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """What the host draws in a loop. ``externs``: of each iteration the positions of its calls, ``given``: of each call
-    where its number is found; ``asked``: what is asked of numbers, by place, in terms of ``Drawn``; ``held``: of each
-    event that asks, which of these it is, and in which iteration; ``first``: reads of what was there before that are
-    told before the loop."""
+    """The host's draws in a loop.
+
+    ``externs``: for each iteration, the positions of its calls. ``given``: (iteration, order) -> where the number is
+    found. ``asked``: predicates by key, as an expression with ``Drawn`` leaves and a place. ``held``: position of a
+    condition -> its predicate and iteration. ``first``: positions of reads of earlier values, which move before the
+    loop."""
 
     externs: tuple[tuple[int, ...], ...]
     given: dict[tuple[int, int], AccessPath]
