@@ -137,6 +137,9 @@ class LoopOfRun:
         return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form)
 
     def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
+        """Return what the iteration did, event by event, in a form that is equal for iterations that are alike. Raises
+        NotMergeable for an event that cannot be part of a rolled loop. ``only_operations``: without decisions and calls
+        of functions."""
         found: list[Any] = []
         events = self.events[number]
         for event in events:
@@ -158,6 +161,8 @@ class LoopOfRun:
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
+        """Return the pattern of an operation: its function, operands by role (own, previous iteration, row, outside),
+        outputs and modes, with integers that may follow the induction variable kept apart."""
         name = op.name.rpartition(".")[2]
         indexed = op.name in ("Tensor.__getitem__", "torch.select", "Tensor.select") or name in ARITHMETIC
 

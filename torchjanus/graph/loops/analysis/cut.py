@@ -32,8 +32,8 @@ class Cut:
     old: Trace
     loops: list[LoopOfRun]
     least: int = KEPT  # kept iterations of a tensor-terminated loop
-    spared: frozenset[Any] = frozenset()  # tokens of trip counts that stay specialised
-    whole: tuple[LoopOfRun, ...] = ()  # loops that are not folded
+    spared: frozenset[Any] = frozenset()  # tokens of trip counts on which conditions stay
+    whole: tuple[LoopOfRun, ...] = ()  # loops that are not folded: their trip counts stay fixed
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old number of operations before a position -> new number
     within: dict[tuple[int, int], int] = field(
@@ -42,7 +42,7 @@ class Cut:
     recipes: dict[int, tuple[Any, ...]] = field(default_factory=dict)
     fetched: dict[Any, Any] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)  # tensor of the last iteration -> that of the last kept one
-    gone: set[int] = field(default_factory=set)  # tensors of the other dropped iterations
+    gone: set[int] = field(default_factory=set)  # tensors of the other iterations
     counted: dict[int, list[Any]] = field(
         default_factory=dict
     )  # last value of induction variables -> their expressions
@@ -58,7 +58,6 @@ class Cut:
     places: dict[int, int] = field(default_factory=dict)  # position of an old event among the new ones
 
     def trace(self) -> Trace:
-        """Return the folded trace."""
         old = self.old
         self.merged = Merged(old, self.loops)
         pieces = list(self._pieces())
@@ -213,6 +212,8 @@ class Cut:
         yield from self._added(self.merged.after(loop))
 
     def _renumber(self, pieces: list[tuple[Any, bool]]) -> None:
+        """Compute the new numbers of tensors, and the new numbers of operations before each position. Rows that only
+        dropped iterations use are lost; a tensor of the last iteration becomes that of the last kept one."""
         for loop in self.loops:
             by_place = {place: tensor for tensor, place in loop.made.items()}
             for tensor, (number, order) in loop.made.items():

@@ -110,8 +110,6 @@ def _op(trace: Trace, at: int) -> Op:
 
 
 class _Hoisting(Rewriting):
-    """Writes the new trace."""
-
     def __init__(self, old: Trace, found: _Before) -> None:
         super().__init__(old)
         self.found = found

@@ -127,8 +127,6 @@ def changed_memory(trace: Trace) -> frozenset[int]:
 
 
 class _Apart(Rewriting):
-    """Writes the new trace."""
-
     def __init__(self, old: Trace, sums: frozenset[int]) -> None:
         super().__init__(old)
         self.sums = sums

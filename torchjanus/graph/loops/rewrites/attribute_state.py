@@ -73,8 +73,6 @@ def _may_wait(recipes: tuple[Any, ...]) -> bool:
 
 
 class _Behind(Rewriting):
-    """Writes the new trace."""
-
     def trace(self, gone: set[int], behind: dict[int, list[int]]) -> Trace:
         """Return the new trace. ``gone``: positions of removed writes. ``behind``: end of a loop -> the writes that
         follow it."""

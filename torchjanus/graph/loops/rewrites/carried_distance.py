@@ -168,8 +168,6 @@ def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | 
 
 
 class _Handing(Adding):
-    """Writes the new trace."""
-
     def __init__(self, loop: _Loop, values: list[_Value]) -> None:
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values

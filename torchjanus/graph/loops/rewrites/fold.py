@@ -286,7 +286,7 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
         fit = [loop for loop in found if loop.count >= KEPT]
         alone = set(levels.ends.values()) - {levels.ends.get(loop.end) for loop in fit}
         chosen = {loop.end: one for loop, one in zip(fit, which or (), strict=False) if loop.end in levels.ends}
-        # The trip count of a loop two levels further in cannot be specialised separately.
+        # The trip count of a deeper loop cannot be specialised separately.
         flat = {end for end, one in chosen.items() if one.flat or any(n >= levels.widths[end] for n in one.within)}
         alone |= {levels.ends[end] for end in flat}
         holding = {levels.ends[end]: one.within for end, one in chosen.items() if one.within and end not in flat}

@@ -200,6 +200,7 @@ class _Telling:
     # -- loop-carried states ------------------------------------------------------------------------------------------
 
     def _states(self) -> Iterator[_State]:
+        """Return the tensors that are loop-carried. Raises Unfit if the iterations differ."""
         changed = [list(self._changed(number)) for number in range(len(self.iterations))]
         if len({tuple(place for place, _ in row) for row in changed}) > 1:
             raise Unfit
@@ -256,6 +257,8 @@ class _Telling:
                         yield (position, "stats", which), ref
 
     def _keeping(self, nodes: Sequence[Node], leaf: Ref) -> Keeping:
+        """Return what the iteration does with the gradient of this parameter. Raises Unfit if it does something
+        else."""
         acts: list[str] = []
         for position, node in enumerate(nodes):
             if node.func == SET_GRAD and node.args[0] == leaf:
@@ -289,6 +292,7 @@ class _Telling:
         return Node(func, args, {}, outs, self.quiet, self.place)
 
     def program(self) -> Program:
+        """Return the program with the functional loop."""
         old, segment = self.old, self.segment
         nodes = list(old.nodes[: segment.start - 1])
         given, gradients = {}, {}
