@@ -95,8 +95,7 @@ def _of_sizes(work: Numbers, inputs: Inputs, taken: set[AccessPath]) -> Iterator
 
 
 def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> Iterator[Assumption]:
-    """Assume that arithmetic in the graph does not raise, where the host can check it (the ``n`` of ``loss.item() /
-    n``)."""
+    """Assume that arithmetic in the graph does not raise, where the host can check (``n`` of ``loss.item() / n``)."""
     for part in applications(expr):
         condition = hazard(part)
         if condition is None or not builder.decided_in_graph(part) or builder.decided_in_graph(condition):

@@ -271,8 +271,7 @@ class Builder:
         return fetch, self.trace.fetched[fetch.token]
 
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
-        """Yield the Python arithmetic on fetched numbers that may raise, with the condition under which it does not (or
-        None)."""
+        """Yield Python arithmetic on fetches that may raise, and the condition (or None) under which it does not."""
         made = [e for recipe in self.trace.all_recipes() for e in expressions_in(recipe)]
         made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
         parts = {part.token: part for e in made for part in applications(e)}

@@ -96,10 +96,9 @@ def generalise(
     numbers: bool = False,
     counted: bool = False,
 ) -> Generalised:
-    """Return the program and the assumptions that all of these runs share. ``seen``: the geometries of tensors in
-    earlier runs of the path. ``numbers``: whether numbers that are used as sizes may change. ``counted``: whether trip
-    counts are sizes, too. Raises Refused where no graph can represent the runs, Split where no graph can for all
-    sizes."""
+    """Return the program and the assumptions that all of these runs share. ``seen``: geometries of tensors in earlier
+    runs. ``numbers``: whether numbers used as sizes may change. ``counted``: whether trip counts are sizes, too. Raises
+    Refused where no graph can represent the runs, Split where no graph can for all sizes."""
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
     making = _Making(list(traces), relaxed, describe or (lambda t: None), seen, numbers, counted)

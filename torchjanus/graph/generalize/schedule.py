@@ -56,8 +56,7 @@ class Schedule:
 
 
 def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
-    """Return the schedule of a run's extern calls. ``wanted``: the numbers of those with results needed before the
-    commit.
+    """Return the schedule of a run's extern calls. ``wanted``: the numbers of those needed before the commit.
 
     Raises Refused where a call cannot be made as early as it must.
     """

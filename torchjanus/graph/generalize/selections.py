@@ -107,8 +107,7 @@ def _is_plainly_given(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Selection:
-    """Extern call ``number`` that selects, the operation ``marked`` that makes its argument, and the tensor
-    ``result``."""
+    """Extern call ``number`` that selects, the operation ``marked`` that makes its argument, and its ``result``."""
 
     number: int
     how: str
@@ -160,8 +159,7 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
 
 
 def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
-    """Yield the extern calls whose results a recipe uses in such a way. ``native``: it is an argument of native
-    code."""
+    """Yield the extern calls whose results a recipe uses in such a way. ``native``: native code takes it."""
     for expr in expressions_in(recipe):
         yield from _read_by(expr, late)
     for part in parts_of(recipe):

@@ -1,7 +1,7 @@
 """Find which dimensions of the inputs change from call to call, and which change together (JANUS, figure 4).
 
 A dimension that is equal in all watched runs is constant. Dimensions that are equal to each other in every run, but not
-the same in all runs, share one symbol. This module does not know how the graph is built.
+the same in all runs, share one symbol. Knows nothing of how the graph is built.
 """
 
 from __future__ import annotations
@@ -83,13 +83,12 @@ class Dimensions:
         return len(self.symbols) + len(self.counts) + self._made[ref]
 
     def of(self, access_path: AccessPath, count: int) -> tuple[int | None, ...]:
-        """Return the symbols of a tensor's ``count`` dimensions, None for each constant one; empty where all are
-        constant."""
+        """Return the symbols of a tensor's dimensions, None for constant ones; empty where all are constant."""
         found = tuple(self.number(access_path, dim) for dim in range(count))
         return found if any(number is not None for number in found) else ()
 
     def examples(self) -> tuple[int, ...]:
-        """Return one example size for each symbol: the largest sizes of one run, since code often treats small sizes
+        """Return an example size for each symbol: the largest of one run, since code often treats small sizes
         specially."""
         met = max(zip(*self.seen, strict=False), key=lambda row: (sum(size > 1 for size in row), sum(row)), default=())
         return tuple(
@@ -98,8 +97,7 @@ class Dimensions:
         )
 
     def may_be_few(self, number: int) -> bool:
-        """Whether a symbol may be 0 or 1: if an extern call of the step gives the tensor, or if a run had such a
-        size."""
+        """Whether a symbol may be 0 or 1: if an extern call gives the tensor, or if a run had such a size."""
         if number >= len(self.symbols):
             return False
         given = all(access_path.step is Step.EXTERN for access_path, _ in self.symbols[number])

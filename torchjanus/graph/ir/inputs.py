@@ -1,5 +1,4 @@
-"""The tensors that the program of one path takes as inputs, described as the runs found them. Knows nothing of
-nodes."""
+"""The tensors that the program of one path takes as inputs, as the runs found them. Knows nothing of nodes."""
 
 from __future__ import annotations
 
@@ -28,8 +27,7 @@ _GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad
 
 
 class Inputs:
-    """The inputs of one path: ``entries[k]`` is read at ``access_paths[k]``; ``refs`` maps tensor numbers of the run to
-    them.
+    """The inputs of one path: ``entries[k]`` is read at ``access_paths[k]``; ``refs`` maps tensors of the run to them.
 
     ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the very same object.
     """

@@ -125,8 +125,7 @@ class Rolled:
         return Argument("carried" if behind else "own", (node, which), values)
 
     def _check_outside(self) -> None:
-        """Raise Unfit if a later node depends on the identity of a tensor that the iterations make, not only on its
-        value."""
+        """Raise Unfit if a later node depends on the identity of a tensor of the iterations, not only its value."""
         tainted = set(self.made)
         for node in self.program.nodes[self.segment.end :]:
             taken = [value.index for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]

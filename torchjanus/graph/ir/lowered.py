@@ -221,8 +221,7 @@ def _describe(value: Any) -> str:
 
 
 class Pin(JanusError):
-    """These slots cannot vary in one graph: each must be specialised on a constant with a guard, or the path
-    refused."""
+    """These slots cannot vary in one graph: specialise each on a constant with a guard, or refuse the path."""
 
     def __init__(self, slots: Mapping[int, str]) -> None:
         super().__init__("; ".join(f"slot {index}: {reason}" for index, reason in slots.items()))

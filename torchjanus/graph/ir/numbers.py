@@ -113,8 +113,7 @@ def split_numbers(work: Numbers) -> None:
 
 
 def _relax_alike(work: Numbers) -> None:
-    """Let a number vary where the same number of another element of its list varies (the labels of a batch): that it
-    stayed equal is chance."""
+    """Let numbers vary where the same number of another element of their list does (the labels of a batch)."""
     kinds = {kind for access_path in work.varying if (kind := _any_element(access_path)) is not None}
     for access_path in [access_path for access_path in work.constants if kinds and _any_element(access_path) in kinds]:
         if access_path.step not in (Step.LEN, Step.SIZE):

@@ -41,8 +41,7 @@ class Formulas:
         self.measures: dict[Size, int] = {}
 
     def formula(self, expr: Any) -> Any:
-        """Return a number computed from sizes as a Formula, Symbol, Measured or constant; None where the host computes
-        it."""
+        """Return a number computed from sizes as the graph computes it; None where the host computes it."""
         work = self._work
         if isinstance(expr, Read):
             base = expr.access_path.base
@@ -65,8 +64,7 @@ class Formulas:
 
     @classmethod
     def numbers_in(cls, expr: Any) -> Iterator[Read]:
-        """Yield the reads in ``expr`` that are not sizes; none where torch's symbolic numbers do not support its
-        arithmetic."""
+        """Yield the reads in ``expr`` that are no sizes; none where symbolic numbers do not support its arithmetic."""
         if isinstance(expr, Read) and not is_size(expr.access_path):
             yield expr
         elif isinstance(expr, Apply) and expr.func in _OF_SIZES:
@@ -103,8 +101,8 @@ class Formulas:
             yield from (size for size in sizes if made is None or size.ref in made)
 
     def _made_of_changing_numbers(self) -> set[int]:
-        """Return the tensors that depend on changing integers: their sizes may change though those of the inputs are
-        constant. Lowering shows whether such a number decides a size."""
+        """Return the tensors that depend on changing integers: their sizes may change though those of the inputs do
+        not. Lowering shows whether such a number decides a size."""
         made: set[int] = set()
         for op in self._ops:
             given = (op.args, op.kwargs)

@@ -1,1 +1,1 @@
-"""A tensor program becomes one functional ATen graph, ready for executors, and bytes for other processes."""
+"""Lower a tensor program to one functional ATen graph; prepare it for executors and serialise it."""

@@ -1,12 +1,12 @@
-"""The graphs of several paths, cut where the paths part: what they have in common is computed once, before.
+"""Split the graphs of several paths at their decisions, so that their common prefix is computed once.
 
 A tensor decides which of several paths a call takes. Each path has been lowered as a whole, so it is exact by itself:
-who gets a gradient, what the optimizer skips, what is written. Nodes that are equal in all of them (the same operator
-on the same values, and the same draws before) go into a part that is run first and gives the flags to choose by; the
-rest of each path goes on from its values. Knows nothing of guards or of what the host does in between.
+which tensors get a gradient, what the optimizer skips, what is written. Nodes that are equal in all paths (the same
+operator on the same values, after the same draws) go into a part that runs first and returns the flags that decide. The
+remainder of each path takes its values. Knows neither guards nor what the host does in between.
 
-JANUS 4.2.1 makes one conditional of both sides. Here the sides never have to meet again, so that nothing of the side
-that was not taken is ever seen, not even a gradient of zero.
+JANUS 4.2.1 makes one conditional of both sides. Here the paths never merge again, so the side that is not taken has no
+effect at all, not even a gradient of zero.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What is run before a decision. Its graph gives one tensor with a flag for each arm, and then values that parts
-    after it need; these are appended to the call's ``live`` values. ``live``: positions of those that it takes itself.
-    ``inputs``, ``slots``: which of the path's with number ``path`` it uses; ``assertions``: one for each arm."""
+    """The part that runs before a decision. Its graph returns one tensor with a flag for each arm, then the values that
+    later parts need, which are appended to the call's ``live`` values. ``live``: positions of those it takes.
+    ``inputs``, ``slots``: which of those of path number ``path`` it takes; ``assertions``: one for each arm."""
 
     lowered: Lowered
     path: int
@@ -51,8 +51,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What of a path is left after the last decision: it takes all the path's inputs, and ``live`` values behind
-    them."""
+    """The remainder of a path after its last decision: it takes all inputs of the path, then these ``live`` values."""
 
     lowered: Lowered
     path: int
@@ -60,7 +59,7 @@ class Rest:
 
 
 def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
-    """The parts, or None where what decides is not computed from what all paths have in common."""
+    """Return the parts, or None where the deciding flags cannot be computed from what all paths have in common."""
     values = PathValues(paths)
     root = _Cut(values, None, tree)
     if not root.plan():
@@ -72,43 +71,43 @@ def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
 
 
 def _alone(flag: Node) -> Any:
-    """What a flag is like, whichever path's graph it was traced for: their fakes do not go together."""
+    """Return an argument for tracing without a fake mode: fakes of different paths have different modes."""
     like = flag.meta["val"]
     return torch.empty(like.size(), dtype=like.dtype, device=like.device) if isinstance(like, torch.Tensor) else like
 
 
 @dataclass(slots=True, eq=False)
 class _Cut:
-    """A part in the making, with the parts that come after it."""
+    """A part under construction, with the parts that follow it."""
 
     values: PathValues
     above: _Cut | None
     tree: Tree | int
-    here: list[int] = field(default_factory=list)  # what it computes
+    here: list[int] = field(default_factory=list)  # the values that it computes
     arms: list[_Cut] = field(default_factory=list)
-    given: dict[int, int] = field(default_factory=dict)  # value that parts after it need -> position in live
-    needs: dict[int, None] = field(default_factory=dict)  # values it takes from parts before it
+    given: dict[int, int] = field(default_factory=dict)  # value that later parts need -> position in live
+    needs: dict[int, None] = field(default_factory=dict)  # values that it takes from earlier parts
 
     @property
     def path(self) -> int:
-        """The path whose graph it is cut out of."""
+        """The path from whose graph it is cut."""
         return self.tree if isinstance(self.tree, int) else next(self.tree.paths())
 
     def before(self) -> Iterator[_Cut]:
-        """The parts that ran before it, the first one first."""
+        """Yield the parts that run before it, the first one first."""
         if self.above is not None:
             yield from self.above.before()
             yield self.above
 
     def flags(self) -> list[int]:
-        """The values that decide."""
+        """Return the values that decide."""
         assert isinstance(self.tree, Tree)
         return [self.values.flags(path)[flag] for path, flag in self.tree.flags]
 
-    # -- which part needs what ---------------------------------------------------------------------------------------
+    # -- planning
 
     def plan(self) -> bool:
-        """Decide what this part and those after it compute, take and give. False where a decision comes too late."""
+        """Decide what this part and later ones compute, take and return. False where a decision comes too late."""
         values = self.values
         known = {number for part in self.before() for number in part.here}
         if isinstance(self.tree, int):
@@ -134,7 +133,8 @@ class _Cut:
         return True
 
     def _made_again(self, known: set[int]) -> list[int]:
-        """Recursive calls that are made before and run backwards here: what they keep for that is freed by then."""
+        """Return the recursive calls of earlier parts whose backward pass is here: an earlier part would free what is
+        saved for backward, so they are computed again."""
         values = self.values
         keys = {node.args[0] for number in self.here if (node := values.nodes[number]).target is BACKWARD}
         calls = [n for n in known if values.nodes[n].target is FORWARD and values.nodes[n].args[0] in keys]
@@ -146,7 +146,7 @@ class _Cut:
         return [*calls, *taken]
 
     def _deciding(self, known: set[int]) -> list[int] | None:
-        """What else has to be computed for the flags; None if that is not for all paths to compute."""
+        """Return the further values that the flags need; None if not all paths may compute them."""
         values = self.values
         assert isinstance(self.tree, Tree)
         inputs = set.intersection(*(set(values.inputs[path]) for path in self.tree.paths()))
@@ -167,20 +167,20 @@ class _Cut:
         return found
 
     def results(self) -> list[int]:
-        """What the rest of a path gives in the end, but for decided flags."""
+        """Return the results of the remainder of a path, without the flags that are decided."""
         assert isinstance(self.tree, int)
         values, lowered = self.values, self.values.paths[self.tree].lowered
         output = [values.numbers[node] for node in values.output(self.tree)]
         return [*output[: lowered.fresh], *self.flags_left().values(), *output[lowered.updates :]]
 
     def flags_left(self) -> dict[int, int]:
-        """The assertions that no decision before stands for: number and flag."""
+        """Return the assertions that no earlier decision checks, by number, with their flags."""
         assert isinstance(self.tree, int)
         decided = {flag for part in self.before() for flag in part.flags()}
         return {n: flag for n, flag in enumerate(self.values.flags(self.tree)) if flag not in decided}
 
     def _need(self, known: set[int], results: Iterable[int]) -> None:
-        """Ask the parts before for what this one uses of them. Views are made again: nobody else sees their memory."""
+        """Request from earlier parts the values that this one uses. Views are computed again: they own no memory."""
         values, mine = self.values, set(self.here)
         pending = [*results, *(used for number in self.here for used in values.used_by(number))]
         seen = set()
@@ -197,17 +197,17 @@ class _Cut:
                 pending += values.used_by(number)
 
     def place(self, position: int) -> None:
-        """Say where in the live values each given one is."""
+        """Assign each value for later parts its position among the live values."""
         for number in self.given:
             self.given[number] = position
             position += 1
         for arm in self.arms:
             arm.place(position)
 
-    # -- the parts themselves ----------------------------------------------------------------------------------------
+    # -- emitting
 
     def make(self) -> Shared | Rest:
-        """The part, and those after it."""
+        """Return this part with those that follow it."""
         positions = {number: place for part in self.before() for number, place in part.given.items()}
         live = tuple(positions[number] for number in self.needs)
         if isinstance(self.tree, int):
@@ -216,7 +216,7 @@ class _Cut:
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
         loops = tuple(
             node for node in writing.program.nodes if isinstance(node.func, Loop | Switch)
-        )  # to be kept ready
+        )  # the artifacts need them
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),
@@ -227,7 +227,7 @@ class _Cut:
         return Shared(lowered, self.path, writing.inputs, writing.slots, live, arms, assertions)
 
     def _used(self) -> set[int]:
-        """Inputs and slots that this part looks at."""
+        """Return the inputs and slots that this part uses."""
         pending, seen = [*self.flags(), *self.here, *self.given], set[int]()
         while pending:
             number = pending.pop()
@@ -250,10 +250,9 @@ class _Cut:
 
 
 class _Writing:
-    """Writes the graph of one part."""
+    """Writes the graph of one part. ``used``: the inputs and slots that it takes."""
 
     def __init__(self, cut: _Cut, used: set[int]) -> None:
-        """``used``: the inputs and slots that it takes."""
         self.cut = cut
         self.values = cut.values
         self.path = path = cut.values.paths[cut.path]
@@ -285,7 +284,7 @@ class _Writing:
         made.meta["val"] = node.meta["val"]
 
     def value(self, number: int) -> Node:
-        """The node of a value; views of what parts before gave are made again."""
+        """Return the node of a value; views of values from earlier parts are computed again."""
         made = self._made.get(number)
         if made is None:
             node = self.values.nodes[number]
@@ -300,7 +299,7 @@ class _Writing:
         return made
 
     def stack(self, flags: list[int]) -> Node:
-        """One tensor of all these flags."""
+        """Return one tensor of all these flags."""
         made: Node = stack_flags([self.value(flag) for flag in flags], self._call)
         return made
 
@@ -311,7 +310,7 @@ class _Writing:
         return made
 
     def finish(self, results: list[Node], **changes: Any) -> Lowered:
-        """The path's Lowered with this graph and what else is different."""
+        """Return the path's Lowered with this graph and these changes."""
         self.graph.output(results)
         self.graph.eliminate_dead_code(is_impure_node=has_effect)
         protect_outside(self.graph)
@@ -334,5 +333,5 @@ def _live_input(node: Node) -> Input:
 
 
 def _hint(number: Any) -> int:
-    """A size as it was in a watched run."""
+    """Return a size as it was in a watched run."""
     return number if isinstance(number, int) else int(number.node.hint)

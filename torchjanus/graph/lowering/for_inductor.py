@@ -1,8 +1,8 @@
-"""A lowered graph as Inductor should see it: numbers as data, its known traps written around, gated updates.
+"""Prepare a lowered graph for Inductor: numbers become data, known defects are avoided, updates are gated.
 
-The result takes the inputs, then (if there are any) one float64 tensor and one int64 tensor that hold the slots'
-numbers; it returns the fresh values and the flags, and updates the mutated inputs itself, under the flags. Rewrites
-keep eager's bits (see the comments). Knows nothing of how Inductor is called.
+The result takes the inputs, then (if there are any) one float64 tensor and one int64 tensor with the slots' numbers. It
+returns the fresh values and the flags, and updates the mutated inputs itself where all flags hold. Rewrites keep
+results bitwise as eager (see the comments). Knows nothing of how Inductor is called.
 """
 
 from __future__ import annotations
@@ -37,32 +37,32 @@ _TEXT: dict[Any, str] = {
 class Prepared:
     """The graph, and the sources of two tuples over ``slots`` that give its packed numbers.
 
-    ``copies``: values which equal an earlier one, as (position, position of the other). The graph leaves them out:
-    Inductor would return one tensor for both. Who runs it clones.
+    ``copies``: values that equal an earlier one, as (position, position of the other). The graph leaves them out, since
+    Inductor would return one tensor for both: the caller clones.
     """
 
     graph: torch.fx.GraphModule
     floats: tuple[str, ...]
     ints: tuple[str, ...]
     copies: tuple[tuple[int, int], ...]
-    constants: tuple[torch.Tensor, ...]  # passed behind the packed numbers
+    constants: tuple[torch.Tensor, ...]  # passed after the packed numbers
 
     def bare(self) -> Prepared:
-        """What whoever runs the graph has to know, without the graph."""
+        """Return what the caller of the graph needs, without the graph."""
         return replace(self, graph=torch.fx.GraphModule({}, torch.fx.Graph()))
 
 
 def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:
-    """A copy of ``lowered.graph`` for Inductor. Raises Refused where a number reaches what cannot take it as data.
+    """Return a copy of ``lowered.graph`` for Inductor. Raises Refused where a number is used where it cannot be data.
 
     ``rewrite_alpha=False`` leaves ``add(x, y, alpha=...)`` as it is, which Inductor of PyTorch 2.13 compiles wrongly
-    where one side is a matrix product: for tests only.
+    where one operand is a matrix product: for tests only.
     """
     return _Preparation(lowered, rewrite_alpha).build(gated)
 
 
 class _Preparation:
-    """Copies the graph node by node, rewriting as it goes."""
+    """Copies the graph node by node and rewrites it on the way."""
 
     def __init__(self, lowered: Lowered, rewrite_alpha: bool) -> None:
         self.lowered = lowered
@@ -119,7 +119,7 @@ class _Preparation:
         return self.fakes if self.fakes is not None else torch.device("meta")
 
     def _count(self, nodes: list[torch.fx.Node], kind: type) -> int:
-        """Find the text of every scalar node, and how many different ones of this kind reach a tensor operation."""
+        """Record the text of every scalar node; return how many different ones of this kind tensor operations use."""
         wanted: dict[str, None] = {}
         for node in nodes:
             if node.op == "call_function" and node.target in _TEXT and set(node.all_input_nodes) <= self.numbers.keys():
@@ -132,7 +132,7 @@ class _Preparation:
         return len(wanted)
 
     def emit(self, target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> torch.fx.Node:
-        """A new node, with its fake value."""
+        """Return a new node with its fake value. Raises Refused for a symbolic size among the arguments."""
 
         def value_of(part: Any) -> Any:
             return part.meta["val"]
@@ -147,7 +147,7 @@ class _Preparation:
         return made
 
     def number(self, node: torch.fx.Node, like: torch.Tensor | None) -> torch.fx.Node:
-        """A scalar node as a 0-d tensor, of the type in which eager's kernel would compute with it beside ``like``."""
+        """Return a scalar node as a 0-d tensor of the type in which eager's kernel computes with it beside ``like``."""
         kind = type(node.meta["val"])
         text = self.numbers[node]
         if text not in self.packed[kind]:
@@ -163,11 +163,11 @@ class _Preparation:
         return value if wanted == torch.float64 else self.emit(aten._to_copy.default, value, dtype=wanted)
 
     def convert(self, node: torch.fx.Node) -> torch.fx.Node:
-        """One operation of the old graph in the new one."""
+        """Return the node of the new graph for an operation of the old one."""
         return self.convert_call(node.target, node.args, node.kwargs, node.meta.get("val"))
 
     def convert_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node:
-        """The same for a call that need not be a node; its arguments are the old graph's nodes."""
+        """Do the same for a call that need not be a node; its arguments are nodes of the old graph."""
         if isinstance(target, torch._ops.OpOverload):
             schema = [argument.name for argument in target._schema.arguments]
             named = {**dict(zip(schema, args, strict=False)), **kwargs}
@@ -189,7 +189,7 @@ class _Preparation:
         return made
 
     def _drawn(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.fx.Node:
-        """Draw in memory order, as eager does, where that is not the order of the indices (channels last, say)."""
+        """Draw in memory order, as eager does, where that differs from the order of the indices (channels last)."""
         like = args[0].meta["val"]
         order = sorted(range(like.dim()), key=lambda axis: -like.stride(axis))
         if not like.permute(order).is_contiguous():
@@ -215,7 +215,7 @@ class _Preparation:
         scalars = {key: part for key, part in named.items() if isinstance(part, torch.fx.Node) and part in self.numbers}
 
         def tensor(key: str) -> Any:
-            """The argument as a value of the new graph; a number as a tensor."""
+            """Return the argument as a value of the new graph; a number as a tensor."""
             part = named[key]
             if key in scalars:
                 return self.number(part, like)
@@ -232,7 +232,7 @@ class _Preparation:
         if name == "rsub":
             return self.emit(aten.sub.Tensor, tensor("other"), tensor("self"))
         if name in ("addcmul", "addcdiv") and set(scalars) == {"value"}:
-            # Bitwise eager's: the kernels compute self + value * t1 * t2 from the left.
+            # Bitwise as eager: the kernels compute self + value * t1 * t2 from the left.
             scaled = self.emit(aten.mul.Tensor, tensor("tensor1"), tensor("value"))
             return self.emit(getattr(aten, name).default, tensor("self"), scaled, tensor("tensor2"))
         if name == "lerp":
@@ -266,7 +266,7 @@ class _Preparation:
         return None
 
     def _log_sigmoid_backward(self, tangent: torch.fx.Node, given: torch.fx.Node) -> torch.fx.Node:
-        """Inductor's own form asks whether there are any elements, which may be known when the graph runs only."""
+        """Avoid Inductor's own form, which needs to know at compile time whether there are any elements."""
         z = self.emit(aten.exp.default, self.emit(aten.neg.default, self.emit(aten.abs.default, given)))
         share = self.emit(aten.div.Tensor, z, self.emit(aten.add.Scalar, z, 1))
         rest = self.emit(aten.rsub.Scalar, share, 1)
@@ -282,7 +282,7 @@ class _Preparation:
     def _scaled_sum(
         self, name: str, named: dict[str, Any], tensor: Callable[[str], Any], varies: bool
     ) -> torch.fx.Node | None:
-        """``x + alpha * y``. Inductor's add-of-mm patterns lose alpha; addcmul is the same FMA as eager's add."""
+        """Rewrite ``x + alpha * y``: Inductor's add-of-mm patterns lose alpha; addcmul is the FMA of eager's add."""
         other = named["other"]
         if not isinstance(other, torch.fx.Node) or other in self.numbers or named["self"] in self.numbers:
             return None
@@ -303,7 +303,7 @@ class _Preparation:
         return self.emit(aten.add.Tensor, tensor("self"), self.emit(aten.mul.Tensor, tensor("other"), alpha))
 
     def _of_its_own(self, value: torch.fx.Node) -> torch.fx.Node:
-        """Inductor takes a copy of an input for the input itself, and reads it after that has been updated."""
+        """Force a copy of an input: Inductor would replace it by the input and read that after its update."""
         if value.meta["val"].dtype.is_complex:
             what = "an input is copied that changes"
             raise refused("inductor-copied-input", what, "Inductor would take its new contents.", "Replay is used.")
@@ -312,7 +312,7 @@ class _Preparation:
     def _finish(
         self, values: list[torch.fx.Node], tensors: list[torch.fx.Node], gated: bool, left_out: set[int]
     ) -> None:
-        """Gate the updates, make them, and return the rest."""
+        """Gate the updates, emit them, and return the other values."""
         lowered = self.lowered
         holds = None
         if lowered.flags is not None and gated:
@@ -329,7 +329,7 @@ class _Preparation:
 
 
 def _copied(value: torch.fx.Node) -> torch.fx.Node | None:
-    """The input that a value is only a copy or a view of."""
+    """Return the input of which a value is only a copy or a view, or None."""
     while value.op == "call_function" and value.all_input_nodes:
         if value.target is aten.copy.default:
             value = value.args[1]  # type: ignore[assignment]
@@ -365,7 +365,7 @@ _BINARY = frozenset(
 
 
 def _is_sized(value: Any) -> bool:
-    """Whether it is a tensor in single or double precision with sizes that change."""
+    """Whether it is a tensor in single or double precision with symbolic sizes."""
     precise = isinstance(value, torch.Tensor) and value.dtype in (torch.float32, torch.float64)
     return precise and any(isinstance(size, torch.SymInt) for size in value.size())
 

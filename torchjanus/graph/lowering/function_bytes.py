@@ -1,7 +1,7 @@
-"""The functions that a program calls and that were made for it alone: recursive calls, iterations in which tensors
-decide, and what is asked about the gradients of those. What lowering has made of them, as bytes.
+"""Serialise what lowering has made of the functions that belong to one program: recursive calls, switches, and queries
+of gradient reachability in switches.
 
-Knows nothing of where bytes are kept, nor of the step's own graph.
+Knows neither where bytes are kept nor the graph of the step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Own = Roots | Switch | Flow
 
 
 def own_calls(program: Program) -> Iterator[Own]:
-    """What the nodes of the program call that was made for it, in order, and those in loops and in ways."""
+    """Yield the functions made for the program that its nodes call, in order, including those in loops and in arms."""
     for node in program.nodes:
         if isinstance(node.func, Loop):
             yield from own_calls(node.func.body)
@@ -41,7 +41,7 @@ def own_calls(program: Program) -> Iterator[Own]:
 
 
 def own_functions(program: Program) -> list[Own]:
-    """The same, each once: in an order that is the same in every process."""
+    """Return these functions, each once, in an order that is the same in every process."""
     return list({id(own): own for own in own_calls(program)}.values())
 
 
@@ -53,7 +53,7 @@ def _own(node: Node) -> Own | None:
 
 
 def graphs_of(own: Own) -> Iterator[torch.fx.GraphModule]:
-    """The graphs that lowering has made of a function, in which keys of others may be."""
+    """Yield the graphs that lowering has made of a function and that may contain keys of other functions."""
     if isinstance(own, Switch):
         for switch in own.made.values():
             for arm in switch.arms:
@@ -61,7 +61,7 @@ def graphs_of(own: Own) -> Iterator[torch.fx.GraphModule]:
 
 
 def pack_made_of(functions: Sequence[Own]) -> list[Any] | None:
-    """What lowering has made of these. None where it holds the contents of tensors."""
+    """Return what lowering has made of these functions. None where it holds the contents of tensors."""
     packed = [*map(_packed, functions)]
     return None if None in packed else packed
 
@@ -77,7 +77,7 @@ def _packed(own: Own) -> Any:
 
 
 def unpack_made_of(functions: Sequence[Own], packed: Sequence[Any]) -> dict[int, int]:
-    """Let these have what was made of them. Returns under which keys they are known here that had others there."""
+    """Give these functions what was made of them. Returns the packed keys that differ here, with those here."""
     known: dict[int, int] = {}
     for own, one in zip(functions, packed, strict=True):
         match own:
@@ -101,7 +101,7 @@ def _pack_calls(invocation: Invocation) -> list[tuple[Any, bytes]] | None:
         if not all(trimmed(part.graph) for cell in partition.cells for part in _parts(cell)):
             return None
         cells = tuple(replace(parts, cell=None) for parts in partition.cells)  # type: ignore[arg-type]
-        # Whoever has the program has its cells.
+        # The reader has the program, and so its cells.
         bare = replace(partition, owner=None, recursion=None, cells=cells)  # type: ignore[arg-type]
         packed.append((wanted, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
     return packed
@@ -124,7 +124,7 @@ def _parts(cell: CellParts) -> list[Any]:
     return [part for part in (cell.common, cell.forward, cell.rows, cell.sums) if part is not None]
 
 
-# -- iterations in which tensors decide
+# -- switches
 
 
 def _pack_arms(switch: Switch) -> list[tuple[Any, bytes]] | None:
@@ -141,7 +141,7 @@ def _unpack_arms(switch: Switch, packed: Sequence[tuple[Any, bytes]], known: dic
     for kinds, data in packed:
         partition = GraphPickler.loads(data, OwnSizes(()).symbolic.mode)
         assert isinstance(partition, SwitchPartition)
-        if kinds in switch.made:  # other paths have these iterations, too: they stay the same ones
+        if kinds in switch.made:  # another path of this process has the same switch: keep that
             known[partition.key] = switch.made[kinds].key
             continue
         arms = tuple(replace(arm, body=one.body) for arm, one in zip(partition.arms, switch.arms, strict=True))

@@ -1,8 +1,8 @@
-"""A lowered graph as bytes, and the text by which it is found again: all that lowering depends on.
+"""Serialise a lowered graph, and make the text by which it is found again: everything on which lowering depends.
 
-The text is made from a closed list of kinds of value. Where a program holds anything else (an object of the user's, an
-operator of his, a torch function that somebody has replaced), or runs under a mode of somebody's own, there is no text,
-and the program is lowered anew in each run. Knows nothing of where bytes are kept.
+The text is made from a closed list of kinds of value. There is no text where a program holds anything else (an object
+or an operator of the user, a replaced torch function), or runs under a mode of the user; then each process lowers the
+program itself. Knows nothing of where bytes are kept.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ _DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Total
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
-# Torch's, and ours.
+# The folders of torch and of torchjanus.
 _FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]))
-_TYPING = (typing.__file__, typing_extensions.__file__)  # whose decorators torch's functions wear
+_TYPING = (typing.__file__, typing_extensions.__file__)  # torch decorates functions with these
 _LRU = type(cache(abs))
-# Whose kinds of object, besides functions, are found in torch's namespaces.
+# The modules whose classes have instances in torch's namespaces, besides functions.
 _MAKERS = frozenset(
     """builtins torch pybind11_builtins typing typing_extensions abc _frozen_importlib _frozen_importlib_external
     _thread""".split()
@@ -64,14 +64,14 @@ _MAKERS = frozenset(
 
 
 class _Unknown(Exception):
-    """There is no text for this."""
+    """The value has no text."""
 
 
 def signature(program: Program) -> str | None:
-    """A text that is equal for two programs only if they are lowered to the same graph, in any run of this version of
-    torchjanus, of PyTorch and of Python on this processor. None where nobody can tell.
+    """Return a text that is equal for two programs only if they are lowered to the same graph, in any process with this
+    version of torchjanus, PyTorch and Python on this processor. None where that is not certain.
 
-    It leaves out which values the slots were seen to take: see ``unpack_lowered``.
+    It leaves out the values of the slots in the watched runs: see ``unpack_lowered``.
     """
     if torch._C._len_torch_function_stack() or torch._C._len_torch_dispatch_stack():
         return None
@@ -99,7 +99,7 @@ def _of_node(node: Node) -> str:
 
 
 def _of_own(program: Program) -> Iterator[str]:
-    """What functions that were made for the program do, and which of them each call means."""
+    """Yield what the functions made for the program compute, and which of them each call uses."""
     numbers = {id(own): number for number, own in enumerate(own_functions(program))}
     yield str([numbers[id(own)] for own in own_calls(program)])
     for own in own_functions(program):
@@ -130,7 +130,7 @@ def _of_recursion(recursion: Recursion) -> Iterator[str]:
 
 
 def _surroundings() -> Iterator[str]:
-    """What tracing asks of torch, apart from the program. Raises _Unknown where somebody has changed torch itself."""
+    """Yield the settings of torch on which lowering depends. Raises _Unknown where torch itself has been changed."""
     if not _is_untouched():
         raise _Unknown
     overrides = {name for name in torch.library._impls if name.startswith("aten/") and not name.endswith("/Meta")}
@@ -171,19 +171,19 @@ def _surroundings() -> Iterator[str]:
 
 
 def _batching_rules() -> set[str]:
-    """What torch.func.vmap has put in the place of kernels when it was first used."""
+    """Return the kernels that torch.func.vmap overrides when it is first used."""
     library = getattr(predispatch, "VMAP_DECOMPOSITIONS_LIB", None)
     return set() if library is None else {*library._op_impls}
 
 
 def _is_untouched() -> bool:
-    """Whether torch's functions are its own."""
+    """Whether the functions of torch are its own."""
     spaces = (torch, torch.nn.functional, torch.Tensor, torch.linalg, torch.special, torch.fft)
     return all(_is_own(value) for space in spaces for value in vars(space).values())
 
 
 def _is_own(value: Any) -> bool:
-    """Whether what stands in torch's namespaces may have stood there from the beginning."""
+    """Whether an object in torch's namespaces may be torch's own."""
     value = getattr(value, "__wrapped__", value) if type(value) is _LRU else value
     if type(value) is types.FunctionType:
         return value.__code__.co_filename.startswith((*_FOLDERS, "<string>", *_TYPING))
@@ -196,7 +196,7 @@ def _of_input(entry: Input, storages: dict[int, int]) -> str:
     tensor = entry.example
     if type(tensor) not in (torch.Tensor, torch.nn.Parameter) or tensor.layout != torch.strided:
         raise _Unknown
-    # Which inputs share memory, and how they lie in it.
+    # Which inputs share memory, and their layouts in it.
     number = storages.setdefault(tensor.untyped_storage()._cdata, len(storages))
     merged = (
         type(tensor).__name__, tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), number,
@@ -207,7 +207,7 @@ def _of_input(entry: Input, storages: dict[int, int]) -> str:
 
 
 def _text(value: Any) -> str:
-    """The value as text: equal texts, equal values. Raises _Unknown."""
+    """Return the value as text; equal texts mean equal values. Raises _Unknown."""
     kind = type(value)
     if kind is float:
         return value.hex()  # type: ignore[no-any-return]
@@ -229,7 +229,7 @@ def _text(value: Any) -> str:
 
 
 def _function(func: Any) -> str:
-    """By which name torch has it. Raises _Unknown where it is nobody's or the user's."""
+    """Return the name of a function in torch or torchjanus. Raises _Unknown for any other function."""
     if is_dataclass(func) and type(func) in MARKS:
         return _text(func)
     if isinstance(func, Loop):
@@ -259,7 +259,7 @@ def _function(func: Any) -> str:
             return f"{home.__name__}.{name}"
         if isinstance(home, type):
             return f"{_torch_class(home)}.{name}"
-        if getattr(torch._C._VariableFunctions, name, None) is func:  # does not say whose it is
+        if getattr(torch._C._VariableFunctions, name, None) is func:  # its module is not recorded
             return f"torch.{name}"
     if kind is types.FunctionType and _found(func) is func and func.__code__.co_filename.startswith(_FOLDERS):
         return f"{func.__module__}.{func.__qualname__}"
@@ -275,7 +275,7 @@ def _torch_class(home: type) -> str:
 
 
 def _found(func: types.FunctionType) -> Any:
-    """What bears its name."""
+    """Return the object that is found under the function's qualified name."""
     place: Any = sys.modules.get(func.__module__)
     for name in func.__qualname__.split("."):
         place = getattr(place, name, None)
@@ -286,8 +286,8 @@ _KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program",
 
 
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
-    """The graph that ``program`` was lowered to, its loops rolled up or not, and what was made of these. None where it
-    holds more than can be packed."""
+    """Return the graph that ``program`` was lowered to, with its loops rolled or not, and what was made of these. None
+    where it contains more than can be packed."""
     own = own_functions(program)
     rolled, iterations, made = None, pack_iterations(lowered.program), pack_made_of(own)
     if iterations is None or made is None or not trimmed(lowered.graph):
@@ -304,10 +304,11 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
-    """What a program with the same signature was lowered to. None where slots were held at other values than now.
+    """Return what a program with the same signature was lowered to. None where slots were specialised on other values.
 
-    Its loops have the keys that they were made with: nobody else may have these (see loop_op). But what this process
-    has already, for other paths, stays what it is."""
+    Its loops have the keys with which they were made, which nothing else may have (see loop_op). Loops that this
+    process has already, for other paths, keep their keys.
+    """
     graph, seen, kept, rolled, iterations, made = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
@@ -328,7 +329,7 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
 
 
 def keys_of(lowered: Lowered) -> list[int]:
-    """By which keys the graph, and what it runs, name loops and the like, in order."""
+    """Return the keys by which the graph, and the graphs that it runs, name loops and similar functions, in order."""
     return [key for graph in _graphs_of(lowered) for _, key in keys_in(graph)]
 
 
@@ -340,7 +341,7 @@ def _graphs_of(lowered: Lowered) -> Iterator[torch.fx.GraphModule]:
 
 
 def _exchanged(value: Any, others: Mapping[Any, Any]) -> Any:
-    """The value with other expressions in the place of some, however deep in it they are."""
+    """Return the value with some expressions replaced at any depth."""
     if not others:
         return value
     if isinstance(value, Expr):

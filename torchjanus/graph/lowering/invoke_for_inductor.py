@@ -1,7 +1,7 @@
-"""The parts of a cell as Inductor should see them: they read rows where they lie, and write where rows are wanted.
+"""Prepare the parts of a cell for Inductor: they read rows in place and write to where rows are needed.
 
-One artifact serves any number of calls: the first dimension of everything that has rows is symbolic. Knows nothing of
-how Inductor is called, nor of forests.
+One artifact serves any number of calls: the first dimension of everything with rows is symbolic. Knows neither how
+Inductor is called nor level schedules.
 """
 
 from __future__ import annotations
@@ -32,18 +32,17 @@ __all__ = ["PARTS", "Argument", "Writing", "adds", "adds_rows_up", "work_of", "w
 
 aten = torch.ops.aten
 
-# Calls in a batch, for a compiler that wants an example. Each further size is another: Inductor takes equal ones to be
-# the same.
+# The example number of calls in a batch. Each further size gets another, since Inductor takes equal sizes to be one.
 _HINT = 37
 
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What an artifact is given.
+    """One argument of an artifact.
 
-    ``kind``: as of a ``Source``, each with the rows of one batch (or of all calls, in ``sums``); or "buffer" and
-    "gradient", by the buffer's number, with all rows; or "rows" and "share", by the place among the cell's ``takes``:
-    which rows are taken, and gradients that somebody else adds to those of these rows. ``written``: it is written to.
+    ``kind``: that of a ``Source``, with the rows of one batch (in ``sums`` of all calls); "buffer" and "gradient", by
+    the buffer's number, with all rows; or, by position in the cell's ``takes``, "rows" (the indices of the rows taken)
+    and "share" (gradients of these rows that the caller adds). ``written``: it is written to.
     """
 
     kind: str
@@ -55,7 +54,7 @@ class Argument:
 class Writing:
     """One part of a cell, ready for Inductor.
 
-    ``checked``: it must check indices that come from data. ``code``: of the graph; ``taken``: what that takes.
+    ``checked``: it must check indices that come from data. ``code``: the graph's; ``taken``: its input geometries.
     """
 
     part: str
@@ -66,12 +65,12 @@ class Writing:
     taken: tuple[Geometry, ...]
 
     def text(self) -> str:
-        """Equal texts, equal artifacts: also of cells of other recursions."""
+        """Return a text that is equal for equal artifacts, also of cells of other recursions."""
         kinds = (f"{one.dtype} {one.size} {one.stride}" for one in self.taken)
         return "\n".join([str(self.checked), self.code, *kinds])
 
     def bare(self) -> Writing:
-        """What whoever runs the part has to know, when it has been compiled."""
+        """Return what the caller of the compiled part needs."""
         return replace(self, prepared=self.prepared.bare())
 
 
@@ -79,33 +78,33 @@ PARTS = ("forward", "rows", "sums")
 
 
 def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | None:
-    """One of the PARTS of a cell; None where there is no such part, or it cannot be for any number of calls."""
+    """Return one of the PARTS of a cell; None where it does not exist or cannot serve any number of calls."""
     part: Part | None = getattr(parts, name)
     return None if part is None else _Maker(parts, recursion, name, part).writing()
 
 
 def adds(cell: Cell, place: int) -> bool:
-    """Whether a part that runs backwards can itself add gradients to those of the rows that are taken there."""
+    """Whether the backward part can itself add the gradients of the rows taken at this position."""
     return bool(cell.alone) and cell.alone[place]
 
 
 def work_of(parts: CellParts, name: str) -> int:
-    """How many operations the part has that are no mere views."""
+    """Return the number of operations of the part that are not views."""
     part: Part | None = getattr(parts, name)
     nodes = () if part is None else part.graph.graph.nodes
     return sum(isinstance(node.target, torch._ops.OpOverload) and not clean_up.is_view(node) for node in nodes)
 
 
 def adds_rows_up(parts: CellParts, name: str) -> bool:
-    """Whether the part adds up rows by numbers of its own, as the gradient of a table does: Inductor adds one element
-    after the other then, ATen whole rows, several times as fast."""
+    """Whether the part adds rows by index, as the gradient of an embedding does. Inductor adds element by element then;
+    ATen adds whole rows, several times as fast."""
     part: Part | None = getattr(parts, name)
     nodes = () if part is None else part.graph.graph.nodes
     return any(node.target is aten.embedding_dense_backward.default for node in nodes)
 
 
 class _Maker:
-    """Makes one part ready."""
+    """Prepares one part."""
 
     def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: Part) -> None:
         self.parts, self.recursion, self.name, self.part = parts, recursion, name, part
@@ -115,7 +114,7 @@ class _Maker:
         self.count = self._symbol()
 
     def _symbol(self) -> Any:
-        """One more size that is not known."""
+        """Return a new symbolic size."""
         number = self.symbols
         self.symbols += 1
         hint, source = _HINT * (number + 1) + number, ConstantSource(f"size{number}")
@@ -149,7 +148,7 @@ class _Maker:
             return torch.empty(sizes, dtype=dtype)
 
     def writing(self) -> Writing | None:
-        """None where the number of calls cannot be told from what it is given."""
+        """Return the prepared part; None where no argument shows the number of calls."""
         arguments, graph = self._read()
         if not any(one.kind not in ("shared", "common", "buffer") for one in arguments):
             return None
@@ -173,7 +172,8 @@ class _Maker:
         return Writing(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
-        """The part with its taken rows read by their indices (in ``sums`` they lie stacked), and what it is given."""
+        """Return the arguments of the part, and the part with its taken rows read by index (``sums`` takes them
+        stacked)."""
         part, cell = self.part, self.parts.cell
         gathers = self.name != "sums"
         arguments: dict[Argument, None] = {}
@@ -219,7 +219,7 @@ class _Maker:
         return None
 
     def _write(self, prepared: Prepared, arguments: Sequence[Argument], count: int) -> tuple[Argument, ...]:
-        """Let the part write what it gives; it returns nothing."""
+        """Let the part write its results to arguments instead of returning them. Returns these arguments."""
         graph = prepared.graph.graph
         output = _output_of(graph)
         dropped = dict(prepared.copies)
@@ -228,7 +228,7 @@ class _Maker:
         for position in range(count):
             values.append(values[dropped[position]] if position in dropped else next(left))
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
-        given = dict(zip(arguments, placeholders, strict=False))  # constants come behind
+        given = dict(zip(arguments, placeholders, strict=False))  # constants follow
         written: dict[Argument, torch.fx.Node] = {}
         last = placeholders[len(arguments) - 1]
 

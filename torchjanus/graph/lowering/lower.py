@@ -1,4 +1,4 @@
-"""Lowering: a Program becomes one functional ATen graph. The meeting place of tracing, slots, clean-up and checks."""
+"""Lower a Program to one functional ATen graph: combines tracing, slots, clean-up and checks."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ __all__ = ["FINISHING", "LOWERING", "check_counts", "lower", "lower_rolled", "ma
 
 @without_function_modes()
 def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> Lowered:
-    """One graph for the whole program. Computes nothing; ``pinned`` slots are burnt in as the given constants.
+    """Return one graph for the whole program. Computes nothing; ``pinned`` slots become the given constants.
 
-    A slot that reaches a place where it may not vary (a shape, a probability) is pinned to the value it was last seen
-    to take: see ``Lowered.pinned``, each entry of which needs a value guard. Raises Refused where no graph is right.
+    A slot that is used where it may not vary (a shape, a probability) is specialised on its last value: each entry of
+    ``Lowered.pinned`` needs a value guard. Raises Refused where no graph is correct.
     """
     held: dict[int, float | int] = dict(pinned or {})
     reasons = dict.fromkeys(held, "asked for")
@@ -101,8 +101,8 @@ def made_in(program: Program, value: Any) -> bool:
 
 
 def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) -> tuple[Any, ...]:
-    """Let the graph assert what is asked of the number of elements that it selects. Raises Refused where the host would
-    have to know it."""
+    """Let the graph assert the conditions on the number of elements that it selects, and return them. Raises Refused
+    where the host would have to know that number."""
     if not any(dimension.made for dimension in program.dimensions):
         return ()
     results = (*traced.outputs, *(one.result for one in traced.leaves), *(one.result for one in traced.replaced))
@@ -112,7 +112,7 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
     if any(made_in(program, number) for number in numbers):
         what = "the step gives a view of what it selects"
         raise refused("selection-on-host", what, "The host makes the selection.")
-    if asked and program.cuts:  # what is called there must not be called in vain
+    if asked and program.cuts:  # a violation after an extern call at a cut would waste that call
         what = "the step does something else where another number of elements is selected, and calls native code"
         raise refused("selection-on-host", what, "The host makes the selection.")
     if asked:
@@ -123,13 +123,13 @@ def _assert_made(program: Program, conditions: Iterable[Any], traced: Traced) ->
 
 
 def without_marks(program: Program) -> Program:
-    """The program with the loops rolled up of which it has only the first iterations. Raises Refused."""
+    """Return the program with its folded loops rolled. Raises Refused."""
     ROLLING.begin(program)
     return ROLL_FOLDED(program) if is_cut_down(program) else program
 
 
 def check_counts(program: Program, lowered: Lowered) -> None:
-    """Raises HeldCount where the graph holds the trip count of a loop that ``program`` has the first iterations of."""
+    """Raise HeldCount where the graph is specialised on the trip count of a folded loop of ``program``."""
     if lowered.pinned.keys() & set(counts_of(program)):
         what = "what a loop's iterations gave is used all together, and their number is no size of a tensor"
         raise HeldCount(
@@ -138,7 +138,7 @@ def check_counts(program: Program, lowered: Lowered) -> None:
 
 
 def lower_rolled(program: Program) -> Lowered:
-    """``lower``, with the loops of many iterations rolled up where that can be done. Raises Refused."""
+    """Do the same as ``lower``, with repeated segments rolled to loops where possible. Raises Refused."""
     if has_loops(program) or any(dimension.made for dimension in program.dimensions):
         return lower(program)
     for rolled in roll(program):
@@ -150,7 +150,7 @@ def lower_rolled(program: Program) -> Lowered:
 
 
 def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:
-    """Trace twice with different numbers and tie the slots to their uses. Raises Pin."""
+    """Trace twice with different numbers and connect the slots to their uses. Raises Pin."""
     first = number_slots.numbers_for(program.slots, held, seed=1)
     second = number_slots.numbers_for(program.slots, held, seed=2)
     free = [index for index in range(len(program.slots)) if index not in held]
@@ -198,7 +198,7 @@ FINISHING = PassList(Part.FINISHING, (LAY_RESULTS, ASSERT_SIZES))
 
 
 def _shape_of(traced: Traced) -> tuple[Any, ...]:
-    """What no number may change. (A node that has to do with nothing but a size that is measured is not kept.)"""
+    """Return what must be equal for all numbers. Nodes that only measure a size are left out: the graph drops them."""
     measures = [size if type(size) is int else str(size.node.expr) for size in traced.measures]
     return traced.outputs, traced.leaves, traced.mutated, traced.restored, measures
 
@@ -206,13 +206,13 @@ def _shape_of(traced: Traced) -> tuple[Any, ...]:
 def _blame(
     program: Program, held: Mapping[int, float | int], numbers: list[float | int], failure: TraceFailed
 ) -> Pin | Refused:
-    """A trace with made-up numbers failed: pin the slots without whose made-up numbers it does not, or refuse."""
+    """Explain a failed trace with made-up numbers: pin the slots whose real values let it succeed, or refuse."""
     free = [index for index in range(len(program.slots)) if index not in held]
     real = {index: program.slots[index].seen[-1] for index in free}
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
         why = "It cannot be traced on tensors without data."
         return refused("trace-failed", str(failure), why, "The step runs imperatively.", failure.place)
-    # Most often it is a number that the call which failed was given itself.
+    # Most often it is an argument of the call that failed.
     given = [part.index for node in program.nodes if node.place == failure.place for part in _slots_of(node)]
     for suspects in (given, free):
         guilty = {
@@ -240,8 +240,8 @@ def _culprits(
     second: list[float | int],
     one: Traced,
 ) -> dict[int, str]:
-    """The slots that change something in the graph which no single slot explains: found by changing half of them at a
-    time, and half of those. Few of many do, and each question takes two traces."""
+    """Return the slots that change the graph in a way that no single slot explains, found by bisection: usually few of
+    many do, and each test takes two traces."""
     used = {part.index for node in program.nodes for part in _slots_of(node)}
     guilty: dict[int, str] = {}
     pending = [sorted(used - set(held))]
@@ -261,19 +261,19 @@ def _culprits(
             continue
         alike = not left and _shape_of(other) == _shape_of(fresh)
         if not left:
-            fresh = None  # it takes its slots as placeholders now
+            fresh = None  # its slots are placeholders now
         if not alike and len(suspects) == 1:
             guilty[suspects[0]] = "it changes the graph itself, not only a number in it"
         elif not alike:
             half = len(suspects) // 2
             pending += suspects[:half], suspects[half:]
-    if not guilty:  # Only several together do: none can stay free.
+    if not guilty:  # only several together do: all must be pinned
         guilty = dict.fromkeys(used - set(held), "it is combined with other numbers before it reaches a tensor")
     return guilty
 
 
 def _slots_of(node: Node) -> list[Slot]:
-    """The slots among what a call is given."""
+    """Return the slots among the arguments of a call."""
     found: list[Slot] = []
 
     def leaf(part: object) -> object:

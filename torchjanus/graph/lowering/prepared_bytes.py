@@ -1,8 +1,7 @@
-"""A prepared graph as bytes and back, with the sizes of what it takes, to be compiled in another process.
+"""Serialise a prepared graph, with the sizes of its inputs, to be compiled in another process.
 
-Where sizes change they are symbols; those of one process mean nothing in another, so they are made there anew, under
-the conditions that hold of them here. What the compiler asks of them beyond that comes back as conditions of its own.
-Knows nothing of processes.
+Changing sizes are symbols, which have a meaning in one process only. The other process makes them again under the
+conditions that hold for them here; conditions that the compiler adds are returned. Knows nothing of processes.
 """
 
 from __future__ import annotations
@@ -38,12 +37,12 @@ __all__ = [
     "without_symbols",
 ]
 
-Condition: TypeAlias = Any  # a sympy expression that must hold of the sizes of a graph's inputs
+Condition: TypeAlias = Any  # a sympy condition on the sizes of a graph's inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """What an example input is like. A size that changes is an expression in the symbols of a ``Sizes``."""
+    """The geometry of an example input. A size that changes is an expression in the symbols of a ``Sizes``."""
 
     size: tuple[int | sympy.Expr, ...]
     stride: tuple[int | sympy.Expr, ...]
@@ -52,13 +51,13 @@ class Geometry:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Geometry:
-        """The geometry of a tensor."""
+        """Return the geometry of a tensor."""
         size, stride = (tuple(map(_plain, numbers)) for numbers in (tensor.size(), tensor.stride()))
         return cls(size, stride, tensor.dtype, str(tensor.device))
 
     @property
     def bytes(self) -> int:
-        """How much memory a tensor of it takes, at most; nothing where a size changes: no such tensor is made."""
+        """The most memory, in bytes, that such a tensor takes; 0 where a size changes, since no such tensor is made."""
         if not all(isinstance(size, int) for size in self.size):
             return 0
         return math.prod(self.size) * self.dtype.itemsize
@@ -66,16 +65,16 @@ class Geometry:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """The sizes that change: a symbol for each, with an example, and what is known of them."""
+    """The changing sizes: a symbol for each with an example, and the conditions on them."""
 
     symbols: tuple[tuple[sympy.Symbol, int], ...] = ()
     conditions: tuple[Condition, ...] = ()
-    few: tuple[Condition, ...] = ()  # that those which may be 0 or 1 are not: what is compiled is for others
+    few: tuple[Condition, ...] = ()  # sizes that may be 0 or 1 are not: the artifact is for others
 
     @classmethod
     def of(cls, tensors: Sequence[torch.Tensor], own: Collection[sympy.Symbol] = ()) -> Sizes:
-        """Those of fake tensors, one for each input of a graph. ``own``: symbols that the graph finds out by itself:
-        what is asked of these it asserts. Raises ValueError where another symbol is nobody's size."""
+        """Return the sizes of fake tensors, one for each input of a graph. ``own``: symbols of sizes that the graph
+        computes, on which it asserts conditions itself. Raises ValueError where another symbol is no input's size."""
         found: dict[sympy.Symbol, int] = {}
         used: set[sympy.Symbol] = set()
         env = None
@@ -103,13 +102,13 @@ def _plain(size: Any) -> int | sympy.Expr:
 
 
 def _solved(size: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
-    """The symbol that a size is so many times; None where it is no such thing."""
+    """Return the symbol and the factor of a size that is a multiple of a symbol, else None."""
     factor, rest = size.as_coeff_Mul()
     return (rest, int(factor)) if isinstance(rest, sympy.Symbol) and isinstance(factor, sympy.Integer) else None
 
 
 class Opened:
-    """Example inputs for a compiler: tensors of any contents, or fake ones where sizes change."""
+    """Example inputs for a compiler: real tensors with undefined contents, or fake tensors where sizes change."""
 
     def __init__(self, geometries: Sequence[Geometry], sizes: Sizes) -> None:
         self._mode = None
@@ -118,7 +117,7 @@ class Opened:
                 torch.empty_strided(g.size, g.stride, dtype=g.dtype, device=g.device) for g in geometries
             ]
             return
-        # No two sizes are taken to be one because they are equal in the example.
+        # duck_shape=False: sizes that are equal in the example may differ later.
         self._env = env = ShapeEnv(duck_shape=False)
         self._mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=env)
         self._here = {}
@@ -145,14 +144,14 @@ class Opened:
 
     @property
     def shapes(self) -> Any:
-        """What standalone_compile is told of them."""
+        """The ``dynamic_shapes`` argument of standalone_compile."""
         return "from_example_inputs" if self._mode is None else "from_tracing_context"
 
     def __enter__(self) -> Opened:
         self._stack = contextlib.ExitStack()
         if self._mode is not None:
             self._stack.enter_context(tracing(TracingContext(self._mode)))
-            # What it finds in its cache it takes without asking again what it asked when that was made.
+            # A hit in Inductor's cache would not add the conditions under which the artifact was compiled.
             self._stack.enter_context(torch.compiler.config.patch(cache_key_tag=uuid.uuid4().hex))  # type: ignore[attr-defined]
         return self
 
@@ -160,7 +159,7 @@ class Opened:
         self._stack.close()
 
     def conditions(self) -> tuple[Condition, ...]:
-        """What has been asked of the sizes since, in the symbols that came with them."""
+        """Return the conditions that the compiler has added, in the symbols of the ``Sizes``."""
         if self._mode is None:
             return ()
         back = {made: symbol for symbol, made in self._here.items()}
@@ -169,15 +168,15 @@ class Opened:
 
 
 def solvable(taken: Sequence[Geometry]) -> frozenset[sympy.Symbol]:
-    """The symbols that can be told by the sizes of such inputs."""
+    """Return the symbols whose values follow from the sizes of such inputs."""
     sizes = (size for one in taken for size in one.size if not isinstance(size, int))
     return frozenset(solved[0] for size in sizes if (solved := _solved(size)) is not None)
 
 
 def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Callable[[Any], bool] | None:
-    """A function from a graph's inputs to whether the conditions hold; None where there are none.
+    """Return a function that takes a graph's inputs and returns whether the conditions hold; None without conditions.
 
-    ``taken``: what these are like, in the symbols in which the conditions are.
+    ``taken``: the geometries of the inputs, in the symbols of the conditions.
     """
     if not conditions:
         return None
@@ -195,20 +194,20 @@ def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Calla
 
 
 def pack(prepared: Prepared) -> bytes:
-    """The graph of ``prepared`` as bytes. Drops its metadata, which a compiler finds again from example inputs."""
+    """Return the graph of ``prepared`` as bytes. Drops its metadata, which a compiler derives from example inputs."""
     for node in prepared.graph.graph.nodes:
         node.meta.clear()
     return bytes(GraphPickler.dumps(prepared.graph, Options(ops_filter=None)))
 
 
 def text_of(prepared: Prepared) -> str:
-    """All that the graph computes, as text."""
+    """Return everything that the graph computes as text."""
     modules = ((name, m) for name, m in prepared.graph.named_modules() if isinstance(m, torch.fx.GraphModule))
     return "\n".join(f"{name}: {module.code}" for name, module in modules)
 
 
 def unpack(packed: bytes) -> torch.fx.GraphModule:
-    """The graph that was packed."""
+    """Return the graph that was packed."""
     graph = GraphPickler.loads(packed, FakeTensorMode())
     assert isinstance(graph, torch.fx.GraphModule)
     graph.recompile()
@@ -216,5 +215,5 @@ def unpack(packed: bytes) -> torch.fx.GraphModule:
 
 
 def without_symbols() -> FakeTensorMode:
-    """Under which what has been compiled may be loaded: its sizes are asked for where it is called."""
+    """Return a fake mode under which an artifact may be loaded; its caller checks the sizes."""
     return FakeTensorMode(shape_env=ShapeEnv())

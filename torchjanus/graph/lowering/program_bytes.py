@@ -1,7 +1,7 @@
-"""A program as bytes, for another process of this very torchjanus that is to lower it.
+"""Serialise a program for another process of the same torchjanus that is to lower it.
 
-Only programs that have a signature (see graph.keeping) can be sent: all that they hold is torch's, ours or plain data.
-Their tensors go without contents. Knows nothing of processes.
+Only programs with a signature (see graph_bytes) can be sent: they contain only objects of torch, of torchjanus and
+plain data. Their tensors go without contents. Knows nothing of processes.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ __all__ = ["bytes_of", "home_of", "pack_program", "standing", "unpack_program"]
 
 
 def pack_program(program: Program, there: Sequence[object] = ()) -> bytes | None:
-    """The program, if its tensors can be there without their contents: those in the memory of the host. Of sizes that
-    change only the order goes along, not where they are read; of loops, recursive calls and iterations in which tensors
-    decide what they do, not what was made of them. ``there``: what whoever unpacks it has."""
+    """Return the program as bytes, or None if a tensor cannot be sent without contents (not in host memory, or lazy).
+    Of changing sizes only the order is sent, not where they are read; of loops, recursive calls and switches what they
+    compute, not what lowering made of them. ``there``: the objects that the reader has."""
     if any(entry.example.device.type != "cpu" or _is_lazy(entry.example) for entry in program.inputs):
         return None
     buffer = io.BytesIO()
@@ -42,26 +42,26 @@ def pack_program(program: Program, there: Sequence[object] = ()) -> bytes | None
 
 
 def unpack_program(packed: bytes, there: Sequence[object] = ()) -> Program:
-    """The program. Its tensors are of the same kind and share memory as they did; nobody has written what they hold."""
+    """Return the program. Its tensors have the same kinds and share memory as before; their contents are undefined."""
     program = _Unpickler(io.BytesIO(packed), there).load()
     assert isinstance(program, Program)
     return program
 
 
 def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
-    """The same without what they read, which is the program's own."""
+    """Return the dimensions with stand-ins for the expressions that read them, which belong to the program."""
     return tuple(replace(one, expr=Stand(k, str(one.expr))) for k, one in enumerate(dimensions))
 
 
 def bytes_of(inputs: tuple[Input, ...]) -> int:
-    """The memory that unpacking reserves for the tensors (without touching it)."""
+    """Return how many bytes unpacking reserves for the tensors (without touching the memory)."""
     sizes = {(s := one.example.untyped_storage())._cdata: s.nbytes() or one.example.nbytes for one in inputs}
     return sum(sizes.values())
 
 
 def home_of(func: types.FunctionType) -> tuple[Any, str] | None:
-    """Where torch has a function that another one is wrapped in (``Tensor.__pow__`` is one), and by which name: its own
-    name leads elsewhere. None for all others."""
+    """Return the namespace and name under which torch has a function that wraps another (as ``Tensor.__pow__``), whose
+    own name is another's. None for all other functions."""
     home, name = _wrapped().get(id(func), (None, ""))
     return (home, name) if home is not None and vars(home).get(name) is func else None
 
@@ -84,7 +84,7 @@ def _is_lazy(tensor: torch.Tensor) -> bool:
 class _Pickler(pickle.Pickler):
     def __init__(self, buffer: io.BytesIO) -> None:
         super().__init__(buffer, pickle.HIGHEST_PROTOCOL)
-        self._storages: dict[int, torch.UntypedStorage] = {}  # by address: each has many objects that stand for it
+        self._storages: dict[int, torch.UntypedStorage] = {}  # by address: one storage has many Python objects
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor) and is_blank(value):
@@ -122,7 +122,7 @@ class _Pickler(pickle.Pickler):
             return _part, (torch._C, "_VariableFunctions")
         if isinstance(value, types.BuiltinFunctionType):
             name = value.__name__
-            if getattr(torch._C._VariableFunctions, name, None) is value:  # does not say whose it is
+            if getattr(torch._C._VariableFunctions, name, None) is value:  # its module is not recorded
                 return _part, (torch._C._VariableFunctions, name)
             return _part, (value.__self__, name)
         if isinstance(value, types.FunctionType) and (home := home_of(value)) is not None:
@@ -133,7 +133,7 @@ class _Pickler(pickle.Pickler):
 
 
 class _Referring(_Pickler):
-    """Names what is there on the other side already."""
+    """Replaces the objects that the reader has by their numbers."""
 
     def __init__(self, buffer: io.BytesIO, there: Sequence[object]) -> None:
         super().__init__(buffer)

@@ -1,4 +1,4 @@
-"""What may raise in a lowered graph, in the iterations of its loops and in the ways of its decisions."""
+"""Find what may raise in a lowered graph, in the iterations of its loops and in the arms of its switches."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _LOOPS = (FORWARD, FORWARD_RANDOM, BACKWARD, UNTIL, UNTIL_RANDOM, UNTIL_BACKWARD
 
 @dataclass(frozen=True, slots=True)
 class Risks:
-    """``bounds`` of inputs and what ``sizes`` must keep to rule out that some operations raise; ``open``: others may;
-    ``lost``: a compiler would drop or crash on this one."""
+    """What may raise. ``bounds`` on inputs and conditions on ``sizes`` rule out some errors; ``open``: others remain;
+    ``lost``: an operation whose check a compiler would drop, or that would crash."""
 
     bounds: tuple[Bound, ...]
     sizes: tuple[Condition, ...]
@@ -40,11 +40,11 @@ class Risks:
 
 
 def risks_of(lowered: Lowered, loops: Iterable[Partition] = (), switches: Iterable[SwitchPartition] = ()) -> Risks:
-    """What may raise in this graph, and in what it runs."""
+    """Return what may raise in this graph and in the graphs that it runs."""
     inputs = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
     found = _Finding({partition.key: partition for partition in loops}, solvable(_taken(lowered)))
     found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
-    found.known = frozenset()  # what is in there has symbols of its own
+    found.known = frozenset()  # the graphs of arms have symbols of their own
     for arm in (arm for switch in switches for arm in switch.arms):
         for direction in (arm.forward, arm.backward):
             if direction is not None:
@@ -54,21 +54,21 @@ def risks_of(lowered: Lowered, loops: Iterable[Partition] = (), switches: Iterab
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of inputs, and a question of their sizes. ``inputs``: which of them are asked."""
+    """Bounds on inputs, and a condition on their sizes. ``inputs``: the inputs that these check."""
 
     bounds: tuple[Bound, ...]
     fits: Callable[[Any], bool] | None
     inputs: tuple[int, ...]
 
     def hold(self, inputs: Mapping[int, torch.Tensor]) -> bool:
-        """Whether these inputs, by number, keep to them."""
+        """Whether these inputs, by number, are within the limits."""
         return (self.fits is None or self.fits(inputs)) and all(bound.holds(inputs) for bound in self.bounds)
 
 
 def cannot_fail_within(
     lowered: Lowered, loops: Iterable[Partition], switches: Iterable[SwitchPartition]
 ) -> Limits | None:
-    """Within which limits no operation of the graph raises; None where there are none."""
+    """Return the limits within which no operation of the graph raises; None where there are none."""
     for node in lowered.graph.graph.nodes:
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target.namespace != "aten" and target not in _LOOPS:
@@ -84,16 +84,16 @@ def cannot_fail_within(
 
 
 def _taken(lowered: Lowered) -> list[Geometry]:
-    """What the inputs of the step are like."""
+    """Return the geometries of the inputs of the step."""
     placeholders = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
     return [Geometry.of(node.meta["val"]) for node in placeholders[: len(lowered.program.inputs)]]
 
 
 class _Finding:
-    """Goes through a graph, and the iterations of its loops."""
+    """Collects what may raise in a graph and in its loops' iterations. ``known``: the symbols that are sizes of
+    inputs."""
 
     def __init__(self, loops: Mapping[int, Partition], known: Container[Any]) -> None:
-        """``known``: the symbols that are sizes of inputs."""
         self.loops = loops
         self.known = known
         self.sizes: dict[Condition, None] = {}
@@ -101,7 +101,7 @@ class _Finding:
         self.open, self.lost = False, ""
 
     def look(self, graph: torch.fx.GraphModule, inputs: Mapping[torch.fx.Node, int]) -> None:
-        """``inputs``: which of the graph's placeholders hold elements of which inputs of the step, and no others."""
+        """Examine a graph. ``inputs``: the placeholders that hold only elements of one step input, with its number."""
         for node in graph.graph.nodes:
             if node.op != "call_function":
                 continue
@@ -132,7 +132,7 @@ class _Finding:
         for place, source in zip(places, direction.sources, strict=True):
             if source in given and (root := root_of(given[source])) in inputs:
                 known[place] = inputs[root]
-        if is_until(node.target):  # an iteration may be without a row
+        if is_until(node.target):  # there may be no row for an iteration
             stacked: Any = node.args[6]
             self.open |= not all(_has_rows(rows, node.args[3]) for rows in stacked)
         outside, self.known = self.known, frozenset()  # the iterations have symbols of their own
@@ -141,7 +141,7 @@ class _Finding:
 
 
 def _has_rows(stacked: torch.fx.Node, iterations: Any) -> bool:
-    """Whether it has a row for each of so many iterations, whatever they are."""
+    """Whether a stacked tensor has a row for each of the iterations, whatever their number."""
     rows = stacked.meta["val"].size(0)
     count = iterations.meta["val"] if isinstance(iterations, torch.fx.Node) else iterations
     if isinstance(rows, int) and isinstance(count, int):
@@ -151,8 +151,7 @@ def _has_rows(stacked: torch.fx.Node, iterations: Any) -> bool:
 
 
 def _given(node: torch.fx.Node, partition: Partition) -> tuple[Direction, dict[Source, torch.fx.Node]]:
-    """What runs in the iterations that a node stands for, and what they are given that all iterations are, or a row
-    of."""
+    """Return the graph that the iterations of a loop node run, and its loop-invariant and scanned inputs."""
     target, args = node.target, node.args
     found: dict[Source, torch.fx.Node] = {}
     backward = target in (BACKWARD, UNTIL_BACKWARD)

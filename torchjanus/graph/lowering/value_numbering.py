@@ -1,7 +1,6 @@
-"""What the graphs of several paths compute, by number: equal nodes of different graphs are one value.
+"""Value numbering over the graphs of several paths: equal nodes of different graphs are one value.
 
-Nodes are equal where they call the same operator on the same values, after the same draws. Knows nothing of how graphs
-are cut.
+Nodes are equal where they call the same operator on the same values after the same draws. Knows nothing of cuts.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from torchjanus.graph.ir.lowered import Lowered
 
 __all__ = ["Path", "PathValues", "Tree"]
 
-_SMALL = 4096  # constants of so many elements are compared
+_SMALL = 4096  # the most elements of constants that are compared
 
 Node = torch.fx.Node
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """One path's graph. Inputs (slots) of two paths are the same thing where their keys are equal."""
+    """The graph of one path. Inputs (slots) of two paths are the same where their keys are equal."""
 
     lowered: Lowered
     inputs: tuple[Any, ...]
@@ -36,14 +35,14 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Which way the paths part: ``arms`` are numbers of paths or further trees; ``flags[k]`` is the assertion that
-    holds if arm k is to be taken: the number of a path in that arm, and the assertion's in it."""
+    """How the paths branch: ``arms`` are numbers of paths or subtrees; ``flags[k]`` is the assertion that holds if arm
+    k is taken: the number of a path in that arm, and the number of the assertion in it."""
 
     arms: tuple[Tree | int, ...]
     flags: tuple[tuple[int, int], ...]
 
     def paths(self) -> Iterator[int]:
-        """The numbers of all paths in it."""
+        """Yield the numbers of all paths in the tree."""
         for arm in self.arms:
             yield from (arm,) if isinstance(arm, int) else arm.paths()
 
@@ -54,7 +53,7 @@ class PathValues:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = paths
         self.numbers: dict[Node, int] = {}
-        self.nodes: list[Node] = []  # for each number some node that computes it
+        self.nodes: list[Node] = []  # for each number one node that computes it
         self.constants: dict[int, Any] = {}
         self._known: dict[Any, int] = {}
         self.calls = [self._number_path(path) for path in paths]  # in the order of each path's graph
@@ -79,7 +78,7 @@ class PathValues:
                 key: Any = (node.target, self._key(node.args), self._key(node.kwargs))
                 if is_random(node):
                     key = (*key, "after draw", drawn)
-                # Equal nodes of one graph were kept apart for a reason: their results are tensors of their own.
+                # Equal nodes of one graph are distinct values on purpose: their results are distinct tensors.
                 met[key] = met.get(key, 0) + 1
                 calls.append(self._number(node, (key, met[key])))
                 if is_random(node):
@@ -103,24 +102,24 @@ class PathValues:
         if isinstance(value, slice):
             return ("slice", *(self._key(part) for part in (value.start, value.stop, value.step)))
         if isinstance(value, float):
-            return float, value.hex()  # -0.0 and 0.0 are equal, and not the same
+            return float, value.hex()  # -0.0 and 0.0 compare equal but differ
         return type(value), value
 
     def used_by(self, number: int) -> list[int]:
-        """The values that this one is computed from."""
+        """Return the values that this one is computed from."""
         return [self.numbers[used] for used in self.nodes[number].all_input_nodes]
 
     def may_live(self, number: int) -> bool:
-        """Whether the value may be handed from part to part: a tensor with memory of its own."""
+        """Whether one part may pass the value to another: a tensor with memory of its own."""
         node = self.nodes[number]
         return isinstance(node.meta.get("val"), torch.Tensor) and not is_view(node)
 
     def is_call(self, number: int) -> bool:
-        """Whether it is computed, and neither given nor a constant."""
+        """Whether it is computed, as opposed to a placeholder or a constant."""
         return self.nodes[number].op == "call_function"
 
     def common(self, tree: Tree) -> set[int]:
-        """What all paths of the tree compute; of an operation with several results all that any of them uses."""
+        """Return what all paths of the tree compute; of an operation with several results all that any path uses."""
         members = list(tree.paths())
         found = set.intersection(*(set(self.calls[path]) for path in members))
         for path in members:
@@ -131,12 +130,12 @@ class PathValues:
         return found
 
     def output(self, path: int) -> list[Node]:
-        """The flat output of a path."""
+        """Return the flat output of a path."""
         last: Any = next(iter(reversed(self.paths[path].lowered.graph.graph.nodes)))
         return list(last.args[0])
 
     def flags(self, path: int) -> list[int]:
-        """The values of the flags of a path's assertions."""
+        """Return the values of the flags of a path's assertions."""
         position = self.paths[path].lowered.flags
         if position is None:
             return []
