@@ -1,1 +1,2 @@
-"""One variant of a recursive function's body: what it reads, computes, counts and returns."""
+"""A variant: one execution path through a recursive function's body, with what it reads, computes, counts and
+returns."""

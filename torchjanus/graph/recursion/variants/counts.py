@@ -1,8 +1,8 @@
-"""Numbers that recursive calls count on objects: ``node.visits += 1``.
+"""Counters on objects that recursive calls increment: ``node.visits += 1``.
 
-Nothing else of a call depends on such a number, so it does not matter that calls are followed before anything is
-written: the commit makes each new number of what is there by then. Of what the step itself has set (see
-``semantics.record.accumulator``) the host knows what it is when a call begins. Knows nothing of how calls are followed.
+Nothing else in a call depends on such a number, so it does not matter that calls are followed before anything is
+written: the commit computes each new number from the one it finds. The host knows the initial value of a counter that
+the step itself has set (see ``semantics.tally``). Independent of how calls are followed.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ __all__ = ["counted", "counting_text", "read_place"]
 
 
 def read_place(event: Stored, target: Any) -> Any:
-    """What is there before it is written."""
+    """Return the value before the write."""
     return getattr(target, event.key) if event.how == "field" else target[event.key]
 
 
 def counted(trace: Trace) -> frozenset[Any]:
-    """The places of numbers of which a call only makes what it writes there in their stead: once, and before it makes
-    other calls, which may count there, too."""
-    found: dict[Any, int] = {}  # how many calls had been made when it was read
+    """Return the tokens of the places whose number a call only uses to compute the number it writes there: once, and
+    without other calls in between, which may count there too."""
+    found: dict[Any, int] = {}  # number of calls made before it was read
     written: dict[Any, list[bool]] = {}
     calls = 0
     for event in trace.events:
@@ -42,7 +42,7 @@ def counted(trace: Trace) -> frozenset[Any]:
 
 
 def _used(trace: Trace) -> Iterator[Any]:
-    """The places of numbers that are used for anything else."""
+    """Yield the tokens of places whose numbers are used for anything else."""
     exprs = list(expressions_in(trace.result))
     for event in trace.events:
         match event:
@@ -69,8 +69,8 @@ def _places(exprs: Any) -> Iterator[Any]:
 
 
 def counting_text(expr: Any, place: Any, number: Callable[[Any], str], function: Callable[[Any], str]) -> str:
-    """The text of a function that makes the new number of what is there. ``number``: the text of any other number, as
-    it is when the call is followed; ``function``: that of a function."""
+    """Return the text of a function from the old number to the new one. ``number`` returns the text of any other
+    number, with its value when the call is followed; ``function`` that of a function."""
     given: list[str] = []
 
     def text(part: Any) -> str:

@@ -1,8 +1,4 @@
-"""What two calls of a recursive function found, and whether that says which of two variants a call takes; or a tensor
-does.
-
-Works on traces; knows nothing of what becomes of ways.
-"""
+"""Whether the facts of two traces, or a tensor, distinguish two variants. Works on traces only."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ __all__ = ["about", "decides", "distinguished", "flipped", "part_by_tensor"]
 
 
 def part_by_tensor(one: Trace, other: Trace) -> bool:
-    """Whether two runs of a function go apart where a tensor decides between two variants."""
+    """Whether two traces first differ in the outcome of one predicate on a tensor."""
     for before, after in zip(one.events, other.events, strict=False):
         if before.token != after.token:
             return decides(before) and decides(after) and flipped(before) == after.token
@@ -27,13 +23,13 @@ def part_by_tensor(one: Trace, other: Trace) -> bool:
 
 
 def distinguished(one: Trace, other: Trace) -> bool:
-    """Whether what two calls have found says which of two variants a call takes, whatever tensors decide."""
+    """Whether the facts about their arguments distinguish two variants, whatever tensors decide."""
     said = {about(event): event.token for event in one.events if _says(event)}
     return any(said.get(about(event), event.token) != event.token for event in other.events if _says(event))
 
 
 def _says(event: Any) -> bool:
-    """Whether it says something of what a call is given, which is checked for each."""
+    """Whether the event is a fact about an argument, which is checked for each call."""
     match event:
         case Found(access_path=at, kind=kind):
             return kind != "tensor" and is_local(at) and call_of(at) is None
@@ -48,17 +44,19 @@ def _says(event: Any) -> bool:
 
 
 def decides(event: Any) -> bool:
+    """Whether the event is a predicate on a tensor."""
     if isinstance(event, Held):
         return any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
     return isinstance(event, Asserted)
 
 
 def flipped(event: Any) -> Any:
+    """Return the token of the predicate with the other outcome."""
     return replace(event, outcome=not event.outcome).token
 
 
 def about(event: Any) -> Any:
-    """What a fact is about, whatever it says."""
+    """Return the subject of a fact, without its outcome."""
     match event:
         case Found(access_path=access_path) | Filled(access_path=access_path) | Keys(access_path=access_path):
             return (type(event), access_path.token)

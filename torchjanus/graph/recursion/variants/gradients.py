@@ -1,7 +1,8 @@
-"""To which tensors gradients flow from what one watched call returns and appends, and to what its own calls return.
+"""Gradient reachability: to which tensors and inner calls gradients flow from a watched call's results and appended
+values.
 
-What is of use of a call is a set of numbers, of the tensors that it returns, and of ``("list", place)`` for the lists
-of the step to which it and the calls within append. Knows nothing of cells.
+The values in use of a call are a set: the indices of results, and ``("list", place)`` for each list of the step to
+which it or an inner call appends. Independent of cells.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ Used = frozenset[Any]
 
 
 def lists_in(used: Used) -> Used:
-    """The lists among what is of use: those are of use to all calls, whoever made them."""
+    """Return the lists among the values in use; they are in use for all calls, whoever makes them."""
     return frozenset(one for one in used if type(one) is tuple)
 
 
 class Gradients:
-    """``differentiated``: where the shared tensors are found to which gradients flow from all that the call returns
-    and appends; ``dropped``: from which of its calls they are kept then, for what those return is detached, or of no
-    use; ``partly``: of which of its calls only some of the tensors are of use, and which."""
+    """The gradient reachability of one variant. ``differentiated``: tokens of the shared tensors to which gradients
+    flow from all results and appended values; ``dropped``: the inner calls that gradients then do not reach, since
+    their results are detached or not used; ``partly``: the inner calls of which only some results are in use, with
+    these."""
 
     def __init__(
         self,
@@ -36,8 +38,8 @@ class Gradients:
         appended: Sequence[tuple[int, Ref]],
         quiet: bool,
     ) -> None:
-        """``shared``: where each shared tensor is found; ``appended``: to which list each of the tensors is appended;
-        ``quiet``: no gradients are recorded at all, so there is nothing to be told."""
+        """``shared``: tokens of the shared tensors; ``appended``: (list, tensor) pairs; ``quiet``: the call records no
+        gradients at all, so its variant distinguishes nothing."""
         self._nodes, self._shared, self._results, self._quiet = nodes, shared, results, quiet
         self._appended = appended
         self._calls = [node for node in nodes if is_call(node)]
@@ -51,8 +53,7 @@ class Gradients:
         self.partly = {} if quiet else {n: used for n, used in by_call.items() if 0 < len(used) < outs[n]}
 
     def same_for(self, used: Iterable[Any]) -> bool:
-        """Whether gradients flow to the same tensors, and through the same of what its calls return, if only this is of
-        use."""
+        """Whether gradients flow to the same tensors and inner results if only these values are in use."""
         some = frozenset(used) & self.whole
         if self._quiet or some == self.whole:
             return True
@@ -61,14 +62,14 @@ class Gradients:
 
     @property
     def uniform(self) -> bool:
-        """Whether that is so of whatever is of use."""
+        """Whether ``same_for`` holds for any values in use."""
         return all(self.same_for({which}) for which in self.whole if type(which) is int) and (
             not self._appended or bool(self._results) or self.same_for(())
         )
 
     def flow(self, used: Used) -> tuple[frozenset[Any], tuple[Used, ...]]:
-        """The shared tensors to which gradients flow if this is of use, and what of each of its calls is of use
-        then."""
+        """Return, for these values in use, the tokens of the shared tensors that gradients reach, and for each inner
+        call its values in use."""
         found = self._known.get(used)
         if found is None:
             found = self._known[used] = self._flow(used)
@@ -88,7 +89,7 @@ class Gradients:
             cut = not self._quiet and (silent or node.func in CUTTING)
             if some and not cut:
                 taken = list(refs_of(node))
-                # What decides has no gradient.
+                # The predicate has no gradient.
                 found.update(ref.index for ref in (taken[1:] if node.func in DECIDED else taken))
         tokens = frozenset(token for index, token in self._shared.items() if index in found)
         return tokens, tuple(reversed(reached))

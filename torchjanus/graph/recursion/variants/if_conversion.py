@@ -1,9 +1,8 @@
-"""Ways that part where a tensor decides, told as one (if-conversion, predication): whoever follows the calls cannot
-know which variant each will go, so all is computed for all of them, and each call takes the values of its own way.
+"""If-conversion: merges variants that a predicate on a tensor distinguishes into one predicated variant.
 
-What a call computes of the other way must not harm: it is computed of zeros, by functions that are defined, and have
-finite derivatives, everywhere; so no error, infinity or NaN of a way that is not taken reaches a result or a gradient.
-Works on traces; knows nothing of cells.
+The host traversal cannot know which arm a call takes, so every call computes both arms and selects the values of its
+own. An arm that is not taken computes on zeros, with functions that are defined and have finite derivatives everywhere,
+so none of its errors, infinities or NaNs reach a result or a gradient. Works on traces only.
 """
 
 from __future__ import annotations
@@ -43,11 +42,11 @@ _FACTS = (Found, Absent, Filled, Keys, Same, Instance, Held, Pinned, Computed)
 
 
 class _Unfit(Exception):
-    """The ways cannot be told as one."""
+    """The variants cannot be merged."""
 
 
 def converted(events: Sequence[Invoked]) -> Switch | None:
-    """Calls that took different ways, between which tensors decide, as one; None where they cannot be told so."""
+    """Return the merged variant of calls on paths between which tensors decide, or None if they cannot be merged."""
     first = events[0]
     if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
         return None
@@ -58,19 +57,19 @@ def converted(events: Sequence[Invoked]) -> Switch | None:
 
 
 class _Leaf(Rewriting):
-    """One of the runs. ``numbers``: what its tensors are called in the new one; ``after``: operations before a point of
-    it, in the new one; ``places``: where its events are."""
+    """One of the merged traces. ``numbers``: its tensors' numbers in the new trace; ``after``: for each number of its
+    operations the number in the new trace; ``places``: the new positions of its events."""
 
     def __init__(self, old: Trace, conversion: _Conversion) -> None:
         super().__init__(old)
         self.conversion = conversion
         self.numbers: dict[int, int] = {}
-        self.path: Path = ()  # what has been decided
-        self.begun: tuple[int, ...] = ()  # how many tensors there were before each of these decisions
-        self.own: set[int] = set()  # the events that are its own, perhaps with other runs
+        self.path: Path = ()  # decisions taken
+        self.begun: tuple[int, ...] = ()  # number of tensors before each of these decisions
+        self.own: set[int] = set()  # its events in the new trace, perhaps shared with other leaves
         self.after = [0]
         self.places: list[int] = []
-        self.given: frozenset[int] = frozenset()  # the memory of tensors that others see
+        self.given: frozenset[int] = frozenset()  # memory of tensors that others see
 
     def tensor(self, number: int, after: int) -> int:
         return self.conversion.masked(self, self.conversion.number_of(self, number))
@@ -92,7 +91,7 @@ class _Leaf(Rewriting):
 
 @dataclass(slots=True)
 class _Call:
-    """A call that a variant makes, as the new run says it."""
+    """An inner call of a variant, as the new trace describes it."""
 
     event: Invoked
     args: tuple[int, ...]
@@ -102,7 +101,7 @@ _Following = Generator[_Call, tuple[TensorRef, ...], Any]
 
 
 class _Conversion:
-    """Writes the runs as one."""
+    """Writes the merged trace."""
 
     def __init__(self, events: Sequence[Invoked]) -> None:
         self.first = events[0]
@@ -111,17 +110,18 @@ class _Conversion:
         self.tensors: list[Any] = []
         self.access_paths: dict[int, AccessPath] = {}
         self.by_access_path: dict[Any, int] = {}
-        self.groups: list[set[int]] = []  # of each tensor, which share its memory
-        self.common: set[int] = set()  # what calls return
+        self.groups: list[set[int]] = []  # tensor -> the tensors that share its memory
+        self.common: set[int] = set()  # results of calls
         self.masks: dict[Any, int] = {}
         self.fetched: dict[Any, Any] = {}
         self.ops = 0
-        self.said: dict[Any, Any] = {}  # what is said of a place of the heap
+        self.said: dict[Any, Any] = {}  # subject -> fact
         self.deciding: set[int] = set()
         self.within: dict[int, Path] = {}
-        self.paths: dict[int, Path] = {}  # of the leaves
+        self.paths: dict[int, Path] = {}  # by leaf
 
     def switch(self) -> Switch:
+        """Return the merged trace. Raises _Unfit."""
         traces = [leaf.old for leaf in self.leaves]
         around: dict[Any, Any] = {}
         for trace in traces:
@@ -170,6 +170,7 @@ class _Conversion:
         return Switch(event, frozenset(self.deciding), self.within, paths)
 
     def _loops(self) -> Iterable[Loop]:
+        """Yield the loops that lie within one path."""
         met = set()
         for leaf in self.leaves:
             for loop in leaf.old.loops:
@@ -177,7 +178,7 @@ class _Conversion:
                 one = replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end])
                 spanned = range(one.starts[0], one.end) if one.starts else range(0)
                 if any(number in self.deciding or not self._is_of(leaf, number) for number in spanned):
-                    raise _Unfit  # iterations of each variant for themselves
+                    raise _Unfit  # iterations that contain a decision or events of other paths
                 if (key := (one.place, one.starts, one.end)) not in met:
                     met.add(key)
                     yield one
@@ -189,7 +190,7 @@ class _Conversion:
     # -- tensors --------------------------------------------------------------------------------------------------
 
     def number_of(self, leaf: _Leaf, number: int) -> int:
-        """What the new run calls a tensor, where the leaf is now."""
+        """Return the new number of a tensor at the current point of the leaf."""
         new = leaf.numbers.get(number)
         if new is None:
             access_path = leaf.old.access_paths.get(number)
@@ -206,7 +207,7 @@ class _Conversion:
         return known
 
     def _new(self, tensor: Any = None, *alike: int) -> int:
-        """Another tensor; ``alike``: those whose memory it may share."""
+        """Add a tensor and return its number; ``alike``: tensors whose memory it may share."""
         number = len(self.tensors)
         self.tensors.append(tensor)
         group = {number}.union(*(self.groups[one] for one in alike))
@@ -216,14 +217,15 @@ class _Conversion:
         return number
 
     def masked(self, leaf: _Leaf, number: int) -> int:
-        """What a variant computes with instead of a tensor that was there before it was taken."""
+        """Return the tensor that a path uses in place of one from before the decision: zeros if the path is not
+        taken."""
         access_path = self.access_paths.get(number)
         if access_path is not None and not is_local(access_path):
             return number
         made = number
         for (decision, outcome), begun in zip(leaf.path, leaf.begun, strict=True):
             if access_path is None and number >= begun and number not in self.common:
-                continue  # it was made on this variant
+                continue  # computed on this path
             key = (decision, outcome, made)
             if key not in self.masks:
                 self.masks[key] = self._new()
@@ -240,7 +242,7 @@ class _Conversion:
         self.ops += isinstance(event, Op)
 
     def _fact(self, event: Any) -> bool:
-        """Whether it says something new. What contradicts what another way says is no single way."""
+        """Whether the fact is new. Raises _Unfit if it contradicts a fact of another path."""
         place = about(event)
         if place in self.said:
             if self.said[place] != event.token:
@@ -250,7 +252,8 @@ class _Conversion:
         return True
 
     def _follow(self, group: Sequence[_Leaf], begin: int, path: Path) -> _Following:
-        """All events from there on, of runs that are alike so far. Yields their calls, and takes what those return."""
+        """Merge the events from ``begin`` on of leaves that are equal so far. Yields their calls, receives the results
+        of each, and returns the recipe of the result."""
         first = group[0]
         for position in range(begin, 1 + max(len(leaf.old.events) for leaf in group)):
             some = [leaf.old.events[position] if position < len(leaf.old.events) else None for leaf in group]
@@ -277,6 +280,7 @@ class _Conversion:
         return first.recipe(first.old.result)
 
     def _tell(self, group: Sequence[_Leaf], event: Any, path: Path) -> None:
+        """Emit one event of the group."""
         first = group[0]
         if isinstance(event, Op):
             if path:
@@ -284,7 +288,7 @@ class _Conversion:
             made = first.operation(event, len(first.after) - 1)
             outs = []
             for ref in event.outs:
-                if ref.number in first.numbers:  # it is changed in place
+                if ref.number in first.numbers:  # changed in place
                     outs.append(TensorRef(first.numbers[ref.number]))
                     continue
                 alike = [
@@ -300,7 +304,7 @@ class _Conversion:
         if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
             return
         if path and not isinstance(event, (*_FACTS, *_SILENT, Asserted)):
-            raise _Unfit  # an effect that only some calls have
+            raise _Unfit  # only some calls have this effect
         said = first.event(event, len(first.after) - 1)
         if decides(event) and path:
             self.within[len(self.events)] = path
@@ -312,7 +316,7 @@ class _Conversion:
         self._emit(event)
 
     def _check(self, leaf: _Leaf, op: Op) -> None:
-        """On a way that not all calls take everything is defined everywhere, and nothing is changed that others see."""
+        """Raise _Unfit unless the operation is defined everywhere and changes no tensor that others see."""
         short = op.name.rpartition(".")[2].strip("_")
         if op.name.endswith(".__get__"):
             short = op.name.split(".")[-2]
@@ -324,11 +328,13 @@ class _Conversion:
             raise _Unfit
 
     def _asked(self, leaf: _Leaf, event: Invoked) -> _Call:
+        """Return the inner call in terms of the new trace."""
         given = tuple((name, leaf.recipe(recipe)) for name, recipe in event.given)
         args = tuple(leaf.final(ref.number) for ref in event.args)
         return _Call(replace(event, given=given), args)
 
     def _call(self, call: _Call) -> tuple[TensorRef, ...]:
+        """Emit the inner call and return its results."""
         outs = tuple(TensorRef(self._new()) for _ in call.event.outs)
         self.common.update(ref.number for ref in outs)
         self._emit(replace(call.event, args=tuple(map(TensorRef, call.args)), outs=outs))
@@ -337,6 +343,7 @@ class _Conversion:
     # -- decisions ------------------------------------------------------------------------------------------------
 
     def _decide(self, group: Sequence[_Leaf], position: int, path: Path) -> _Following:
+        """Merge leaves that part at a predicate on a tensor."""
         if any(position >= len(leaf.old.events) for leaf in group):
             raise _Unfit
         some: list[Any] = [leaf.old.events[position] for leaf in group]
@@ -361,7 +368,7 @@ class _Conversion:
         return (yield from self._join(decision, sides))
 
     def _join(self, decision: int, sides: Sequence[_Following]) -> _Following:
-        """Both sides, whose calls are the same: what differs is selected."""
+        """Merge the two arms of a decision: they make the same calls, and values that differ are selected."""
         outs: Any = None
         while True:
             found = []
@@ -372,7 +379,7 @@ class _Conversion:
                     found.append((True, done.value))
             (ended, one), (other_ended, other) = found
             if ended != other_ended:
-                raise _Unfit  # only one of them goes on to a call
+                raise _Unfit  # only one arm makes another call
             if ended:
                 return self._one_recipe(decision, one, other)
             if (one.event.callee, one.event.made) != (other.event.callee, other.event.made) or one.event.grown:
@@ -386,6 +393,7 @@ class _Conversion:
             outs = yield _Call(replace(one.event, given=tuple(given)), tuple(args))
 
     def _one_recipe(self, decision: int, one: Any, other: Any) -> Any:
+        """Return a recipe of the selected value."""
         if isinstance(one, TensorOf) and isinstance(other, TensorOf):
             return TensorOf(TensorRef(self._selected(decision, one.ref.number, other.ref.number)))
         if isinstance(one, Build) and isinstance(other, Build):
@@ -398,6 +406,7 @@ class _Conversion:
         return one
 
     def _selected(self, decision: int, one: int, other: int) -> int:
+        """Return the tensor selected from two, emitting the selection if it is new."""
         if one == other:
             return one
         for made in reversed(self.events[decision:]):
@@ -412,7 +421,7 @@ class _Conversion:
 
 
 def _shape(recipe: Any) -> Any:
-    """What it makes, whichever tensors are in it."""
+    """Return the structure that the recipe builds, without its tensors."""
     if isinstance(recipe, TensorOf):
         return ("tensor",)
     if isinstance(recipe, Build):

@@ -1,6 +1,6 @@
-"""The operations of one watched call: what they take and give, and changes in place said as what they come to.
+"""The operations of one watched call: their inputs and outputs, and the functionalisation of in-place changes.
 
-Knows nothing of how they are cut into cells.
+Independent of how they are cut into cells.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ __all__ = [
     "without_changes",
 ]
 
-# Functions through whose result no gradient flows.
+# Functions whose result has no gradient.
 CUTTING: frozenset[Any] = frozenset({torch.Tensor.detach, torch.detach, torch.Tensor.data.__get__})  # type: ignore[attr-defined]
 
-# Functions that give equal tensors where they are called with equal numbers.
+# Functions that return equal tensors for equal numbers.
 _MAKING = (torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.tensor)
 
-# Functions whose result may share memory with what they are given.
+# Functions whose result may share memory with an argument.
 VIEWS = frozenset(
     """__getitem__ __get__ __iter__ adjoint as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to
     chunk contiguous cpu detach diagonal double dsplit expand expand_as flatten float half hsplit imag moveaxis movedim
@@ -56,8 +56,7 @@ _DROPOUTS = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout featu
 
 
 def gives_back(node: Node) -> bool:
-    """Whether the node does no more than to give back a tensor that it is given: ``contiguous()`` may, and dropout when
-    a model is evaluated."""
+    """Whether the node only returns an argument: ``contiguous()`` may, and dropout in evaluation mode."""
     name = str(getattr(node.func, "__name__", ""))
     if name in _DROPOUTS:
         if node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True) is not False:
@@ -73,22 +72,22 @@ def is_call(node: Node) -> bool:
 
 
 def refs_of(node: Node) -> Iterator[Ref]:
-    """The tensors that it takes, as often as it takes them."""
+    """Yield the tensor arguments of a node, each as often as it occurs."""
     return _of_kind((node.args, node.kwargs), Ref)
 
 
 def taken_by(event: Op) -> Iterator[TensorRef]:
-    """The tensors that an operation of a run takes."""
+    """Yield the tensor arguments of a recorded operation."""
     return _of_kind((event.args, event.kwargs), TensorRef)
 
 
 def slots_of(value: Any) -> Iterator[Slot]:
-    """The numbers of a call's own in a structure."""
+    """Yield the number slots in a structure."""
     return _of_kind(value, Slot)
 
 
 def seen_before(nodes: Iterable[Node], changed: set[int]) -> set[int]:
-    """Tensors that are changed in place when something else may share their memory."""
+    """Return those of the ``changed`` tensors that are changed in place after something else may share their memory."""
     read: set[int] = set()
     found: set[int] = set()
     for node in nodes:
@@ -104,7 +103,7 @@ def seen_before(nodes: Iterable[Node], changed: set[int]) -> set[int]:
 
 
 def changed_views(nodes: Iterable[Node], changed: set[int]) -> Iterator[Node]:
-    """The nodes that change a tensor in place of which there is another view by then."""
+    """Yield the nodes that change a tensor in place while another view of it exists."""
     views: dict[int, set[int]] = {}
     for node in nodes:
         for ref in node.outs:
@@ -117,8 +116,8 @@ def changed_views(nodes: Iterable[Node], changed: set[int]) -> Iterator[Node]:
 
 
 def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[list[Node], dict[int, Ref]]:
-    """The nodes, where those that change one of these tensors in place give another instead; and which tensor each one
-    that was changed is in the end. ``free``: a number from which on no tensor is known."""
+    """Return the nodes with in-place changes of the tensors in ``own`` made out of place, and the final tensor of each
+    changed one. ``free``: the first unused tensor number."""
     now: dict[int, Ref] = {}
     made: list[Node] = []
 
@@ -136,8 +135,8 @@ def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[li
 
 
 def named_rows(nodes: Sequence[Node], tables: frozenset[int]) -> Iterator[tuple[int, int | float]]:
-    """Which nodes take a row of one of these tensors that the program names by a plain number, or make a tensor of one;
-    each with the number."""
+    """Yield the nodes that take a row of one of the ``tables`` by a constant, or make a tensor of a constant, each with
+    the constant."""
     for position, node in enumerate(nodes):
         match node.func, node.args:
             case torch.Tensor.__getitem__, (Ref(index=table), key) if table in tables and type(key) is int:
@@ -149,8 +148,8 @@ def named_rows(nodes: Sequence[Node], tables: frozenset[int]) -> Iterator[tuple[
 def lifted(
     nodes: Sequence[Node], tables: frozenset[int], places: frozenset[Place], free: int
 ) -> tuple[list[Node], list[int | float]]:
-    """The nodes, where those at these places take the numbers that they name from slots, from number ``free`` on; and
-    what those hold."""
+    """Return the nodes with the constants at these places replaced by slots, numbered from ``free``, and their
+    values."""
     made, values = list(nodes), list[int | float]()
     for position, value in named_rows(nodes, tables):
         node = nodes[position]
@@ -161,7 +160,8 @@ def lifted(
 
 
 def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes, where recursive calls are given the first of several equal tensors: a state from which each begins."""
+    """Return the nodes with equal constant tensors passed to recursive calls, such as initial states, replaced by the
+    first."""
     made = Counter(ref.index for node in nodes for ref in node.outs)
     first: dict[Any, Ref] = {}
     equal: dict[int, Ref] = {}
@@ -169,7 +169,7 @@ def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
     for node in nodes:
         if node.func in _MAKING and len(node.outs) == 1 and not any(True for _ in refs_of(node)):
             (out,) = node.outs
-            if made[out.index] == 1:  # nobody changes it
+            if made[out.index] == 1:  # never changed in place
                 key = (node.func, frozen((node.args, node.kwargs)), node.modes)
                 equal[out.index] = first.setdefault(key, out)
         elif is_call(node):
@@ -179,7 +179,7 @@ def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
 
 
 def frozen(value: Any) -> Any:
-    """A structure as something that can be compared and hashed."""
+    """Return a hashable copy of a structure."""
     if isinstance(value, list | tuple):
         return (type(value).__name__, *map(frozen, value))
     if isinstance(value, dict):

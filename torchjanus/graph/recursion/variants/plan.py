@@ -1,9 +1,9 @@
-"""A recursive function as cells that are run for many of its calls at once, and the plan of one run. Plain data.
+"""A recursive function as cells that run for many of its calls at once, and the level schedule of one run. Plain data.
 
 JANUS's InvokeOp (sections 4.2.1 and 5) runs one call after the other; here the calls of one level run together. A call
-is cut where it waits for calls that it makes: what it computes between two of them is a *cell*. Values pass from cell
-to cell through *buffers*: one row for each value that can stand in the same place (what a function returns, whichever
-way it was gone through; what it is given as an argument).
+is cut where it waits for the calls that it makes: a *cell* is what it computes between two of these. Values pass from
+cell to cell through *buffers*: a buffer has one row for each value in the same role, such as an argument of a function,
+or its result by whichever variant.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["Added", "Adding", "Batch", "Buffer", "Cell", "Column", "Forest", "Re
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Values of one kind, a row each. ``differentiable``: gradients flow back through them. ``once``: each row is taken
-    by one call at most, once."""
+    """Values in the same role, one row each. ``differentiable``: gradients flow back through them. ``once``: each row
+    is used at most once, by one call."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -31,8 +31,8 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Data of a call's own that the host supplies: a number (a tensor of no dimension) or a tensor of fixed shape that
-    needs no gradient."""
+    """A call's own data that the host supplies: a number (a 0-dimensional tensor) or a tensor of fixed shape without
+    gradient."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -40,13 +40,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What one call computes between two points at which it waits, for ONE call.
+    """What ONE call computes between two points at which it waits.
 
-    ``function(shared, given)`` is made of torch functions: ``shared`` are the recursion's shared tensors, ``given`` one
-    row of each of the buffers in ``takes`` and then one row of each column. It returns one row for each of the buffers
-    in ``gives``. A buffer may occur several times in either. ``alone``: of each place in ``takes``, whether no two
-    calls of a batch take the same row there; none where nothing is known of that. ``form``: equal for cells that
-    compute the same of the like, in whichever recursion of this process; None where that is not known.
+    ``function(shared, given)`` consists of torch functions: ``shared`` are the recursion's shared tensors, ``given``
+    one row of each buffer in ``takes``, then one row of each column. It returns one row for each buffer in ``gives``. A
+    buffer may occur several times in either. ``alone``: for each of ``takes`` whether no two calls of a batch use the
+    same row; empty if unknown. ``form``: equal for cells that compute the same from equal metadata, in any recursion of
+    this process; None if unknown.
     """
 
     name: str
@@ -60,8 +60,8 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """Rows of the buffer ``items``, more for one call than for another, added up one after the other to a row of the
-    buffer ``start``, or to zeros: that gives a row of the buffer ``gives``. ``grad``: gradients flow through it."""
+    """A reduction over a varying number of rows: rows of buffer ``items`` are added in order to a row of buffer
+    ``start``, or to zeros, giving a row of buffer ``gives``. ``grad``: gradients flow through it."""
 
     name: str
     start: int | None
@@ -72,12 +72,14 @@ class Total:
 
 @dataclass(frozen=True, slots=True)
 class Recursion:
-    """``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``:
-    the buffers whose rows the step itself supplies; ``results``: the buffers of which it takes rows; ``truths``: those
-    of which it takes, behind them, whether all rows are true; ``somewhere``, ``nowhere``: likewise whether some row is
-    true, if there is any, and whether none is; ``kept``: those whose rows are wanted after the run;
-    ``totals``: what is added up beside the cells; ``lists``: how many of the results, the last ones, are lists to which
-    calls append: of those there are any number of rows."""
+    """The cells of a recursion and the buffers between them.
+
+    ``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``: the
+    buffers whose first rows the step supplies; ``results``: those whose rows it takes; then it takes predicates:
+    ``truths``, whether all rows are true; ``somewhere``, whether some row is true or there is none; ``nowhere``,
+    whether no row is true. ``kept``: buffers needed after the run; ``totals``: the reductions; ``lists``: how many of
+    the results, the last ones, are lists to which calls append, with any number of rows.
+    """
 
     cells: tuple[Cell, ...]
     buffers: tuple[Buffer, ...]
@@ -93,21 +95,20 @@ class Recursion:
 
     @property
     def asked(self) -> int:
-        """How many truths the step takes."""
+        """How many predicates the step takes."""
         return len(self.truths) + len(self.somewhere) + len(self.nowhere)
 
     @property
     def by_root(self) -> int:
-        """How many of the results have a row for each root."""
+        """How many of the results have one row for each entry call."""
         return len(self.results) - self.lists
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``count`` calls that go through one cell together: those from number ``first`` on.
+    """``count`` executions of one cell that run together, from number ``first`` on.
 
-    What they give as ``gives[k]`` goes to rows ``rows[k] ... rows[k] + count`` (no two batches, and no two ``k``, give
-    the same row).
+    Output ``k`` goes to rows ``rows[k] ... rows[k] + count`` of its buffer; no two outputs of batches share a row.
     """
 
     cell: int
@@ -118,7 +119,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Adding:
-    """``count`` sums of one total that are formed together: those from number ``first`` on. They go to rows ``row ...
+    """``count`` sums of one reduction that are computed together, from number ``first`` on. They go to rows ``row ...
     row + count``."""
 
     total: int
@@ -129,9 +130,9 @@ class Adding:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Added:
-    """All sums of one total, in the order of the batches: the rows that they start from (None: zeros), the rows of all
-    their terms, and of each term to which sum of its batch it is added. ``counts``: the sums of each batch; ``sizes``:
-    their terms."""
+    """All sums of one reduction, in the order of the batches: the rows that they start from (None: zeros), the rows of
+    all terms, and for each term the index of its sum within the batch. ``counts``: sums by batch; ``sizes``: terms by
+    batch."""
 
     starts: torch.Tensor | None
     terms: torch.Tensor
@@ -142,14 +143,13 @@ class Added:
 
 @dataclass(eq=False)
 class Forest:
-    """The plan of one run: all calls of some trees.
+    """The level schedule of one run: all calls on some trees.
 
-    ``sizes``: rows of each buffer. The rows that the step supplies are the first of their buffer. Of each cell, for all
-    its calls in the order of the batches: ``taken``, the rows that they take, a tensor for each of the cell's
-    ``takes``, and ``columns``. ``added``: of each total that has sums. ``results``: for each of the recursion's results
-    the rows that are taken (as many for each as there are roots, but for lists). A cell that has no call has no batch.
-    ``writes``: what calls write to objects, in eager's order: which write it is, the object, and a value or the row
-    that holds it; ``kept``: once the forest has been run, the buffers that have to be kept.
+    ``sizes``: rows of each buffer; those that the step supplies come first. For each cell, over all its executions in
+    the order of the batches: ``taken``, the input rows, a tensor for each of the cell's ``takes``; and ``columns``. A
+    cell without executions has no batch. ``added``: by reduction, None without sums. ``results``: for each result the
+    rows that the step takes (one for each entry call, any number for lists). ``writes``: the deferred writes in eager's
+    order: which write, the object, and the value or its row; ``kept``: after the run, the buffers needed later.
     """
 
     sizes: Sequence[int]
@@ -160,6 +160,6 @@ class Forest:
     results: Sequence[torch.Tensor]  # int64, one for each result
     writes: Sequence[tuple[int, Any, Any]] = ()
     kept: dict[int, torch.Tensor] = field(default_factory=dict)
-    numbers: Sequence[Sequence[Any]] = ()  # of each root those that it returns
-    counts: Sequence[Any] = ()  # the numbers that calls count
-    bounds: Sequence[int] = ()  # how many rows each table has to have
+    numbers: Sequence[Sequence[Any]] = ()  # for each entry call the numbers that it returns
+    counts: Sequence[Any] = ()  # final values of counters
+    bounds: Sequence[int] = ()  # number of rows that each table has to have

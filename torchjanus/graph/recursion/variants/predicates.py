@@ -1,7 +1,7 @@
-"""What tensors decide on a variant through a recursive function, as nodes beside what the way computes.
+"""Adds the predicates on tensors that a variant depends on as nodes of its program.
 
-Where they were seen to decide one variant only, the call asserts it; of ways that are told as one (see
-graph.if_conversion) each call selects its own. Knows nothing of how ways are cut into cells.
+If only one outcome was seen, the call asserts it. In a variant merged by if-conversion (see ``if_conversion``) each
+call selects its own arm. Independent of how variants are cut into cells.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from torchjanus.trace.events import Trace
 
 __all__ = ["DECIDED", "Path", "Side", "Switch", "masked", "selected", "with_truths"]
 
-Path = tuple[tuple[int, bool], ...]  # what has to be decided how: the numbers of events
+Path = tuple[tuple[int, bool], ...]  # the outcome of each decision, by number of its event
 
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Ways told as one: ``event`` is the call, with a trace for all of them. ``deciding``: the events of it that
-    decide; ``within``: of other assertions on what calls they are made; ``paths``: of each of the variants what is
-    decided how."""
+    """A merged variant: ``event`` is the call, with a trace for all paths. ``deciding``: the events that decide;
+    ``within``: for other assertions the path on which they apply; ``paths``: for each of the merged variants its
+    decisions."""
 
     event: Invoked
     deciding: frozenset[int]
@@ -37,7 +37,7 @@ class Switch:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Shared ``tensors`` (by where they are found) that only some calls use: those on one of the ``paths``."""
+    """Shared ``tensors`` (tokens) that only calls on one of the ``paths`` use."""
 
     tensors: frozenset[Any]
     paths: tuple[Path, ...]
@@ -45,9 +45,8 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class WithTruths:
-    """The ``nodes``, with those that tell what is decided; for each the number of its event, no ``places`` where nodes
-    are more than what was called; ``truths``: what has to be true; ``takings``: of each side whether it is
-    taken."""
+    """The ``nodes`` of a variant with those of its predicates; ``places``: for each node the number of its event, empty
+    if unknown; ``truths``: the predicates that have to hold; ``takings``: for each side whether the call takes it."""
 
     nodes: list[Node]
     places: list[int]
@@ -56,7 +55,7 @@ class WithTruths:
 
 
 def selected(taken: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """What a variant gives, of two that part."""
+    """Return the value of the arm that is taken."""
     if one.size() != other.size() or one.dtype != other.dtype:
         what = (
             f"the variants on which a tensor decides give tensors of sizes {list(one.size())} and {list(other.size())}"
@@ -66,7 +65,7 @@ def selected(taken: torch.Tensor, one: torch.Tensor, other: torch.Tensor) -> tor
 
 
 def masked(taken: torch.Tensor, tensor: torch.Tensor, outcome: bool) -> torch.Tensor:
-    """Of what a variant computes: zeros for calls that do not take it."""
+    """Return the tensor for calls that take the arm, zeros for the others."""
     if not tensor.is_floating_point():
         return tensor
     zeros = torch.zeros_like(tensor)
@@ -79,7 +78,7 @@ DECIDED: frozenset[Any] = frozenset({selected, masked})  # their first argument 
 def with_truths(
     program: Program, trace: Trace, place: Place, switch: Switch | None, sides: Sequence[Side]
 ) -> WithTruths:
-    """The nodes of a variant, and those that tell what tensors decide."""
+    """Return the nodes of a variant together with those of its predicates."""
     events = [index for index, event in enumerate(trace.events) if isinstance(event, Op)]
     truths: list[Ref] = []
     takings: list[Ref] = []
@@ -130,16 +129,16 @@ def _is_false(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _holds(path: Sequence[tuple[torch.Tensor, bool]]) -> torch.Tensor:
-    """Whether a call goes along the path."""
+    """Return whether a call takes the path."""
     found = [truth if outcome else truth.logical_not() for truth, outcome in path]
     return torch.stack(found).all()
 
 
 def _or_elsewhere(truth: torch.Tensor, path: Sequence[tuple[torch.Tensor, bool]]) -> torch.Tensor:
-    """What has to be true of calls that go along the path."""
+    """Return whether the predicate holds or the call takes another path."""
     return torch.logical_or(truth, _holds(path).logical_not())
 
 
 def _takes_one(paths: Sequence[Sequence[tuple[torch.Tensor, bool]]]) -> torch.Tensor:
-    """Whether a call goes along one of the paths."""
+    """Return whether a call takes one of the paths."""
     return torch.stack([_holds(path) for path in paths]).any()

@@ -1,4 +1,4 @@
-"""What a watched call reads, is given and returns, as its trace says. Knows nothing of how calls are cut into cells."""
+"""What a watched call reads, is given and returns, from its trace. Independent of how calls are cut into cells."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ __all__ = [
     "written_by",
 ]
 
-_ALL: Any = object()  # stands for the names of all attributes of an object
+_ALL: Any = object()  # represents the names of all attributes of an object
 
 
 def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple[type | None, Any]]:
-    """Which attributes a run finds, each with the class of its object where that is known, and which lists it looks
-    into, by where they are. ``without``: those found at these places."""
+    """Return the (class, name) pairs of the attributes that a trace reads, with None for an unknown class, and (None,
+    token) pairs of the containers that it reads. ``without``: tokens of places to leave out."""
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
@@ -46,7 +46,7 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
             ):
                 found |= {(class_of(trace, access_path.base), access_path.key), (None, access_path.base.token)}
             case Absent(base=base, key=key):
-                # Attributes are missing in an object's own dictionary; any other is no object that has them.
+                # An object's dictionary lacks an attribute; any other dictionary lacks a key and has no attributes.
                 cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
                 found |= {(cls, key), (None, base.token)}
             case Filled(access_path=access_path) | Keys(access_path=access_path):
@@ -55,7 +55,7 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
 
 
 def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]) -> bool:
-    """Whether what is written under a name is among what is found."""
+    """Whether a written name may be among those read."""
     cls, name = written
     return any(
         (other == name or (other is _ALL and isinstance(name, str))) and (cls is known or cls is None or known is None)
@@ -65,7 +65,7 @@ def is_read(written: tuple[type | None, Any], read: set[tuple[type | None, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """An object that the step changes: where it is found, its class, and which of its attributes."""
+    """An object that the step changes: its access path, its class, and the name of the attribute."""
 
     access_path: AccessPath
     cls: type | None
@@ -73,7 +73,7 @@ class Written:
 
 
 def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
-    """What these of its events change."""
+    """Yield the changes that these events make."""
     for event in events:
         if isinstance(event, Stored | Mutation) and not event.base.is_grown:
             name = event.key if isinstance(event, Stored) and type(event.key) is str else _ALL
@@ -81,7 +81,7 @@ def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
 
 
 def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[AccessPath, AccessPath]]:
-    """Where a call looks into something of its own that may be one of these; and which of these."""
+    """Yield where a call reads an object of its own that may be one of these, each with the access path of that one."""
     asked: dict[tuple[Any, Any], tuple[AccessPath, AccessPath]] = {}
     for event in trace.events if written else ():
         match event:
@@ -102,12 +102,12 @@ def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Acces
 
 
 def _object(access_path: AccessPath) -> AccessPath:
-    """The object of which this is the dictionary, or the object itself."""
+    """Return the object whose dictionary this is, or else the path itself."""
     return access_path.base if access_path.step is Step.DICT and access_path.base is not None else access_path
 
 
 def class_of(trace: Trace, access_path: AccessPath) -> type | None:
-    """The class of the object of which this is the dictionary, or of the object itself."""
+    """Return the class of the object at the path, or of the object whose dictionary this is; None if unknown."""
     at = _object(access_path)
     if at.step is Step.CONST:
         return type(at.key)
@@ -118,8 +118,7 @@ def class_of(trace: Trace, access_path: AccessPath) -> type | None:
 
 
 def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
-    """Where two variants part, if a tensor decides between them: the host cannot tell which of them a call will
-    take."""
+    """Return the event at which two traces part if a tensor decides there, so that the host cannot distinguish them."""
     for before, after in zip(one, other, strict=False):
         if before.token != after.token:
             fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
@@ -128,7 +127,7 @@ def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
 
 
 def tensors_of(recipe: Any) -> list[TensorOf]:
-    """The tensors in what is given or returned, in order."""
+    """Return the tensors of an argument or result, in order."""
     if isinstance(recipe, TensorOf):
         return [recipe]
     if isinstance(recipe, Build):
@@ -137,7 +136,7 @@ def tensors_of(recipe: Any) -> list[TensorOf]:
 
 
 def call_of(access_path: AccessPath) -> int | None:
-    """Which of the calls that a call makes has returned what is found there, if one has."""
+    """Return the index of the inner call that returned the value at this path, or None."""
     at = access_path
     while at.base is not None:
         at = at.base
@@ -146,7 +145,7 @@ def call_of(access_path: AccessPath) -> int | None:
 
 
 def calls_of(expr: Any) -> set[int]:
-    """The calls without whose results a number is not known."""
+    """Return the inner calls on whose results the number depends."""
     found = (
         {call_of(leaf.access_path) for leaf in leaves(expr) if isinstance(leaf, Read)}
         if isinstance(expr, Expr)
@@ -156,7 +155,7 @@ def calls_of(expr: Any) -> set[int]:
 
 
 def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any, ...], Any]]:
-    """The numbers in what is returned, in order, each with the keys that lead to it."""
+    """Return the numbers of a result, in order, each with the keys that lead to it."""
     if isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float)):
         return [(path, recipe)]
     inside = _held(recipe) if isinstance(recipe, Build) else ()
@@ -164,30 +163,31 @@ def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any,
 
 
 def _held(recipe: Build) -> Iterator[tuple[Any, Recipe]]:
-    """What a container or an object holds, in order, each with its key or name."""
+    """Yield the elements of a container or object, in order, each with its key or name."""
     for n, part in enumerate(recipe.items):
         yield (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
     yield from recipe.named
 
 
 def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """The keys that lead to the numbers in a result that looks like this, in order."""
+    """Return the keys that lead to each number in a result of this structure, in order."""
     if type(made) is tuple and made[0] == "number":
         return [path]
     return [found for key, part in parts_made(made) for found in numbers_made(part, (*path, key))]
 
 
 def result_key(event: Invoked, which: int) -> Any:
-    """The buffer of which a tensor that the call returns is a row."""
+    """Return the key of the buffer of a tensor that the call returns."""
     return ("result", event.callee, event.made, which)
 
 
 def given_tensors(event: Invoked) -> tuple[Any, ...]:
-    """Where the callee finds the tensors that it is given, in order."""
+    """Return the tokens of the callee's access paths to its tensor arguments, in order."""
     return tuple(o.token for name, recipe in event.given for o in places_of(recipe, AccessPath.parameter(name)))
 
 
 def places_of(recipe: Recipe, access_path: AccessPath) -> Iterator[AccessPath]:
+    """Yield the access paths of the tensors in an argument at ``access_path``."""
     if isinstance(recipe, TensorOf):
         yield access_path
     elif isinstance(recipe, Build):

@@ -1,9 +1,8 @@
-"""Sums over the iterations of a loop: chains of additions, of which each adds to the one before and nobody sees it
-between.
+"""Sums over the iterations of a loop: chains of additions whose intermediate results nothing else uses.
 
-The terms of such a chain do not wait for each other: they can be computed all at once, whatever else is done with each
-of them, and then added up in the order in which the program does it. Found by what depends on what: a sum(), a loop
-that adds, and several of them in one loop are all the same. Knows nothing of cells.
+The terms of a chain do not depend on each other: they can be computed together and then added in program order. Chains
+are found by data dependence, so ``sum()``, one accumulating loop, and several sums in one loop are treated alike.
+Independent of cells.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ __all__ = ["Accumulation", "accumulations", "stacks_as_sums", "varying"]
 
 @dataclass(frozen=True, slots=True)
 class Accumulation:
-    """``start + items[0] + items[1] ...``; without a start, zeros are (as in ``sum``). ``links``: which of the nodes
-    make it; ``carried``: which of their operands is what was added up before."""
+    """``start + items[0] + items[1] ...``; without a start, zeros are added to (as in ``sum``). ``links``: the nodes
+    that compute it; ``carried``: which of their operands is the sum so far."""
 
     place: Place
     carried: int
@@ -37,12 +36,12 @@ class Accumulation:
 
 
 def stacks_as_sums(nodes: Sequence[Node], kept: Iterable[int], free: int) -> list[tuple[Node, int]]:
-    """The nodes, where ``torch.stack(tensors).sum(0)`` is said as a sum of the tensors, each with the number of the one
-    that it stands for. ``free``: a number from which on no tensor is known."""
+    """Return the nodes with ``torch.stack(tensors).sum(0)`` replaced by a chain of additions, each with the index of
+    the node it replaces. ``free``: the first unused tensor number."""
     uses = Counter(ref.index for node in nodes for ref in refs_of(node))
     uses.update(kept)
     stacks = {node.outs[0].index: number for number, node in enumerate(nodes) if _stacked(node)}
-    summed: dict[int, int] = {}  # which stack a node adds up
+    summed: dict[int, int] = {}  # summing node -> stacking node
     for number, node in enumerate(nodes):
         before = _summed(node)
         stack = None if before is None or uses[before.index] > 1 else stacks.get(before.index)
@@ -69,12 +68,12 @@ def stacks_as_sums(nodes: Sequence[Node], kept: Iterable[int], free: int) -> lis
 
 
 def _begun(term: torch.Tensor, zero: int) -> torch.Tensor:
-    """A sum over a dimension, of one term: of integers it is a long one."""
+    """Return the sum over a dimension of one term; for integers its type is int64."""
     return torch.stack([term]).sum(zero)
 
 
 def _stacked(node: Node) -> list[Ref]:
-    """What is put in a stack, if the node does that."""
+    """Return the tensors that the node stacks along dimension 0, or nothing."""
     if node.func is not torch.stack or not node.args or not isinstance(node.args[0], list | tuple):
         return []
     if [*node.args[1:], *node.kwargs.values()] not in ([], [0]) or not node.kwargs.keys() <= {"dim"}:
@@ -83,7 +82,7 @@ def _stacked(node: Node) -> list[Ref]:
 
 
 def _summed(node: Node) -> Ref | None:
-    """Of what the node is the sum over the first dimension, if it is."""
+    """Return the tensor that the node sums over its first dimension, or None."""
     if node.func not in (torch.sum, torch.Tensor.sum) or not node.args or not node.kwargs.keys() <= {"dim", "axis"}:
         return None
     before, *dims = (*node.args, *node.kwargs.values())
@@ -91,11 +90,11 @@ def _summed(node: Node) -> Ref | None:
 
 
 def accumulations(nodes: Sequence[Node], kept: Iterable[int], carried: int) -> list[Accumulation]:
-    """All chains of additions, of one or more. ``kept``: tensors that somebody else sees."""
+    """Return all chains of one or more additions. ``kept``: tensors with other uses."""
     uses = Counter(ref.index for node in nodes for ref in refs_of(node))
     uses.update(kept)
     chains: list[list[int]] = []
-    ends: dict[tuple[Place, int], list[int]] = {}  # chains that may go on, by their place and what they have made
+    ends: dict[tuple[Place, int], list[int]] = {}  # chains that may continue, by place and current sum
     for number, node in enumerate(nodes):
         if not _adds(node):
             continue
@@ -137,14 +136,14 @@ def _accumulation(nodes: Sequence[Node], chain: list[int], carried: int) -> Accu
 
 
 def varying(variants: Iterable[Sequence[Accumulation]]) -> dict[Place, int]:
-    """Where sums have more terms in some variants than in others, and which operand is carried there."""
+    """Return the places of sums whose number of terms differs between variants, with the operand that is carried."""
     lengths: dict[tuple[Place, int], set[int]] = {}
     for variant in variants:
         for one in variant:
             lengths.setdefault((one.place, one.carried), set()).add(len(one.items))
     found: dict[Place, int] = {}
     for (place, carried), some in lengths.items():
-        # Where no operand is seen to be carried, there is nothing to be added up.
+        # Without two terms no operand is known to be carried.
         if max(some) > 1 and len(some) > 1 and (place not in found or max(some) > max(lengths[place, found[place]])):
             found[place] = carried
     return found

@@ -1,8 +1,8 @@
-"""Rows that recursive calls pick, by numbers of their own: ``labels[node.index]``.
+"""Rows that recursive calls pick by numbers of their own: ``labels[node.index]``.
 
-Of tensors that the host holds it knows them, so they are columns, like tensors that nodes hold. Tensors that the step
-has made are longer to calls than they are. In either way cells do not see how long such a tensor is, and one graph
-serves any. Knows nothing of how cells are made.
+The host knows the rows of tensors that it holds, so these become columns, like tensors that nodes hold. Tensors that
+the step computes are padded for the calls. Either way cells do not depend on the length of the tensor, and one graph
+serves all. Independent of how cells are made.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Pick", "tables_of", "with_picks"]
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """The row ``number`` of the tensor ``table``, which is like ``example``. It is not counted from the end."""
+    """The row ``number`` of the tensor ``table``, whose example is ``example``. It is not negative."""
 
     table: AccessPath
     number: Expr
@@ -35,15 +35,15 @@ class Pick:
 
     @property
     def column(self) -> Column:
-        """What the host supplies."""
+        """The column that the host supplies."""
         return Column(tuple(self.example.shape[1:]), self.example.dtype)
 
 
 def with_picks(
     plan: Generalised, nodes: Sequence[Node], places: Sequence[int]
 ) -> tuple[list[Node], list[int], dict[int, Pick]]:
-    """The nodes of a variant without those that pick such a row, their ``places`` where these are known, and what was
-    picked, by the number of the tensor. What takes a slice of one row is said as picking it."""
+    """Return the nodes of a variant without those that pick such a row, their ``places`` (where known), and the picks
+    by tensor number. A slice of one row becomes an unsqueezed pick."""
     made: list[Node] = []
     kept: list[int] = []
     picks: dict[int, Pick] = {}
@@ -63,8 +63,8 @@ def with_picks(
 
 
 def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -> dict[Any, tuple[int, ...] | None]:
-    """Of each tensor that the step has made, by where it is found, the slots of the numbers of the rows that are picked
-    of it; None where anything else is done with it. ``wanted``: what is of use beside ``nodes``."""
+    """Return for each tensor computed by the step, by token, the slots of the row numbers that are picked; None if it
+    has any other use. ``wanted``: tensors used outside of ``nodes``."""
     own = {
         index: access_path.token for index, access_path in enumerate(plan.access_paths) if access_path.step is Step.OWN
     }
@@ -90,7 +90,7 @@ def _is_known(plan: Generalised, slot: int) -> bool:
 
 
 def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
-    """What the node picks, if it does no more; and whether it gives that as a slice."""
+    """Return the row that the node picks and whether as a slice, or None if it does anything else."""
     match node.func, node.args:
         case torch.Tensor.__getitem__, (Ref(index=table), Slot(index=slot)):
             sliced = False

@@ -1,7 +1,7 @@
-"""Which rows are taken by one call at most: gradients of those need not be added up one by one.
+"""Which rows at most one call uses: their gradients need no accumulation.
 
-Told from the variants alone, whatever the trees: every row is made by one call, which can take it, return it or pass it
-on. Knows nothing of how cells are run.
+Determined from the variants, independent of the trees: one call computes each row, and uses it, returns it or passes it
+on. Independent of how cells run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BufferOf = Callable[[Variant, Ref], int]
 
 
 def taken_once(variants: Sequence[Variant], buffer_of: BufferOf, buffers: int) -> list[bool]:
-    """Of each buffer, whether each of its rows is taken once at most: whoever has one uses it once, and so on."""
+    """Return for each buffer whether each of its rows is used at most once: each call that has a row uses it once."""
     once = [True] * buffers
     for variant in variants:
         used = [ref for part in variant.parts for ref in part.takes]
@@ -40,12 +40,12 @@ def lone_takes(
     takes: Sequence[Sequence[int]],
     buffer_of: BufferOf,
 ) -> list[tuple[bool, ...]]:
-    """Of each place of each cell's ``takes``, whether no two calls of a batch take the same row there."""
-    passed: set[int] = set()  # buffers of whose rows it is not known who has them
+    """Return for each of each cell's ``takes`` whether no two calls of a batch use the same row."""
+    passed: set[int] = set()  # buffers whose rows may be held by unknown calls
     for variant in variants:
         for site in variant.sites:
             passed.update(buffer_of(variant, ref) for _, ref in site.args)
-        # What is appended nobody takes from there: it is the step's.
+        # Only the step uses what is appended.
         returned = Counter(variant.source_of(ref) for ref in variant.results)
         for ref in variant.results:
             if variant.source_of(ref)[0] in ("call", "argument") or returned[variant.source_of(ref)] > 1:
@@ -60,7 +60,7 @@ def lone_takes(
                 source = variant.source_of(ref)
                 alone[cell][place] &= (cell, place, source) not in met and source[0] != "argument"
                 met.add((cell, place, source))
-                # A row that a call has made and returned may be taken by itself and by its caller, at one level.
+                # A call and its caller may both use, at one level, a row that the call computes and returns.
                 kinds[cell][place].add(source[0] == "call")
     return [
         tuple(one and len(some) < 2 for one, some in zip(own, kind, strict=True))

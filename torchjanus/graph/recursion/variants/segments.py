@@ -1,7 +1,7 @@
-"""The cells of one variant: what it computes, cut at the calls for which it waits, at the iterations of loops that turn
-more or less often, and around sums over such iterations.
+"""The segments of one variant: its computation cut at the calls it waits for, at iterations of loops whose trip counts
+vary, and around sums over such iterations.
 
-Knows nothing of traces, nor of trees.
+Independent of traces and of trees.
 """
 
 from __future__ import annotations
@@ -29,12 +29,11 @@ __all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 
 @dataclass(slots=True)
 class Part:
-    """What a variant computes in one go: one cell.
+    """A segment: what a variant computes in one cell.
 
-    ``takes``: the tensors of which it takes a row; ``columns`` are what the host supplies: slots (by number) and
-    tensors that nodes hold (by the number of the input); ``gives``: the tensors of which it gives a row. ``flowing``:
-    where those of the shared tensors are found on which results depend, and not only decisions. ``form``: parts of one
-    form are the same cell.
+    ``takes``: the tensors of which it takes a row; ``columns``: what the host supplies, slots (by number) and tensors
+    that nodes hold (by number of the input); ``gives``: the tensors of which it gives a row. ``flowing``: the shared
+    tensors on which results depend, not only predicates. ``form``: segments of equal form are one cell.
     """
 
     stage: int
@@ -48,19 +47,19 @@ class Part:
 
     @property
     def place(self) -> Place | None:
-        """Where tensors decide within it, if they do."""
+        """The place of a selection between arms, if there is one."""
         return next((node.place for node in self.nodes if node.func is selected), None)
 
     def function(self, order: Sequence[Any]) -> CellFunction:
-        """What it computes, as data. ``order``: where the recursion's shared tensors are found."""
+        """Return its computation as data. ``order``: tokens of the recursion's shared tensors."""
         shared = tuple((ref.index, order.index(access_path.token)) for ref, access_path in self.shared)
         return CellFunction(tuple(self.nodes), shared, tuple(self.takes), tuple(self.columns), tuple(self.gives))
 
 
 @dataclass(frozen=True, slots=True)
 class CellFunction:
-    """What a cell computes for one call (see ``recursion.Cell``). ``shared``: of the tensors that its nodes know by a
-    number, which of the recursion's each is; the others are as in a Part."""
+    """What a cell computes for one call (see ``plan.Cell``). ``shared``: pairs of a tensor's number in the nodes and
+    its index among the recursion's shared tensors; the other fields are those of Part."""
 
     nodes: tuple[Node, ...]
     shared: tuple[tuple[int, int], ...]
@@ -95,7 +94,7 @@ class CellFunction:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Rows that are added up, to one row. Folds of one form are the same."""
+    """A reduction of rows to one row. Reductions of equal form are the same."""
 
     stage: int
     start: Ref | None
@@ -106,11 +105,14 @@ class Fold:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """What a variant computes, and when. ``nodes``, and of each but the calls in ``at`` after how many of the way's
-    calls it runs, and in ``places`` the number of its event (none where that is not known); ``stages``: how many there
-    are; ``kinds``: what each input and result of a call is ("shared", "column", "argument", "call"), by number;
-    ``access_paths`` of inputs; ``passed``: of each of the way's calls its stage and what it passes; ``wanted``: what is
-    of use outside of cells; ``flowing``: tensors on which results depend; ``slots``: the types of numbers."""
+    """What a variant computes, and when.
+
+    ``at``: for each of the ``nodes`` but the calls its stage, the number of calls it waits for; ``places``: the number
+    of its event (empty if unknown); ``stages``: how many there are; ``kinds``: by tensor number, for each input and
+    result of a call: "shared", "column", "argument" or "call"; ``access_paths`` of inputs; ``passed``: for each inner
+    call its stage and tensor arguments; ``wanted``: tensors used outside of cells; ``flowing``: tensors on which
+    results depend; ``slots``: the types of numbers.
+    """
 
     callee: Any
     nodes: Sequence[Node]
@@ -126,8 +128,8 @@ class Stages:
 
 
 class Parts:
-    """The parts of a variant, and its ``folds``. ``order``: ("part", "fold" or "site", number), as they follow each
-    other."""
+    """The segments of a variant, and its reductions, the ``folds``. ``order``: ("part", "fold" or "site", number), in
+    execution order."""
 
     def __init__(
         self,
@@ -136,7 +138,7 @@ class Parts:
         turning: frozenset[Place],
         loops: Sequence[Loop],
     ) -> None:
-        """``sums`` are computed by folds; the iterations of the ``loops`` at the places ``turning`` are parts."""
+        """``sums`` become reductions; each iteration of the ``loops`` at the places ``turning`` becomes a segment."""
         self._stages = stages
         self._sums = {number: one for one in sums for number in one.links}
         self._given_by: dict[tuple[int, bool], tuple[str, int, int]] = {}
@@ -157,18 +159,19 @@ class Parts:
             self.order += [("site", n) for n, (at, _) in enumerate(stages.passed) if at == stage]
 
     def source_of(self, ref: Ref) -> tuple[str, int, int] | None:
-        """Which part or fold gives the tensor a row, if one does: "part" or "fold", its number, which of its gives."""
+        """Return the segment or reduction that gives the tensor a row: ("part" or "fold", its number, index of the
+        output), or None."""
         copied = self._given_by.get((ref.index, True))
         return self._given_by.get((ref.index, False)) if copied is None else copied
 
     def _groups(self, turning: frozenset[Place], loops: Sequence[Loop]) -> list[Part | Fold]:
-        """The parts with their nodes, and the folds, in the order in which they run."""
+        """Return the segments with their nodes, and the reductions, in execution order."""
         stages = self._stages
         iterations = self._iterations(turning, loops)
         after = self._after()
         groups: list[Part | Fold] = []
         for stage in range(stages.stages):
-            # What is passed on as it was found needs a row of its own.
+            # An input that is passed on unchanged needs a row of its own.
             groups.append(Part(stage))
             here = sorted((after[n], n) for n, at in stages.at.items() if at == stage)
             for phase in sorted({phase for phase, _ in here}):
@@ -190,7 +193,8 @@ class Parts:
         return groups
 
     def _after(self) -> dict[int, int]:
-        """Of each node, how many folds it waits for, one after the other: it is no part of what they wait for."""
+        """Return for each node the length of the longest chain of reductions it depends on. A segment must not contain
+        both a reduction's inputs and its users."""
         waits: dict[int, int] = {}
         found: dict[int, int] = {}
         for number, node in enumerate(self._stages.nodes):
@@ -207,7 +211,7 @@ class Parts:
         return Fold(stage, total.start, total.items, total.out, form)
 
     def _iterations(self, turning: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
-        """Of each node the iteration to which it belongs."""
+        """Return for each node the iteration that contains it, or () outside of such loops."""
         places = self._stages.places
         if not places:
             return [()] * len(self._stages.nodes)
@@ -223,7 +227,7 @@ class Parts:
         return found
 
     def _copied(self, wanted: Iterable[int]) -> Iterator[tuple[int, int]]:
-        """Tensors not made by any node that need a row of their own, and in which stage."""
+        """Yield the inputs that need a row of their own, each with its stage."""
         stages = self._stages
         for index in wanted:
             if stages.kinds.get(index) in ("shared", "column"):
@@ -236,7 +240,7 @@ class Parts:
                 yield index, min(passed, default=stages.stages - 1)
 
     def _live(self, parts: list[Part]) -> list[Part]:
-        """The parts that are of use, with what they take and give."""
+        """Return the segments that are used, with their inputs and outputs."""
         stages = self._stages
         wanted = {ref.index: None for ref in (*stages.wanted, *(ref for _, refs in stages.passed for ref in refs))}
         for total in self._sums.values():
@@ -278,7 +282,7 @@ class Parts:
         return live
 
     def _form(self, part: Part) -> Any:
-        """What parts have in common that are one cell: the same operations at the same places on the like."""
+        """Return the form: segments with the same operations at the same places on equal metadata share a cell."""
         stages = self._stages
         names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}
         names.update((ref.index, ("shared", access_path.token)) for ref, access_path in part.shared)

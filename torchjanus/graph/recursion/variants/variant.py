@@ -1,6 +1,6 @@
-"""One way through a recursive function, cut into cells where it waits for calls that it makes (see graph.recursion).
+"""One execution path through a recursive function, cut into segments where it waits for the calls that it makes.
 
-A way is made of the trace of one call; every call that takes it is an instance. Knows nothing of trees.
+A variant is made from the trace of one call; every call that takes the path is an instance. Independent of trees.
 """
 
 from __future__ import annotations
@@ -55,8 +55,9 @@ __all__ = ["Site", "Variant", "Write", "tables_in"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call that the way makes. ``stage``: after which of its own cells. ``args``: the tensors it passes, by where the
-    callee finds them. ``frames``: how many frames deeper than the way itself eager makes it."""
+    """A call that the variant makes. ``stage``: the stage of the segments that precede it. ``args``: the tensors
+    passed, each with the token of the callee's access path. ``frames``: how many frames deeper than the variant eager
+    makes it."""
 
     event: Invoked
     frames: int
@@ -67,10 +68,10 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A write to an object. ``before``: how many of the way's calls eager makes before it; ``ref``: the tensor that is
-    written; ``value``: how another call makes what is no tensor; ``name``: under which name nobody may read it in the
-    same step (see ``names_read``); ``list``: to which of the step's lists it is appended, if to one of them;
-    ``counts``: whether it is made of what is there."""
+    """A write to an object. ``before``: how many calls eager makes before it; ``ref``: the tensor written; ``value``:
+    the recipe of any other value; ``name``: the name by which nothing may read it in the same step (see
+    ``names_read``); ``list``: the step's list to which it is appended, if any; ``counts``: whether it is computed from
+    the old value."""
 
     event: Stored | Mutation
     before: int
@@ -82,13 +83,15 @@ class Write:
 
 
 class Variant:
-    """``event``: one of the calls. ``parameters`` are those that change from call to call; ``given``: where the call
-    finds tensors that its caller passes; ``truths``: what has to be true of tensors, or a call goes another way;
-    ``relied``: what calls that took it relied on around themselves, in several words. Raises Refused where its calls
-    cannot be run many at a time."""
+    """The variant of ``event``, one of its calls.
+
+    ``parameters`` change from call to call; ``given``: access paths of the tensors that the caller passes; ``truths``:
+    predicates that hold on this path; ``relied``: sets of context facts, one of which has to hold. Raises Refused if
+    its calls cannot be batched.
+    """
 
     def __init__(self, number: int, event: Invoked, switch: Switch | None = None, sides: Sequence[Side] = ()) -> None:
-        """``switch``: of ways told as one; ``sides``: of those what only some of them use."""
+        """``switch``: set for a merged variant; ``sides``: what only some of its paths use."""
         trace: Trace = event.call
         self.sides = tuple(sides)
         self.relied = [trace.around]
@@ -119,8 +122,8 @@ class Variant:
         changes = self._settle_changes()
         self._flowing = self._flows()
         self.sites: list[Site] = []
-        self._made: dict[int, int] = {}  # the stage in which a tensor is made
-        self._call: dict[int, tuple[int, int]] = {}  # what calls give: (site, which of its tensors)
+        self._made: dict[int, int] = {}  # tensor -> stage in which it is computed
+        self._call: dict[int, tuple[int, int]] = {}  # result of a call -> (site, index)
         self._stage()
         self.stages = max((*self._made.values(), *(site.stage for site in self.sites)), default=0) + 1
         if changes.intersection(ref.index for ref in self._stored()) or (changes and not self._only_lists()):
@@ -128,7 +131,7 @@ class Variant:
         if self.writes and any(b.stage < a.stage for a, b in itertools.pairwise(self.sites)):
             raise self._refused("it writes to objects, and its calls are not followed in their order", self.place)
         self._sink()
-        with torch._C.DisableTorchFunction():  # a run may be going on that is watched
+        with torch._C.DisableTorchFunction():  # a watched run may be in progress
             few = {n for n, one in enumerate(program.inputs) if one.example is not None and one.example.dim() <= 2}
         self._tables = frozenset(n for n in few & self._inputs.keys() if self._kind_of(self._inputs[n]) == "shared")
         self.gradients = self._gradients()
@@ -137,10 +140,11 @@ class Variant:
         self.cut(frozenset(), {}, frozenset())
 
     def fits(self, world: Mapping[Any, Any]) -> bool:
-        """Whether all that it relies on around calls is known to be so."""
+        """Whether the context facts ``world`` imply those that it relies on."""
         return any(holds(relied, world) for relied in self.relied)
 
     def _refuse_unfit(self) -> None:
+        """Raise Refused if the calls cannot be batched."""
         program = self.plan.program
         for event in self.trace.events:
             if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
@@ -161,6 +165,7 @@ class Variant:
         return refused("recursion-body", f"calls of {self.name} cannot be run many at a time", f"{why}.", place=place)
 
     def _written(self) -> Iterator[Write]:
+        """Yield the writes of the trace. Raises Refused."""
         calls, program = 0, self.plan.program
         for event in self.trace.events:
             calls += isinstance(event, Invoked)
@@ -188,40 +193,40 @@ class Variant:
             yield Write(event, calls, ref, value, known, None, counts)
 
     def seen_at(self, event: Stored) -> Any:
-        """What was found where this is written."""
+        """Return the recorded value before the write."""
         place = place_of(event).token
         return next(e.value for e in self.trace.events if isinstance(e, Found) and e.access_path.token == place)
 
     def _only_lists(self) -> bool:
-        """Whether all that it writes to are lists of the step."""
+        """Whether it writes to lists of the step only."""
         return all(write.list is not None for write in self.writes)
 
     @property
     def appended(self) -> list[Ref]:
-        """What it appends to lists of the step."""
+        """The tensors that it appends to lists of the step."""
         return [write.ref for write in self.writes if write.list is not None and write.ref is not None]
 
     def _stored(self) -> list[Ref]:
         return [write.ref for write in self.writes if write.ref is not None]
 
     def _wanted(self) -> tuple[Ref, ...]:
-        """What is of use outside of cells, but for what calls are given."""
+        """Return the tensors used outside of cells, other than arguments of calls."""
         return (*self.results, *self.truths, *self.takings, *self._stored())
 
     @property
     def names_read(self) -> set[tuple[type | None, Any]]:
-        """Under which names it finds what was there before the step, but for what it only counts."""
+        """The names of what it reads from before the step, except counters (see ``reads.names_read``)."""
         return names_read(self.trace, self._counted)
 
     @property
     def entered(self) -> set[int]:
-        """The counts of which it asks what they are when it begins."""
+        """The counters whose initial values it reads."""
         found = (count_of(event.access_path) for event in self.trace.events if isinstance(event, Found))
         return {number for number in found if number is not None}
 
     @property
     def shows(self) -> bool:
-        """Whether it returns, or appends, what shares its memory with a tensor that is the same in all calls."""
+        """Whether it returns or appends an alias of a tensor that all calls share."""
         memory, access_paths = self.trace.memory, self.trace.access_paths
         return not self._let_out.isdisjoint(
             memory[n] for n, access_path in access_paths.items() if not is_local(access_path)
@@ -229,14 +234,14 @@ class Variant:
 
     @property
     def handing(self) -> frozenset[int]:
-        """Which of its calls return what it returns, or appends, or of what that is a view."""
+        """The inner calls whose results alias what it returns or appends."""
         memory, let_out = self.trace.memory, self._let_out
         calls = enumerate(site.event for site in self.sites)
         return frozenset(n for n, call in calls if any(memory[ref.number] in let_out for ref in call.outs))
 
     @property
     def passed_up(self) -> set[Any]:
-        """The functions of which it returns, or appends, what they return, or a view of it."""
+        """The functions whose results it returns or appends, or views of them."""
         return {self.sites[number].event.callee for number in self.handing}
 
     @property
@@ -247,11 +252,11 @@ class Variant:
 
     @property
     def asked(self) -> list[Place]:
-        """Where tensors decide what it does."""
+        """The places of its predicates on tensors."""
         return [assertion.place for assertion in self.plan.program.assertions]
 
     def _settle_changes(self) -> set[int]:
-        """Say what changes a tensor in place that nothing else sees as what makes another. Returns what is changed."""
+        """Make in-place changes that nothing else sees out of place. Return all tensors changed. Raises Refused."""
         calls = [node for node in self._nodes if is_call(node)]
         given = {ref.index for node in calls for ref in node.outs} | self._inputs.keys()
         made = set(self._inputs)
@@ -275,13 +280,13 @@ class Variant:
         return changed
 
     def _flows(self) -> set[int]:
-        """The tensors on which results depend."""
+        """Return the tensors on which results depend."""
         found = {ref.index for ref in self.results}
         found.update(ref.index for ref in self.appended)
         for node in reversed(self._nodes):
             if is_call(node) or any(ref.index in found for ref in node.outs):
                 refs = list(refs_of(node))
-                # What decides has no gradient.
+                # The predicate has no gradient.
                 found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
         return found
 
@@ -297,18 +302,18 @@ class Variant:
 
     @property
     def differentiated(self) -> frozenset[Any]:
-        """Where the shared tensors are found to which gradients flow from what it returns."""
+        """The tokens of the shared tensors to which gradients flow from what it returns and appends."""
         return self.gradients.differentiated
 
     @property
     def dropped(self) -> frozenset[int]:
-        """From which of its calls gradients are kept."""
+        """The inner calls that gradients do not reach."""
         return self.gradients.dropped
 
     # -- stages ---------------------------------------------------------------------------------------------------
 
     def _stage(self) -> None:
-        """When each tensor is made, at the earliest."""
+        """Assign each tensor and call its earliest stage."""
         events = _calls(self.trace)
         for node in self._nodes:
             waits = [self._made[ref.index] for ref in refs_of(node) if ref.index in self._made]
@@ -332,7 +337,7 @@ class Variant:
                 self._made[ref.index] = stage
 
     def _sink(self) -> None:
-        """Compute as late as possible: what only the last stage needs is computed with it."""
+        """Move each node to the latest stage possible, so that what only the last stage needs is computed there."""
         wanted: dict[int, int] = {}
 
         def want(refs: Any, stage: int) -> None:
@@ -358,7 +363,7 @@ class Variant:
     # -- cells ----------------------------------------------------------------------------------------------------
 
     def sums(self) -> list[Accumulation]:
-        """All that is added up, whichever operand is carried."""
+        """Return all chains of additions, by either carried operand."""
         if self._sums is None:
             self._sums = self._found_sums()
         return self._sums
@@ -368,21 +373,20 @@ class Variant:
         return [one for carried in (0, 1) for one in accumulations(self._nodes, kept, carried)]
 
     def named_rows(self) -> Iterator[tuple[Place, int | float]]:
-        """Where it names rows of shared tensors by plain numbers, and which."""
+        """Yield the places and values of constants that name rows of shared tensors or fill tensors."""
         return ((self._nodes[n].place, value) for n, value in named_rows(self._nodes, self._tables))
 
     def number_at(self, slot: int) -> tuple[type, Any]:
-        """The type of the number that the host supplies in a slot, and what it is."""
+        """Return the type of the number that the host supplies in a slot, and its expression or value."""
         known = self.plan.program.slots
         if slot < len(known):
             return known[slot].type, self.plan.slots[slot]
         return type(self._lifted[slot - len(known)]), self._lifted[slot - len(known)]
 
     def cut(self, turning: frozenset[Place], folded: Mapping[Place, int], named: frozenset[Place]) -> None:
-        """Cut what the way computes into parts: at calls, at the iterations of the loops at the places ``turning``,
-        which are run more or less often (each iteration is a part then, of the same form), and around the sums at the
-        places ``folded``, where this operand is carried. At the places ``named`` ways name
-        different rows: which, the host supplies."""
+        """Cut the computation into segments: at calls, at iterations of the loops at the places ``turning``, whose trip
+        counts vary (so that all iterations have one form), and around the sums at the places ``folded``, each with its
+        carried operand. At the places ``named`` constants differ between variants and become slots."""
         cut_at = (turning, dict(folded), named)
         if cut_at == self._cut_at:
             return
@@ -408,45 +412,45 @@ class Variant:
         some = self.sometimes
         for part in self._cut.parts:
             used = some & {access_path.token for access_path in part.flowing}
-            if used:  # another way may use them always
+            if used:  # another variant may always use them
                 part.form = (*part.form, used)
 
     @property
     def sometimes(self) -> frozenset[Any]:
-        """Where the shared tensors are found that only some of its calls use."""
+        """The tokens of the shared tensors that only some of its calls use."""
         return frozenset(token for side in self.sides for token in side.tensors)
 
     @property
     def flowing(self) -> frozenset[Any]:
-        """Where those are found on which results depend."""
+        """The tokens of the shared tensors on which results depend."""
         return frozenset(access_path.token for part in self.parts for access_path in part.flowing)
 
     @property
     def cuts_gradients(self) -> bool:
-        """Whether something on which its results depend, or that it calls, has no gradient because of it."""
+        """Whether it keeps gradients from a shared tensor on which results depend, or from an inner call."""
         return bool(self.dropped) or self.differentiated != self.flowing
 
     @property
     def parts(self) -> list[Part]:
-        """What it computes, a cell each."""
+        """The segments, one cell each."""
         return self._cut.parts
 
     @property
     def folds(self) -> list[Fold]:
-        """What it adds up."""
+        """The reductions."""
         return self._cut.folds
 
     @property
     def order(self) -> list[tuple[str, int]]:
-        """("part", "fold" or "site", number), as they follow each other."""
+        """("part", "fold" or "site", number), in execution order."""
         return self._cut.order
 
     def _kind_of(self, access_path: AccessPath) -> str:
         return "shared" if not is_local(access_path) else "argument" if access_path.token in self.given else "column"
 
     def source_of(self, ref: Ref) -> tuple[Any, ...]:
-        """Where a tensor comes from: ("call", site, which), ("argument", token), ("column", input), ("shared", access
-        path), ("part", part, which of what it gives) or ("fold", fold, 0)."""
+        """Return where a tensor comes from: ("call", site, index), ("argument", token), ("column", input), ("shared",
+        access path), ("part", segment, index of the output) or ("fold", reduction, 0)."""
         if ref.index in self._call:
             return ("call", *self._call[ref.index])
         made = self._cut.source_of(ref)
@@ -458,12 +462,13 @@ class Variant:
 
 
 def tables_in(variants: Sequence[Variant]) -> frozenset[Any]:
-    """Where the tensors are found of which all of these variants only pick rows."""
+    """Return the tokens of the tensors of which all of these variants only pick rows."""
     found = {token for variant in variants for token in variant.tables}
     return frozenset(token for token in found if all(variant.tables.get(token, ()) is not None for variant in variants))
 
 
 def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:
+    """Yield the calls of a trace, each with its depth in frames."""
     depth = 1
     for event in trace.events:
         depth += isinstance(event, Entered) - isinstance(event, Left)
