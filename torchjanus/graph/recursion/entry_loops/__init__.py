@@ -1,1 +1,1 @@
-"""Loops of a step over its trees, as one recursive call for each tree."""
+"""Loops of a step over its trees, merged into one recursive call for each tree."""

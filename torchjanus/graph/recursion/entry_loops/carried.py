@@ -1,7 +1,7 @@
-"""Whether the iterations of a loop can know what the iterations before them found, by the loop's source.
+"""Whether the iterations of a loop carry values to each other, from the loop's source.
 
-Tensors that iterations hand on are seen in traces, but a flag that one iteration sets and the next one asks is not.
-Knows nothing of traces.
+Traces show tensors that are loop-carried, but not a flag that one iteration sets and the next one reads. Independent of
+traces.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["REACHING", "Comprehension", "carries_nothing", "loop_at", "tree_of"]
 
 
 def carries_nothing(place: Place) -> bool:
-    """Whether iterations of the loop that goes over what stands at ``place`` hand on nothing but sums."""
+    """Whether nothing but sums is loop-carried in the loop whose iterable is at ``place``."""
     loop = loop_at(place)
     if loop is None:
         return False
@@ -34,7 +34,7 @@ Comprehension = ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp
 
 
 def loop_at(place: Place) -> ast.For | Comprehension | None:
-    """The one loop that goes over what stands there."""
+    """Return the loop whose iterable is at the place, or None if there is not exactly one."""
     found = [node for node in _loops(place.file) if _stands_at(_over(node), place)]
     return found[0] if len(found) == 1 else None
 
@@ -45,7 +45,7 @@ def _stands_at(node: ast.expr, place: Place) -> bool:
 
 @functools.lru_cache(maxsize=32)
 def tree_of(file: str) -> ast.Module | None:
-    """The file's syntax tree."""
+    """Return the file's syntax tree, or None."""
     try:
         return ast.parse("".join(linecache.getlines(file)))
     except SyntaxError:
@@ -60,16 +60,17 @@ def _loops(file: str) -> tuple[ast.For | Comprehension, ...]:
 
 
 def _over(node: ast.For | Comprehension) -> ast.expr:
-    """What the loop goes over."""
+    """Return the loop's iterable."""
     return node.iter if isinstance(node, ast.For) else node.generators[0].iter
 
 
 def _stored(node: ast.AST) -> Iterator[str]:
+    """Yield the variables that the code sets."""
     yield from (n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store))
 
 
 def _names(body: list[ast.stmt]) -> Iterator[str]:
-    """The variables that an iteration sets; attributes and items that it sets, too, as if they were one."""
+    """Yield the variables that an iteration sets, and "." for each attribute or item that it sets."""
     for statement in body:
         yield from _stored(statement)
         for node in ast.walk(statement):
@@ -82,7 +83,7 @@ def _mentions(node: ast.AST, name: str) -> bool:
 
 
 def _is_fresh(body: list[ast.stmt], name: str) -> bool:
-    """Whether the iteration sets the variable before it asks for it."""
+    """Whether an iteration sets the variable before it reads it."""
     first = next((statement for statement in body if _mentions(statement, name)), None)
     if not isinstance(first, ast.Assign) or _mentions(first.value, name):
         return False
@@ -90,7 +91,7 @@ def _is_fresh(body: list[ast.stmt], name: str) -> bool:
 
 
 def _is_sum(body: list[ast.stmt], name: str) -> bool:
-    """Whether the iteration does nothing with the variable but add to it: what it adds is seen, if it is a tensor."""
+    """Whether an iteration only adds to the variable: the trace shows what it adds, if that is a tensor."""
     mentions = sum(isinstance(n, ast.Name) and n.id == name for statement in body for n in ast.walk(statement))
     if not mentions:
         return False

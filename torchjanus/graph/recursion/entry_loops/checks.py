@@ -1,7 +1,4 @@
-"""What has to be so for loops over trees to be told as calls: nothing knows how many iterations there were.
-
-Knows nothing of how they are told.
-"""
+"""Conditions for merging loops over trees into calls: nothing may depend on the trip count."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ __all__ = ["only_read", "refuse_counted", "used_outside"]
 
 
 def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bool:
-    """Whether a list decides nothing, and iterations do nothing with its elements but to tell what they read."""
+    """Whether iterations only read numbers of the list's elements, and its length decides nothing else."""
     users = (event for event in old.events if not isinstance(event, Found))
     pins = old.pins.get(Read(access_path.then(Step.LEN)).token, 0)
     return (
@@ -34,8 +31,8 @@ def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bo
 
 
 def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
-    """Nothing may know how many iterations there were but by the length of lists. ``columns``: those of which tensors
-    are made. Raises UnlikeRoots."""
+    """Raise UnlikeRoots if anything but the length of lists depends on the trip count. ``columns``: tokens of the lists
+    made into tensors."""
     for loop in loops:
         for access_path in loop.over:
             token = Read(access_path.then(Step.LEN)).token
@@ -55,7 +52,7 @@ def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[A
 
 
 def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int]) -> set[int]:
-    """The tensors of iterations that are used after them."""
+    """Return the tensors of iterations that are live-out."""
     found = set[int]()
     for position, event in enumerate(old.events):
         if any(loop.holds(position) for loop in loops):

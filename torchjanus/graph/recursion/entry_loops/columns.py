@@ -1,7 +1,6 @@
-"""Numbers that a step collects of its trees into one tensor: ``torch.tensor([tree.label for tree in trees])``.
+"""Numbers that a step collects from its trees into one tensor: ``torch.tensor([tree.label for tree in trees])``.
 
-The host collects them before the graph runs, however many trees there are. Knows nothing of loops in which calls are
-made.
+The host collects them before the graph runs, for any number of trees. Independent of loops that make calls.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ __all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "o
 
 
 class Column:
-    """Makes a tensor of what an expression is for each element of a list. Raises TypeError where an element is of
-    another class than those that were seen."""
+    """Makes a tensor of the value of an expression for each element of a list. Raises TypeError for an element of
+    another class than in watched runs."""
 
     _known: dict[Any, Column] = {}  # noqa: RUF012  # by what it does: equal ones are one, by which paths are told apart
 
@@ -34,13 +33,13 @@ class Column:
         self.__name__ = f"[{expr} for element in ...]"
 
     def at(self, container: AccessPath, number: int) -> AccessPath:
-        """Where the number of one element is found. ``container``: where the list is."""
+        """Return the access path of one element's number. ``container``: the access path of the list."""
         assert isinstance(self._expr, Read)
         return _from(container.item(number), self._expr.access_path)
 
     @classmethod
     def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> Column:
-        """The one that does this."""
+        """Return the one instance with these arguments."""
         key = (expr.token, kind, tuple((access_path.token, known) for access_path, known in classes))
         return cls._known.setdefault(key, cls(expr, kind, classes))
 
@@ -61,13 +60,13 @@ class Column:
 
 
 def as_it_is(column: torch.Tensor, **options: Any) -> torch.Tensor:
-    """``torch.tensor`` of the numbers in a column."""
+    """Compute ``torch.tensor`` from a column."""
     return column.to(dtype=options.get("dtype")) if options.get("dtype") is not None else column.clone()
 
 
 def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Column] | None:
-    """The list of which the operation makes a tensor, by the token of its path, and how; None if it does another
-    thing."""
+    """Return the token of the list that the operation makes into a tensor, and the column; None for any other
+    operation."""
     if op.name != "torch.tensor" or len(op.args) != 1 or not op.kwargs.keys() <= {"dtype"}:
         return None
     parts = op.args[0]
@@ -85,8 +84,8 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
 
 
 def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | None:
-    """What each of these is of the element with its number of the list at this path, if that is the same for all, and
-    a plain number."""
+    """Return the column of expressions of which each reads the same number of its element of the list at this path, or
+    None."""
     merged = [_of_element(part, token, number) for number, part in enumerate(parts)]
     if None in merged or len({one.token for one in merged if one is not None}) > 1:
         return None
@@ -113,7 +112,7 @@ def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | No
 def lists_beside(
     trace: Trace, counts: AbstractSet[int], over: Mapping[Any, int], recipes: Sequence[Any]
 ) -> list[AccessPath]:
-    """Lists of as many elements as there are iterations of which the run does nothing but to make tensors."""
+    """Return the lists as long as one of the trip counts that the run only makes into tensors."""
     found = []
     for event in trace.events:
         if not isinstance(event, Found) or event.access_path.step is not Step.LEN or event.value not in counts:
@@ -134,7 +133,7 @@ def lists_beside(
 
 
 def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
-    """Whether nothing is found of the elements of a list but numbers, and none of them leaves the run."""
+    """Whether the run reads only numbers of the list's elements, and none of them leaves it."""
     one = {token: 0}
     if any(items_of(_Left(recipe), one) for recipe in recipes):
         return False
@@ -144,12 +143,13 @@ def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What leaves the run alone, as if an event spoke of it."""
+    """A value that leaves the run, in the form of an event."""
 
     args: Any
 
 
 def _above(access_path: AccessPath) -> list[AccessPath]:
+    """Return the proper prefixes of the path."""
     found, at = [], access_path.base
     while at is not None:
         found.append(at)
@@ -158,13 +158,13 @@ def _above(access_path: AccessPath) -> list[AccessPath]:
 
 
 def _at_element(access_path: AccessPath, token: Any) -> AccessPath | None:
-    """The path from an element of the list, as if that were what is read."""
+    """Return the part of the path after an element of the list, as a path from an argument; None if there is none."""
     made = rebased(access_path, {token: 0})
     return None if made is access_path else _from(AccessPath.arg(0, "element"), made)
 
 
 def _from(element: AccessPath, access_path: AccessPath) -> AccessPath:
-    """The path with another beginning."""
+    """Return the path with its root replaced by ``element``."""
     return (
         element
         if access_path.base is None
@@ -173,7 +173,7 @@ def _from(element: AccessPath, access_path: AccessPath) -> AccessPath:
 
 
 def _of_element(expr: Any, token: Any, number: int) -> Any:
-    """The expression as one of the element with this number, and of nothing else; None if it is another."""
+    """Return the expression as one that reads only the element of this number; None if it reads anything else."""
     if isinstance(expr, Apply):
         parts = [_of_element(part, token, number) if isinstance(part, Expr) else part for part in expr.args]
         return None if None in parts else Apply(expr.func, tuple(parts))

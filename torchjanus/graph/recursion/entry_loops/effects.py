@@ -1,7 +1,7 @@
-"""What iterations of loops over trees do beside their calls: numbers that they fetch and hand on, writes, extern calls.
+"""What iterations over trees do beside their calls: fetches, loop-carried numbers, writes and extern calls.
 
-Told as those of any other loop (see ``loop_effects``): what an iteration fetches, or hands out, is a row of a column,
-and so is what it reads of its tree. Knows nothing of how calls are followed.
+Merged as in any other loop (see ``loops.analysis.effects``): what an iteration fetches, passes out or reads of its tree
+is a row of a column. Independent of how calls are followed.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ __all__ = ["Beside", "merged_beside"]
 
 @dataclass(slots=True)
 class _Exprs(Exprs):
-    """Expressions of iterations of which each may take a way of its own: tensors are known by where they are made."""
+    """Expressions of iterations that may take different paths: tensors are identified by where they are computed."""
 
     trace: Trace = field(default_factory=Trace)
     over: Sequence[AccessPath] = ()
-    numbers: Iterator[int] = field(default_factory=itertools.count)  # of tensors, those that are free
-    changed: frozenset[int] = frozenset()  # the memory of what is changed in place
-    gathered: dict[AccessPath, int] = field(default_factory=dict)  # what is read of all trees -> the tensor of that
-    read: dict[Fetch, list[Any]] = field(default_factory=dict)  # what it was
+    numbers: Iterator[int] = field(default_factory=itertools.count)  # unused tensor numbers
+    changed: frozenset[int] = frozenset()  # memory changed in place
+    gathered: dict[AccessPath, int] = field(
+        default_factory=dict
+    )  # number read of all trees -> the tensor of these numbers
+    read: dict[Fetch, list[Any]] = field(default_factory=dict)  # the recorded numbers
 
     def taken(self, number: int, after: int) -> int:
-        """Nothing that iterations fetch is changed later: it is the same at any time."""
+        """Return 0: nothing that iterations fetch is changed later, so the time of a fetch does not matter."""
         return 0
 
     def column(self, refs: Sequence[int], taken: int) -> int:
-        """See Exprs."""
+        """See Exprs. Raises NotMergeable for memory changed in place."""
         column = Column(self.made[refs[0]][1], taken)
         if column not in self.columns:
             memory = self.trace.memory
@@ -55,16 +57,16 @@ class _Exprs(Exprs):
         return self.columns[column]
 
     def is_own(self, stack: int) -> bool:
-        """Whether these leave the call as tensors of their own."""
+        """Whether the rows of this column leave the call as tensors of their own."""
         return any(column.taken < 0 for column, known in self.columns.items() if known == stack)
 
     def merged(self, row: Sequence[Any]) -> Any:
-        """See Exprs. What each iteration reads of its own tree is fetched of a tensor that the host makes."""
+        """See Exprs. What each iteration reads of its own tree is fetched from a tensor that the host makes."""
         if not all(isinstance(expr, Read) for expr in row) or len({expr.token for expr in row}) == 1:
             return Exprs.merged(self, row)
         for base in self.over:
             along = column_along(self.trace, base.token, row)
-            if along is not None and along.kind is int:  # others might be rounded
+            if along is not None and along.kind is int:  # floats might be rounded
                 access_path = base.then(Step.OF, along)
                 if access_path not in self.gathered:
                     self.gathered[access_path] = next(self.numbers)
@@ -80,9 +82,8 @@ class _Exprs(Exprs):
 
 
 class Beside:
-    """One loop as ``Merged`` knows loops: its ``events``, iteration by iteration; ``made``: tensor -> iteration, and
-    which one of those that iterations make; ``columns``: the tensors of all iterations that are one tensor, by the
-    number of that."""
+    """One loop in the form that ``Merged`` takes: ``events`` by iteration; ``made``: tensor -> (iteration, index among
+    the tensors that iterations compute); ``columns``: stacked tensor -> the tensors of all iterations."""
 
     trains = False
 
@@ -124,14 +125,14 @@ class Beside:
 
     @property
     def lists(self) -> list[AccessPath]:
-        """The lists of whose elements iterations are told what they read."""
+        """The lists from whose elements the host gathers numbers."""
         return list(
             dict.fromkeys(access_path.base for access_path in self.exprs.gathered if access_path.base is not None)
         )
 
     def conditions(self, place: Place) -> Iterator[Held]:
-        """What has to be so for the iterations to be as many as the first list has elements: at least one, and no list
-        ends before the others."""
+        """Yield the conditions under which the trip count is the length of the first list: it has an element, and all
+        lists are equally long."""
         count = self.exprs.count
         yield Held(Apply(operator.ge, (count, 1)), True, place)
         for length in dict.fromkeys((*self._lengths[1:], *(access_path.then(Step.LEN) for access_path in self.lists))):
@@ -140,20 +141,20 @@ class Beside:
 
     @property
     def merged(self) -> bool:
-        """Whether there is anything to be told."""
+        """Whether the iterations do anything beside their calls."""
         return bool(self.exprs.listed or self.exprs.columns or self.telling.each)
 
 
 class _Merged(Merged):
-    """Lists of what iterations compute are rows already, whatever else there is in iterations (see ``grown``)."""
+    """Leaves lists of tensors of iterations alone: they are rows already (see ``output_lists``)."""
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         return items if all(isinstance(item, TensorOf) for item in items) else super()._items(items)
 
 
 def merged_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
-    """The run with what its iterations do beside their calls told by the host, and the loops of which that is so. What
-    the iterations themselves write and call is left in its place. Raises UnlikeRoots."""
+    """Return the trace with what iterations do beside their calls merged into host operations, and its loops. The
+    iterations' own writes and extern calls stay in place. Raises UnlikeRoots."""
     inside = [event for loop in loops for event in trace.events[loop.starts[0] : loop.end]]
     changed = frozenset(_changed(trace))
     try:
@@ -178,7 +179,7 @@ def merged_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[
 
 
 def _changed(trace: Trace) -> Iterator[int]:
-    """The memory of what operations change in place."""
+    """Yield the memory of tensors changed in place."""
     met = set(trace.access_paths)
     for event in trace.events:
         if isinstance(event, Op):
@@ -187,4 +188,5 @@ def _changed(trace: Trace) -> Iterator[int]:
 
 
 def _value(trace: Trace, access_path: AccessPath) -> Any:
+    """Return the recorded value at the path."""
     return next(event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)

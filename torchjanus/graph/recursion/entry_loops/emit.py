@@ -1,6 +1,6 @@
-"""A run with its loops over trees told as calls of functions: what an iteration is, and what comes behind all of them.
+"""Writes the trace in which loops over trees are calls: the call that replaces the iterations, and what follows it.
 
-Knows nothing of which loops those are.
+Independent of which loops these are.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
 
 
 class Rooted(Rewriting):
-    """Writes the run anew. Raises UnlikeRoots."""
+    """Writes the new trace. Raises UnlikeRoots."""
 
     def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
-        self.new = itertools.count(len(old.tensors))  # numbers of tensors that are added
+        self.new = itertools.count(len(old.tensors))  # numbers of added tensors
         old, self.beside = merged_beside(old, loops, self.new)
-        self.does_more = any(one.merged for one in self.beside)  # than to call
+        self.does_more = any(one.merged for one in self.beside)  # than make calls
         super().__init__(old)
         self.loops, self.look = loops, made
         self.inside = frozenset(number for loop in loops for some in loop.made for number in some)
@@ -70,7 +70,7 @@ class Rooted(Rewriting):
             if isinstance(event, Op) and not any(loop.holds(position) for loop in loops)
             if (column := column_of(old, event, self.over)) is not None
         }
-        # Loops in which nothing is done, but that numbers are collected.
+        # Loops that only collect numbers, by their end.
         self.idle = {
             loop_record.end
             for loop_record in old.loop_records
@@ -88,9 +88,9 @@ class Rooted(Rewriting):
         used = used_outside(old, loops, self.inside)
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
         self.begun: dict[int, list[Any]] = {}
-        self.fixed: dict[int, list[Pinned]] = {}  # by where a loop ends: what its iterations rely on
+        self.fixed: dict[int, list[Pinned]] = {}  # end of a loop -> the facts on which its iterations rely
         self.rows: list[int] = []  # tensors that calls append to lists
-        self.sum_of: dict[int, int] = {}  # what the last iteration has added up -> the sums' own number
+        self.sum_of: dict[int, int] = {}  # sum after the last iteration -> the stacked terms
         for loop, one in zip(loops, self.beside, strict=True):
             event, *others = self._merged(loop, one, used, free)
             self.begun[loop.end] = [event, *others]
@@ -108,14 +108,13 @@ class Rooted(Rewriting):
         numbered = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
         self.numbers = {number: new for new, number in enumerate(numbered)}
         self.after: list[int] = []
-        self.builds: dict[int, int] = {}  # numbers of new objects, as they were -> as they are
-        self.said: set[AccessPath] = set()  # what of the numbers that the host collects is told already
+        self.builds: dict[int, int] = {}  # old number of a new object -> its number in the new trace
+        self.said: set[AccessPath] = set()  # paths of collected numbers that have been emitted
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 
     def _merged(self, loop: LoopOfRoots, beside: Beside, used: set[int], free: int) -> Iterator[Any]:
-        """The event that stands for the iterations, and what is behind it: sums, and what iterations do beside their
-        calls."""
+        """Yield the call that replaces the iterations, then the sums over them and what they do beside their calls."""
         old = self.old
         added = [added_up(old, self.inside, loop, place) for place in loop.sums]
         finals = {outs[-1] for _, _, outs in added}
@@ -123,8 +122,7 @@ class Rooted(Rewriting):
         if used & carried - finals:
             raise UnlikeRoots
         plain = [[n for n in some if n not in carried] for some in loop.made]
-        # What iterations give: the terms of each sum, and what else is used after them, in the order in which it was
-        # made.
+        # The outputs of iterations: the terms of each sum, then other live-outs in the order of computation.
         outs = [
             list(
                 dict.fromkeys(
@@ -151,8 +149,7 @@ class Rooted(Rewriting):
             raise UnlikeRoots
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
         self.rows += [ref.number for refs in passed.values() for ref in refs]
-        # Iterations that call other functions of the same code are other iterations, though nothing in an iteration
-        # tells.
+        # Iterations that call other inner functions of the same code differ, though their events do not show it.
         parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
         callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
         given: tuple[tuple[str, Any], ...] = tuple(
@@ -190,7 +187,7 @@ class Rooted(Rewriting):
         if beside.merged:
             yield from beside.conditions(loop.place)
         for stack, terms in beside.columns.items():
-            # What leaves has the gradients that it has in eager; what is fetched has none.
+            # What leaves has its gradients as in eager; what is fetched has none.
             own = beside.exprs.is_own(stack)
             modes = first.modes if own else replace(first.modes, grad=False)
             rows = list(map(TensorRef, terms))
@@ -201,7 +198,8 @@ class Rooted(Rewriting):
     def _iteration(
         self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int
     ) -> IterationOfEntryCalls:
-        """``outs``: what it appends to lists of its own; ``passed``: how many others its calls know before those."""
+        """Return one iteration as a call. ``outs``: what it appends to lists of its own, which follow the ``passed``
+        lists of its calls."""
         old = self.old
         facts = []
         calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]
@@ -247,6 +245,7 @@ class Rooted(Rewriting):
     # -- the run anew ---------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
+        """Return the new trace."""
         old = self.old
         events: list[Any] = []
         places: list[int] = []
@@ -256,7 +255,7 @@ class Rooted(Rewriting):
         for position, event in enumerate(old.events):
             loop = next((one for one in self.loops if one.holds(position)), None)
             if loop is None and calls_in(event):
-                raise UnlikeRoots  # it is another call by its number now
+                raise UnlikeRoots  # its number as a call has changed
             if isinstance(event, Op):
                 self.after.append(operations)
             places.append(len(steps))
@@ -345,17 +344,17 @@ class Rooted(Rewriting):
             raise UnlikeRoots from error
 
     def _rows_of(self, token: Any, column: Column) -> AccessPath:
-        """Where the numbers are found that the host collects of a list."""
+        """Return the path of the numbers that the host collects from a list."""
         return next(access_path for access_path in self.lists if access_path.token == token).then(Step.OF, column)
 
     def _column(self, op: Any, position: int) -> Iterator[Any]:
-        """Numbers of all trees, of which the step makes a tensor."""
+        """Yield the operation that makes a tensor of numbers of all trees."""
         access_path = self._rows_of(*self.columns[position])
         yield from self._collected(access_path, op.place)
         yield replace(op, func=as_it_is, name="column", args=(TensorRef(self.collected[access_path]),))
 
     def _collected(self, access_path: AccessPath, place: Place) -> Iterator[Found]:
-        """Numbers of all trees, which the host collects, found once."""
+        """Yield the facts of numbers of all trees that the host collects, once."""
         if access_path in self.said:
             return
         self.said.add(access_path)
@@ -385,7 +384,7 @@ class Rooted(Rewriting):
 
     def recipe(self, recipe: Any) -> Any:
         made = super().recipe(recipe)
-        if isinstance(made, Build | Again):  # how many new objects there are changes with the number of iterations
+        if isinstance(made, Build | Again):  # the number of new objects depends on the trip count
             made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
         return made
 
@@ -403,7 +402,7 @@ class Rooted(Rewriting):
 
 
 def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
-    """The lists of the step to which the calls of iterations append, and what all of them have appended."""
+    """Return the step's lists to which the calls of iterations append, with all that they append."""
     counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
     if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
         raise UnlikeRoots
@@ -415,7 +414,7 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
 
 
 def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
-    """The tensors of the step's own that the calls of iterations find: the same in all of them."""
+    """Return the step's own tensors that the calls of iterations read, which are the same for all."""
     found: dict[AccessPath, TensorRef] = {}
     for event in calls:
         for access_path, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
@@ -426,13 +425,13 @@ def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """What leaves the step alone, as if an event spoke of it."""
+    """A value that leaves the step, in the form of an event."""
 
     args: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _At:
-    """A path alone, as if an event spoke of it."""
+    """An access path in the form of an event."""
 
     access_path: AccessPath

@@ -1,7 +1,6 @@
-"""Finds loops of a run over lists of trees: what each goes over, and which of its operations are sums over its
-iterations.
+"""Finds loops over lists of trees: the lists of each, and which of its operations are sums over the iterations.
 
-Knows nothing of what becomes of a loop.
+Independent of what replaces a loop.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_
 
 @dataclass(slots=True)
 class LoopOfRoots:
-    """A loop over the lists ``over``. ``ops``: of each iteration its operations, by position; ``keyed``: those by where
-    they stand, and how often before; ``sums``: which of them add to what is carried; ``made``: of each iteration the
-    tensors it makes, in order; ``even``: the lists have to be of one length;
-    ``picks``: where (line, column) an iteration picks elements by its number."""
+    """A loop over the lists ``over``. ``ops``: by iteration, the positions of its operations; ``keyed``: the same by
+    place and earlier occurrences there; ``sums``: the operations that add to the carried value; ``made``: by iteration,
+    the tensors it computes, in order; ``even``: the lists must be equally long; ``picks``: the (line, column) at which
+    an iteration picks elements by its index."""
 
     place: Place
     starts: tuple[int, ...]
@@ -45,9 +44,11 @@ class LoopOfRoots:
 
     @property
     def lists(self) -> dict[Any, int]:
+        """The lists by token, numbered."""
         return {access_path.token: number for number, access_path in enumerate(self.over)}
 
     def holds(self, position: int) -> bool:
+        """Whether the event is in the loop."""
         return self.starts[0] <= position <= self.end
 
 
@@ -59,8 +60,8 @@ def loop_of(
     sums: tuple[tuple[Place, int], ...] | None,
     picked: Sequence[AccessPath] = (),
 ) -> LoopOfRoots | None:
-    """The loop; None where it goes over no lists. ``picked``: lists from which iterations pick elements by their
-    number."""
+    """Return the loop, or None if it iterates over no lists. ``picked``: lists of which iterations pick elements by
+    their index. Raises UnlikeRoots."""
     limits = [*starts, end]
     spans = list(itertools.pairwise(limits))
     lengths = [
@@ -94,7 +95,7 @@ def loop_of(
 
 
 def _keyed(trace: Trace, positions: Sequence[int]) -> dict[tuple[Place, int], int]:
-    """The operations of an iteration by where they stand, and how many were made there before."""
+    """Return the operations of an iteration by place and number of earlier occurrences there."""
     found: dict[tuple[Place, int], int] = {}
     for position in positions:
         place, times = trace.events[position].place, 0
@@ -105,6 +106,7 @@ def _keyed(trace: Trace, positions: Sequence[int]) -> dict[tuple[Place, int], in
 
 
 def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
+    """Return the tensors that these operations compute, in order."""
     found: dict[int, None] = {}
     for position in positions:
         found.update((ref.number, None) for ref in trace.events[position].outs)  # type: ignore[union-attr]
@@ -112,7 +114,7 @@ def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
 
 
 def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
-    """Which operations of an iteration add to what the iteration before has added to."""
+    """Yield the operations of an iteration that add to the result of the iteration before."""
     first, second = loop.keyed[0], loop.keyed[1]
     before = set(loop.made[0])
     for place, position in second.items():
@@ -129,7 +131,8 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
 def added_up(
     trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
-    """What is added up there, from which tensor on, and what it is after each iteration."""
+    """Return the terms of the sum there, the tensor it starts from (None: zero), and its value after each iteration.
+    Raises UnlikeRoots."""
     terms: list[int] = []
     outs: list[int] = []
     start: int | None = None

@@ -1,7 +1,7 @@
-"""Loops over trees whose iterations are given their number, by ``enumerate()`` or ``range(len(trees))``, and only pick
-elements of lists by it: iterations know nothing of their number then but which elements are theirs.
+"""Loops over trees whose iterations use their index, from ``enumerate()`` or ``range(len(trees))``, only to pick
+elements of lists, so that nothing else depends on it.
 
-Told by the loop's source, and by what was found in each iteration. Knows nothing of what becomes of the loop.
+Determined from the loop's source and from the trace of each iteration. Independent of what replaces the loop.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from torchjanus.trace.facts import Found
 
 __all__ = ["Picks", "picked_from", "picks_at"]
 
-Picks = tuple[tuple[tuple[int, int], ...], ...]  # of each text from which is picked, where it stands
+Picks = tuple[tuple[tuple[int, int], ...], ...]  # for each list expression the places of its subscripts
 
 
 @functools.lru_cache(maxsize=256)
 def picks_at(place: Place) -> Picks | None:
-    """From what the iterations of the loop over what stands at ``place`` pick the element with their number; None where
-    they, or anybody after them, may do something else with the number."""
+    """Return from what iterations pick the element of their index, in the loop whose iterable is at ``place``; None if
+    the index may have other uses, in the loop or after it."""
     loop = loop_at(place)
     name = None if loop is None else _index(loop)
     if loop is None or name is None or any(isinstance(node, REACHING) for node in ast.walk(loop)):
@@ -46,8 +46,7 @@ def picks_at(place: Place) -> Picks | None:
 
 
 def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> list[AccessPath] | None:
-    """The lists from which iterations pick elements; None where an iteration does not find its element in such a
-    list."""
+    """Return the lists from which iterations pick elements, or None if one does not find its element in such a list."""
     limits = [*starts, end]
     places = {place: number for number, some in enumerate(picks) for place in some}
     lists: list[dict[AccessPath, None]] = [{} for _ in picks]
@@ -71,7 +70,7 @@ def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> 
 
 
 def _index(loop: ast.For | Comprehension) -> str | None:
-    """The variable that holds the number of an iteration."""
+    """Return the variable that holds the index of an iteration."""
     head = loop if isinstance(loop, ast.For) else loop.generators[0]
     match head.iter, head.target:
         case ast.Call(func=ast.Name("enumerate"), args=[_], keywords=[]), ast.Tuple(elts=[ast.Name(id=name), _]):
@@ -82,26 +81,28 @@ def _index(loop: ast.For | Comprehension) -> str | None:
 
 
 def _mentions(node: ast.AST, name: str) -> int:
-    """How often a variable of this name is meant, or may be."""
+    """Return how often a variable of this name may be used."""
     return sum(_named(part) == name for part in ast.walk(node))
 
 
 def _named(node: ast.AST) -> str | None:
+    """Return the name of the variable or parameter."""
     return node.id if isinstance(node, ast.Name) else node.arg if isinstance(node, ast.arg) else None
 
 
 def _stays(loop: ast.AST, texts: Iterable[str]) -> bool:
-    """Whether what elements are picked from stays the same: iterations set nothing that it is reached by."""
+    """Whether iterations set nothing through which the lists are reached."""
     stored = {_word(n) for n in ast.walk(loop) if isinstance(getattr(n, "ctx", None), ast.Store)}
     return not any(f"'{word}'" in text for text in texts for word in stored if word)
 
 
 def _word(node: ast.AST) -> str | None:
+    """Return the name of the variable or attribute."""
     return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else None
 
 
 def _around(place: Place, loop: ast.AST) -> ast.AST:
-    """The innermost function around the loop, or all of its file."""
+    """Return the innermost function around the loop, or its module."""
     tree = tree_of(place.file)
     assert tree is not None
     functions = [

@@ -1,7 +1,6 @@
-"""One iteration of a loop over trees, told as a call of its own: what it finds of its tree is found by way of a
-parameter.
+"""One iteration of a loop over trees as the trace of a call, which reaches its tree through a parameter.
 
-Knows nothing of what becomes of the loop.
+Independent of what replaces the loop.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, pla
 
 __all__ = ["IterationOfEntryCalls", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
 
-# Where numbers are found that may be others in each call: what the step is given, how many there are of something.
+# Roots and steps of values that may differ in each call: arguments of the step, extern results, and sizes.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
 _FACTS = (Found, Absent, Same, Held, Pinned, Computed)
 
 
 class UnlikeRoots(Exception):
-    """The iterations of a loop over trees cannot be told as calls of one function."""
+    """The iterations of a loop over trees cannot be merged into calls of one function."""
 
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:
-    """The elements of the lists ``over`` (by the tokens of their paths) of which an event speaks."""
+    """Return the indices of elements of the lists ``over`` (tokens) to which an event refers."""
     return {at.key for at in _paths(event) if at.step is Step.ITEM and at.base is not None and at.base.token in over}
 
 
 def calls_in(event: Any) -> set[int]:
-    """The calls of the step of which an event speaks of the numbers that they return."""
+    """Return the calls of the step to whose returned numbers an event refers."""
     return {at.key[1] for at in _paths(event) if at.step is Step.GROWN and type(at.key) is tuple}
 
 
 def _paths(event: Any) -> Iterator[AccessPath]:
-    """The paths of which an event speaks, and those that lead to them."""
+    """Yield the access paths in an event, with their prefixes."""
     for field in fields(event):
         if field.name in (
             "access_path",
@@ -91,8 +90,8 @@ def _within(value: Any) -> Iterator[AccessPath]:
 
 
 def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:
-    """The path as the call knows it: elements of the lists ``over`` are what it is given, and calls of the step that
-    are among those are its own."""
+    """Return the path from the call: elements of the lists in ``over`` become parameters, and numbers returned by the
+    calls in ``over`` those of its own inner calls."""
     if access_path.step is Step.ITEM and access_path.base is not None and access_path.base.token in over:
         return AccessPath.parameter(f"element{over[access_path.base.token]}")
     if access_path.base is None:
@@ -106,7 +105,7 @@ def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:
 
 
 class _Paths(Rewriting):
-    """Expressions as the call knows them."""
+    """Rewrites expressions to access paths from the call."""
 
     def __init__(self, over: Mapping[Any, int]) -> None:
         super().__init__(Trace())
@@ -123,8 +122,8 @@ class _Paths(Rewriting):
 
 @dataclass(slots=True)
 class IterationOfEntryCalls:
-    """What an iteration is as a call: ``trace``, with what it is ``given`` of the step's own tensors, by their numbers,
-    and the facts of the step by which it relies on numbers that are the same for all trees."""
+    """An iteration as a call: its ``trace``, the step's tensors that it is ``given`` (numbers), and the facts by which
+    it relies on numbers that are the same for all trees."""
 
     trace: Trace
     given: tuple[int, ...]
@@ -132,10 +131,10 @@ class IterationOfEntryCalls:
 
 
 class Telling(_Paths):
-    """Makes the trace of one iteration. Raises UnlikeRoots."""
+    """Writes the trace of one iteration. Raises UnlikeRoots."""
 
     def __init__(self, step: Trace, over: Mapping[Any, int], inside: frozenset[int]) -> None:
-        """``inside``: all tensors that are made in iterations."""
+        """``inside``: all tensors that iterations compute."""
         super().__init__(over)
         self.step = step
         self.inside = inside
@@ -147,8 +146,8 @@ class Telling(_Paths):
         self.made_trace = Trace(ambient=step.ambient, alive=[step])
 
     def merge(self, facts: Sequence[Any], events: Sequence[Any], outs: Sequence[int], lists: Sequence[int]) -> None:
-        """``facts``: what is found of its tree; ``events``: what it does; ``outs``: what it gives, each to a list. Its
-        calls append to the lists to which they have appended."""
+        """Add the iteration. ``facts``: those about its tree; ``events``: its other events; ``outs``: its outputs, each
+        appended to one of ``lists``. Its calls append to the same lists as before."""
         made = self.made_trace
         for fact in facts:
             self.events.append(self._fact(fact))
@@ -182,6 +181,7 @@ class Telling(_Paths):
         made.memory = [self.step.memory[number] for number in self.numbers]
 
     def _fact(self, fact: Any) -> Any:
+        """Return the fact with access paths from the call."""
         match fact:
             case Found(kind="tensor"):
                 return replace(fact, access_path=rebased(fact.access_path, self.over))
@@ -197,11 +197,12 @@ class Telling(_Paths):
                 return replace(fact, access_path=rebased(fact.access_path, self.over))
 
     def _operation(self, op: Op) -> Op:
+        """Return the operation with the numbers of the new trace."""
         if op.draws or "backward" in op.name or ".grad." in op.name or op.name == "autograd.grad":
             raise UnlikeRoots
         before = set(self.numbers)
         if isinstance(op, Invoked):
-            # What all calls share is not the iteration's affair, as long as no iteration has made it.
+            # All calls share these tensors, unless an iteration has computed one.
             if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
                 raise UnlikeRoots
             op = replace(op, kwargs={name: refs for name, refs in op.kwargs.items() if name != "own"})
@@ -222,25 +223,25 @@ class Telling(_Paths):
         return number in self.inside
 
     def _number(self, number: int) -> int:
+        """Return the new number of the tensor."""
         if number not in self.numbers:
             self.numbers[number] = len(self.made_trace.tensors)
             self.made_trace.tensors.append(None)
         return self.numbers[number]
 
     def _take(self, number: int, place: Place) -> None:
-        """A tensor that the iteration uses: one of its own, one that all iterations share, or one that is made before
-        them."""
+        """Add a tensor that the iteration uses: its own, one shared by all iterations, or one computed before them."""
         if number in self.numbers:
             return
         if number in self.inside:
-            raise UnlikeRoots  # another iteration has made it
+            raise UnlikeRoots  # loop-carried
         step, made = self.step, self.made_trace
         access_path = step.access_paths.get(number)
         new = self._number(number)
         if access_path is not None:
             made.access_paths[new] = rebased(access_path, self.over)
             made.tensors[new] = step.tensors[number]
-            if made.access_paths[new] is access_path:  # what is found of the tree is said already
+            if made.access_paths[new] is access_path:  # a fact about the tree exists already
                 self.events.append(self.found[access_path.token])
             return
         kind = step.kinds.get(number)
@@ -273,7 +274,7 @@ class Telling(_Paths):
         return self._fix(expr) if made is expr and isinstance(expr, Read) else made
 
     def _fix(self, number: Read) -> Any:
-        """A number that is the same for all trees: it may decide sizes, so only its value will do."""
+        """Return the value of a number that is the same for all trees. It is pinned, since it may decide sizes."""
         access_path, found = number.access_path, self.found.get(number.access_path.token)
         if access_path.step in _CHANGING or access_path.waits_for or found is None:
             raise UnlikeRoots

@@ -1,8 +1,8 @@
-"""Loops of a step over its trees, told as one call for each tree: mini-batches differ in how many trees they have.
+"""Merges loops of a step over its trees into one call for each tree, since mini-batches differ in the number of trees.
 
-A rewriting of traces. What each iteration computes it appends to lists, of which the step goes on with all: sums over
-the iterations are sums of such a list. How many elements there are is a size like any other (see ``grown``). Knows
-nothing of how calls are followed.
+A rewriting of traces. Each iteration appends its outputs to lists, which the step uses as a whole: sums over the
+iterations are sums of such a list. The number of elements is a dynamic size (see ``output_lists``). Independent of how
+calls are followed.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from torchjanus.trace.events import Trace
 
 __all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "RootLoops"]
 
-LEAST = 3  # iterations that must have been seen once, alike
+LEAST = 3  # least trip count seen once, with iterations that agree
 
 
 class RootLoops:
-    """What is known of such loops over all runs: by place, what each goes over and which of its operations are sums."""
+    """What all runs have shown of such loops: by place, the lists it iterates over and its sums."""
 
     def __init__(self) -> None:
         self._known: dict[Place, tuple[Any, tuple[tuple[Place, int], ...]]] = {}
@@ -37,11 +37,12 @@ class RootLoops:
             set()
         )  # what iterations that do more than to call write, and give to what comes after them
         self._variants: dict[Place, Any] = {}  # what iterations do that can know of each other: all the same
-        # How much containers of the program's own held where it asked them, by how many iterations there were.
+        # Sizes of the program's own containers where it asked for them, by trip count.
         self._held: dict[Any, dict[int, int]] = {}
 
     def merged(self, trace: Trace, made: Any) -> Trace:
-        """The run with its loops over trees as calls; itself where there are none. ``made``: see ``unseen``."""
+        """Return the trace with its loops over trees as calls, or itself if there are none. ``made``: see
+        ``unseen``."""
         if not any(isinstance(event, Invoked) for event in trace.events) or trace.failures:
             return trace
         ranges = [
@@ -54,7 +55,7 @@ class RootLoops:
             loops = list(self._loops(own))
             if not loops:
                 return trace
-            free = [self._is_free(own, loop) for loop in loops]  # each is to be asked
+            free = [self._is_free(own, loop) for loop in loops]  # no short circuit: each records what it sees
             if not all(free):
                 return trace
             rooted = Rooted(own, loops, made)
@@ -70,7 +71,7 @@ class RootLoops:
         return result
 
     def _check_variants(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
-        """Raises UnlikeRoots where iterations do different things, and may know of each other."""
+        """Raise UnlikeRoots if iterations take different paths and values may be loop-carried."""
         calls = (event for event in merged.events if isinstance(event, InvokedEach))
         for loop, event in zip(loops, calls, strict=True):
             if not carries_nothing(loop.place):
@@ -79,7 +80,7 @@ class RootLoops:
                     raise UnlikeRoots
 
     def _check_more(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
-        """Raises UnlikeRoots where iterations do more than to call, and too few of them say what that is."""
+        """Raise UnlikeRoots if iterations do more than make calls and no run with enough of them has shown the same."""
         each = (event.token for event in merged.events if isinstance(event, Each))
         recipes = (recipe.token for some in merged.recipes.values() for recipe in some)
         what = (*each, *recipes, None if merged.result is None else merged.result.token)
@@ -89,7 +90,7 @@ class RootLoops:
             raise UnlikeRoots
 
     def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
-        """Whether what the program's own containers hold has nothing to do with how many iterations there are."""
+        """Whether the sizes of the program's own containers do not depend on the trip count."""
         free = True
         asked = [one for one in trace.counted if one[0] > loop.starts[0]]
         asked += [
@@ -107,7 +108,7 @@ class RootLoops:
         return free
 
     def _loops(self, trace: Trace) -> Iterator[LoopOfRoots]:
-        """The outermost loops over lists in whose iterations calls are made."""
+        """Yield the outermost loops over lists whose iterations make recursive calls."""
         ended = 0
         loop_record = [one for one in trace.loop_records if one.starts and one.end is not None]
         for one in sorted(loop_record, key=lambda one: (one.starts[0], -(one.end or 0))):
@@ -126,7 +127,7 @@ class RootLoops:
                     continue
                 picked = found
             elif one.over is not None or len(set(one.given)) > 1:
-                continue  # an iteration knows which it is
+                continue  # the iteration depends on its index
             known = self._known.get(place)
             if known is None and len(one.starts) < LEAST:
                 continue

@@ -1,7 +1,7 @@
-"""Lists of a step to which recursive calls append, told as the rows of one tensor: trees differ in how many there are.
+"""Lists of a step to which recursive calls append, as rows of one tensor, since trees differ in the number of elements.
 
-A rewriting of traces: where the step stacks such a list, joins or adds up its elements, it does so with the rows. How
-many there are is known once the calls have been followed. Knows nothing of how that is done.
+A rewriting of traces: where the step stacks, concatenates or sums such a list, it does so with the rows. Their number
+is known once the calls have been followed. Independent of how that is done.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
 
 def _rows(which: torch.Tensor) -> torch.Tensor:
+    """Mark all that calls append to a list; the calls give these rows."""
     raise AssertionError("the rows are given by the calls that append to the list")
 
 
@@ -41,29 +42,29 @@ _rows.__name__ = "rows"
 
 
 def is_rows_of(node: Node) -> bool:
-    """Whether the node stands for all that calls append to a list: its argument tells which list."""
+    """Whether the node represents all that calls append to the list of its argument."""
     return node.func is _rows
 
 
 def _one_behind_the_other(rows: torch.Tensor) -> torch.Tensor:
-    """``torch.cat`` of the rows."""
+    """Compute ``torch.cat`` of the rows."""
     return rows.flatten(0, 1).clone()
 
 
 def sum_of_rows(rows: torch.Tensor) -> torch.Tensor:
-    """``sum`` of the rows."""
+    """Compute ``sum`` of the rows."""
     return rows.sum(0, dtype=None if rows.dtype is torch.bool else rows.dtype)
 
 
 def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
-    """``sum`` of the rows, from something else than zero on."""
+    """Compute ``sum`` of the rows with a start value."""
     return start + sum_of_rows(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class _List:
-    """``refs``: what calls append to the list, in order; ``own``: those that are nothing else; ``after``: the last
-    event that appends; ``place``: where that is."""
+    """``refs``: what calls append to the list, in order; ``own``: those that are neither results nor inputs; ``after``:
+    the last event that appends; ``place``: its place."""
 
     number: int
     refs: tuple[int, ...]
@@ -73,8 +74,8 @@ class _List:
 
 
 def grown(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
-    """The run with its lists as rows; itself where there are none. Raises Refused where single elements are used.
-    ``made``, ``inner``: see ``unseen``."""
+    """Return the trace with its lists as rows, or itself if there are none. ``made``, ``inner``: see ``unseen``. Raises
+    Refused if the step uses single elements."""
     lists, gone = list(_lists(trace)), unseen(trace, made, inner)
     return _Grown(trace, lists, gone).trace() if lists or gone else trace
 
@@ -89,6 +90,7 @@ STACK_OUTPUT_LISTS = Pass(
 
 
 def _lists(trace: Trace) -> Iterator[_List]:
+    """Yield the lists to which calls append."""
     calls = [(position, event) for position, event in enumerate(trace.events) if isinstance(event, Invoked)]
     results = {ref.number for _, event in calls for ref in event.outs}
     for number in dict.fromkeys(number for _, event in calls for number, _ in event.grown):
@@ -112,19 +114,19 @@ def _refused(place: Place, what: str) -> Refused:
 
 
 class _Grown(Rewriting):
-    """Writes the run anew with the elements of lists as rows. Raises Refused."""
+    """Writes the new trace. Raises Refused."""
 
     def __init__(self, old: Trace, lists: Sequence[_List], gone: frozenset[int]) -> None:
-        """``gone``: events of which nothing is said any more."""
+        """``gone``: positions of events that are left out."""
         super().__init__(old)
         self.lists = lists
         self.gone = gone
         self.paths = frozenset(e.access_path.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
-        # What tells which rows they are is numbered behind all else, and each time the rows behind that.
+        # Numbered after all others: for each list its row numbers, then its rows.
         self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
-        self.numbers: dict[int, int] = {}  # of tensors in the old run -> in the new one
-        self.changes: dict[int, Op | None] = {}  # by position: what an operation is now, None: it is no more
-        self.after = [0]  # operations before a point of the old run -> of the new one
+        self.numbers: dict[int, int] = {}  # old tensor number -> new
+        self.changes: dict[int, Op | None] = {}  # position -> new operation, None if it is removed
+        self.after = [0]  # operations before a point of the old trace -> of the new one
         for one in lists:
             self._find_uses(one)
         self._refuse_others()
@@ -136,9 +138,11 @@ class _Grown(Rewriting):
         self.numbers = {number: new for new, number in enumerate((*self.kept, *added))}
 
     def _made_rows(self, one: _List) -> TensorRef:
+        """Return the rows of the list."""
         return TensorRef(self.given[one.number] + 1)
 
     def _find_uses(self, one: _List) -> None:
+        """Record the new operations that use the whole list."""
         events = self.old.events
         for position, event in enumerate(events):
             if not isinstance(event, Op) or position in self.changes:
@@ -163,6 +167,7 @@ class _Grown(Rewriting):
     # -- what cannot be said of rows ------------------------------------------------------------------------------
 
     def _refuse_others(self) -> None:
+        """Raise Refused if the step uses single elements."""
         own = frozenset(ref for one in self.lists for ref in one.own)
         for position, event in enumerate(self.old.events):
             if isinstance(event, Op) and position not in self.changes and not isinstance(event, Invoked):
@@ -181,7 +186,7 @@ class _Grown(Rewriting):
         self._refuse_leaving(own)
 
     def _refuse_changed(self) -> None:
-        """What is appended is seen as it is then: nobody changes it before it is used."""
+        """Raise Refused if an element is changed in place before a use, which must see it as appended."""
         memory, met = self.old.memory, set(self.old.access_paths)
         changed: dict[int, int] = {}  # which memory is changed, and where first
         for position, event in enumerate(self.old.events):
@@ -202,6 +207,7 @@ class _Grown(Rewriting):
                     raise _refused(whole.place, "changes what recursive calls append to a list")
 
     def _leaving(self) -> Iterator[tuple[Place, Any]]:
+        """Yield the recipes of values that leave the step, with their places."""
         old = self.old
         if old.result is not None:
             yield NOWHERE, old.result
@@ -209,14 +215,15 @@ class _Grown(Rewriting):
             yield from ((event.place, recipe) for recipe in old.recipes.get(id(event), ()))
 
     def _whole(self, build: Build) -> _List | None:
-        """The list of which this is all."""
+        """Return the list of which this is a full copy, or None."""
         refs = tuple(part.ref.number if isinstance(part, TensorOf) else -1 for part in build.items)
         known = (one for one in self.lists if one.refs == refs)
         return next(known, None) if build.cls in (list, tuple) and build.make is None else None
 
     def _refuse_leaving(self, own: frozenset[int]) -> None:
+        """Raise Refused if single elements leave the step, or elements that alias other values."""
         memory = self.old.memory
-        alone: list[int] = []  # the memory of what leaves otherwise than in a whole list
+        alone: list[int] = []  # memory of what leaves other than in a full list
         whole: list[_List] = []
 
         def look(place: Place, recipe: Any) -> None:
@@ -244,6 +251,7 @@ class _Grown(Rewriting):
     # -- the run anew ---------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
+        """Return the new trace."""
         old = self.old
         events: list[Event] = []
         places: list[int] = []
@@ -308,7 +316,7 @@ class _Grown(Rewriting):
         )  # fmt: skip
 
     def _found(self, one: _List) -> list[Any]:
-        """Which rows they are is found, and how many; and the rows are made."""
+        """Return the facts of the row numbers and of their count, and the operation that gives the rows."""
         access_path, call = AccessPath.grown(one.number), self.old.events[one.after]
         assert isinstance(call, Invoked)
         value = torch.zeros(len(one.refs), dtype=torch.int64)
@@ -346,7 +354,7 @@ class _Grown(Rewriting):
 
 
 def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:
-    """Where the elements are added up from here on, as ``sum`` does: the positions, if that is so."""
+    """Return the positions of additions from ``start`` on that sum the elements in order, as ``sum`` does, or None."""
     first = events[start]
     if not isinstance(first, Op) or not _adds(first) or len(first.args) != 2:
         return None

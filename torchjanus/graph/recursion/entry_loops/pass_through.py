@@ -1,8 +1,7 @@
-"""What a step finds only to pass it on to recursive calls: trees, of whatever class each of them is.
+"""Pass-through arguments: what a step reads only to pass it to recursive calls, such as trees of any class.
 
-The step does not look at them, and those who follow the calls check what the calls ask of them. What a call finds only
-to ask whether it is of a class (``isinstance(field, ast.AST)``) may be of any other that gives the same answer. Knows
-traces only.
+The step does not inspect these values; the host traversal checks what the calls rely on. A value whose class is only
+tested (``isinstance(field, ast.AST)``) may be of any class with the same answer. Works on traces only.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ __all__ = ["passed_on", "unseen"]
 
 
 def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozenset[int]:
-    """The events that find what is only passed on, by position. ``made``: what calls of a function return as a rule:
-    who follows them has to know beforehand which of them return something else; ``inner``: whether the run is itself a
-    call, so that the step knows of all that does not depend on what it was given."""
+    """Return the positions of the facts about values that are only passed on. ``made``: by callee the usual structure
+    of results; a call with another structure must be known beforehand. ``inner``: whether the trace is that of a call;
+    the step then checks all that does not depend on the call's arguments."""
     if ANYTHING in trace.looked_at:
         return frozenset()
     calls = [event for event in trace.events if isinstance(event, Invoked)]
@@ -43,7 +42,7 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
         elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
             for access_path in (one.first, one.second):
                 found.setdefault(access_path.token, []).append(position)
-    lookups = dict(_lookups(trace, calls))  # of methods in objects, by position
+    lookups = dict(_lookups(trace, calls))  # position of a lookup of a method in an object -> token of the object
     for token in (*trace.looked_at, *(access_path.token for access_path in _looked_at(trace, found, lookups))):
         found.pop(token, None)
     for position, token in lookups.items():
@@ -53,7 +52,7 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
     if inner and functions:
         found[_METHODS] = [n for n, event in enumerate(trace.events) if _finds_method(event, functions)]
     positions = [position for some in found.values() for position in some]
-    # Whether two are one is of no interest only where neither is looked at.
+    # An identity fact can be left out only if neither object is inspected.
     return frozenset(p for p in positions if not isinstance(trace.events[p], Same) or positions.count(p) == 2)
 
 
@@ -61,7 +60,8 @@ _METHODS: Any = object()
 
 
 def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]]:
-    """Where it is seen that an object has no attribute of a method's name: with the path of the object."""
+    """Yield the facts that an object has no attribute with a called method's name, each with the token of the
+    object."""
     for event in calls:
         if type(event.callee[0]) is tuple:
             _, name, _ = event.callee[0]
@@ -74,20 +74,21 @@ def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]
 
 
 def _finds_method(event: Any, names: Collection[str]) -> bool:
-    """Whether it finds a method in its class, or its shared variables: which one is called the call itself sees."""
+    """Whether it reads a method from its class or a closure; the call itself checks which function it is."""
     if not isinstance(event, Found) or is_local(event.access_path) or not isinstance(event.value, types.FunctionType):
         return False
     return event.value.__name__ in names
 
 
 def passed_on(recipe: Any, gone: frozenset[Any]) -> Any:
-    """What a call is given, where nothing is said any more of what is found at these paths."""
+    """Return a call's argument, without a fact about the number if its path is in ``gone``."""
     if isinstance(recipe, Number) and isinstance(recipe.expr, Read) and recipe.expr.access_path.token in gone:
         return FoundAt(recipe.expr.access_path)
     return recipe
 
 
 def _passed(event: Invoked) -> Iterator[AccessPath]:
+    """Yield the access paths of pass-through arguments."""
     for _, recipe in event.given:
         if isinstance(recipe, FoundAt):
             yield recipe.access_path
@@ -96,11 +97,11 @@ def _passed(event: Invoked) -> Iterator[AccessPath]:
 
 
 def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, Any]) -> Iterator[AccessPath]:
-    """All paths that the run speaks of otherwise, and those that lead to them."""
+    """Yield all other paths that the trace refers to, with their prefixes."""
     positions = {position for some in found.values() for position in some}
     for position, event in enumerate(trace.events):
         if position in lookups:
-            continue  # it speaks of nothing else
+            continue  # it refers to nothing else
         if isinstance(event, Instance):
             yield from _path(event.access_path.base)
             continue
@@ -129,6 +130,7 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
 
 
 def _in_recipe(recipe: Any) -> Iterator[AccessPath]:
+    """Yield the paths in a recipe."""
     for part in parts_of(recipe):
         if isinstance(part, FoundAt):
             yield from _path(part.access_path)
@@ -137,6 +139,7 @@ def _in_recipe(recipe: Any) -> Iterator[AccessPath]:
 
 
 def _in_expression(expr: Any) -> Iterator[AccessPath]:
+    """Yield the paths that an expression reads."""
     if isinstance(expr, Expr):
         for leaf in leaves(expr):
             if isinstance(leaf, Read):
@@ -144,6 +147,7 @@ def _in_expression(expr: Any) -> Iterator[AccessPath]:
 
 
 def _path(at: AccessPath | None) -> Iterator[AccessPath]:
+    """Yield a path and its prefixes, with the paths in their keys."""
     while at is not None:
         yield at
         if isinstance(at.key, Expr):

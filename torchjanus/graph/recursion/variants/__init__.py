@@ -1,2 +1,1 @@
-"""A variant: one execution path through a recursive function's body, with what it reads, computes, counts and
-returns."""
+"""A variant: one execution path through a recursive function's body."""
