@@ -35,11 +35,8 @@ COUNT = "count"  # the placeholder of the number of calls
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """The metadata of a value of the batched cell.
-
-    ``size``: for one call; ``axis``: the dimension along which the calls lie, each with ``size[axis]`` entries; None
-    for a value that is the same for all calls.
-    """
+    """The metadata of a value of the batched cell. ``size``: for one call; ``axis``: the dimension along which the
+    calls lie, each with ``size[axis]`` entries; None for a value that is the same for all calls."""
 
     dtype: torch.dtype
     size: tuple[int, ...]
@@ -49,11 +46,8 @@ class Like:
 @dataclass(frozen=True, slots=True)
 class Batched:
     """A batched cell. ``graph`` takes ``shared_0...``, ``given_0...``, ``tangent_0...`` (numbered as outputs), and
-    perhaps ``count``.
-
-    It returns the outputs, then the gradients of the input rows numbered in ``taken`` and of the shared tensors
-    numbered in ``wanted``. ``likes``: the metadata of each tensor node, by name.
-    """
+    perhaps ``count``. It returns the outputs, then the gradients of the input rows numbered in ``taken`` and of the
+    shared tensors numbered in ``wanted``. ``likes``: the metadata of each tensor node, by name."""
 
     graph: torch.fx.GraphModule
     outputs: int
@@ -89,10 +83,8 @@ def refused_cell(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refu
 
 
 class _Reworded(torch.overrides.TorchFunctionMode):
-    """Replaces functions that vmap maps badly by others with the same results and errors.
-
-    Of ``index_select`` vmap would copy the table for each call.
-    """
+    """Replaces functions that vmap maps badly by others with the same results and errors. Of ``index_select`` vmap
+    would copy the table for each call."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

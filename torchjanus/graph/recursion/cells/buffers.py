@@ -39,13 +39,10 @@ class Uneven(Exception):
 
 @dataclass(slots=True)
 class Assembled:
-    """A recursion and what it was assembled from.
-
-    ``cell_of``: (variant, segment) -> cell; ``total_of``: (variant, reduction of the variant) -> reduction;
-    ``examples``: one segment of each cell; ``buffers``: key of a value -> buffer; ``shared``: where the step finds the
-    tensors that all calls share; ``writes``: what calls write; ``stored``: (variant, write) -> buffer of the written
-    value.
-    """
+    """A recursion and what it was assembled from. ``cell_of``: (variant, segment) -> cell; ``total_of``: (variant,
+    reduction of the variant) -> reduction; ``examples``: one segment of each cell; ``buffers``: key of a value ->
+    buffer; ``shared``: where the step finds the tensors that all calls share; ``writes``: what calls write; ``stored``:
+    (variant, write) -> buffer of the written value."""
 
     recursion: Recursion
     variants: list[Variant]
@@ -92,13 +89,11 @@ def assemble(
     several: bool = False,
     reached: frozenset[Any] = frozenset(),
 ) -> Assembled:
-    """Assemble variants into one recursion. Raises Refused, and Uneven.
-
-    ``shared``: examples of all tensors that the step offers, by token of their access path; ``seeds``: keys of the
-    arguments that the step passes; ``roots``: keys of the results that it takes; ``lists``: for each of its lists the
-    number by which calls know it; ``several``: whether an argument may be passed to several calls; ``reached``: tokens
-    of the shared tensors that have gradients.
-    """
+    """Assemble variants into one recursion. Raises Refused, and Uneven. ``shared``: examples of all tensors that the
+    step offers, by token of their access path; ``seeds``: keys of the arguments that the step passes; ``roots``: keys
+    of the results that it takes; ``lists``: for each of its lists the number by which calls know it; ``several``:
+    whether an argument may be passed to several calls; ``reached``: tokens of the shared tensors that have
+    gradients."""
     _refuse_read_back(variants)
     forms: dict[Any, int] = {}
     examples: list[tuple[Variant, Part]] = []

@@ -73,10 +73,7 @@ class Invocation:
 
     def use(self, forest: Forest) -> AbstractContextManager[None]:
         """Return a context in which, for this thread, the calls are those of ``forest``. Its saved values are freed at
-        the end.
-
-        For several recursions at once see ``laid_out``.
-        """
+        the end. For several recursions at once see ``laid_out``."""
         return laid_out({self: forest})
 
 

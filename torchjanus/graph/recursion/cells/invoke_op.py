@@ -76,10 +76,8 @@ _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 @contextmanager
 def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
-    """Return a context in which, for this thread, the calls of these owners are those of these schedules.
-
-    What the forward saved is freed at the end.
-    """
+    """Return a context in which, for this thread, the calls of these owners are those of these schedules. What the
+    forward saved is freed at the end."""
     before = _CURRENT.laid
     _CURRENT.laid = {**before, **{owner: Laid(forest) for owner, forest in forests.items()}}
     try:

@@ -68,11 +68,9 @@ def _key_of(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Se
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Partition:
-    """A recursion in both directions, for given gradient requirements of shared tensors and seeds.
-
-    ``active``: the buffers that gradients flow through. ``tangents``: the results that have tangents. ``wanted`` and
-    ``wanted_seeds``: the shared tensors and seeds whose gradients the backward returns, in this order.
-    """
+    """A recursion in both directions, for given gradient requirements of shared tensors and seeds. ``active``: the
+    buffers that gradients flow through. ``tangents``: the results that have tangents. ``wanted`` and ``wanted_seeds``:
+    the shared tensors and seeds whose gradients the backward returns, in this order."""
 
     owner: object
     key: int

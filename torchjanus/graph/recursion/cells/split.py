@@ -23,12 +23,9 @@ aten = torch.ops.aten
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where an argument of a part comes from.
-
-    ``kind``: shared (by number); common (computed from shared tensors once a run); taken (an input row, stacked for all
-    calls of the batch); column; output; tangent (of an output); saved (by the forward part); handed (by the backward
-    part that runs by batch); count (the number of calls).
-    """
+    """Where an argument of a part comes from. ``kind``: shared (by number); common (computed from shared tensors once a
+    run); taken (an input row, stacked for all calls of the batch); column; output; tangent (of an output); saved (by
+    the forward part); handed (by the backward part that runs by batch); count (the number of calls)."""
 
     kind: str
     index: int
@@ -44,12 +41,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CellParts:
-    """The parts of one cell, each for any number of calls, which lie in the first dimension of all values.
-
-    ``common`` depends on shared tensors only. ``forward`` returns the outputs, then the ``saved`` values. ``rows``
-    returns the gradients of the input rows in ``taken``, then the ``handed`` values. ``sums`` takes the rows of all
-    calls and returns the gradients of the shared tensors in ``wanted``.
-    """
+    """The parts of one cell, each for any number of calls, which lie in the first dimension of all values. ``common``
+    depends on shared tensors only. ``forward`` returns the outputs, then the ``saved`` values. ``rows`` returns the
+    gradients of the input rows in ``taken``, then the ``handed`` values. ``sums`` takes the rows of all calls and
+    returns the gradients of the shared tensors in ``wanted``."""
 
     cell: Cell
     common: Part | None

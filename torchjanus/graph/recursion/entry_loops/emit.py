@@ -242,7 +242,7 @@ class Rooted(Rewriting):
             ]
         return IterationOfEntryCalls(made, tuple(telling.given), tuple(telling.fixed.values()))
 
-    # -- the run anew ---------------------------------------------------------------------------------------------
+    # -- the new trace ------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
         """Return the new trace."""

@@ -25,7 +25,7 @@ from torchjanus.trace.events import Trace
 
 __all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "RootLoops"]
 
-LEAST = 3  # least trip count seen once, with iterations that agree
+LEAST = 3  # minimum trip count of the first run that merges a loop
 
 
 class RootLoops:
@@ -33,11 +33,9 @@ class RootLoops:
 
     def __init__(self) -> None:
         self._known: dict[Place, tuple[Any, tuple[tuple[Place, int], ...]]] = {}
-        self._more: set[Any] = (
-            set()
-        )  # what iterations that do more than to call write, and give to what comes after them
-        self._variants: dict[Place, Any] = {}  # what iterations do that can know of each other: all the same
-        # Sizes of the program's own containers where it asked for them, by trip count.
+        self._more: set[Any] = set()  # writes and results of iterations that do more than make calls
+        self._variants: dict[Place, Any] = {}  # path that all iterations take, if values may be loop-carried
+        # Sizes of the program's own containers where it read them, by trip count.
         self._held: dict[Any, dict[int, int]] = {}
 
     def merged(self, trace: Trace, made: Any) -> Trace:

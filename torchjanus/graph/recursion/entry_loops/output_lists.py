@@ -164,7 +164,7 @@ class _Grown(Rewriting):
     def _becomes(self, position: int, op: Op, func: Any, args: tuple[TensorRef, ...]) -> None:
         self.changes[position] = replace(op, func=func, name=func.__name__, args=args, kwargs={})
 
-    # -- what cannot be said of rows ------------------------------------------------------------------------------
+    # -- refusals -----------------------------------------------------------------------------------------------
 
     def _refuse_others(self) -> None:
         """Raise Refused if the step uses single elements."""
@@ -248,7 +248,7 @@ class _Grown(Rewriting):
             if len(set(places)) < len(places) or not others.isdisjoint(places):
                 raise _refused(one.place, "lets out what shares its memory with what recursive calls append")
 
-    # -- the run anew ---------------------------------------------------------------------------------------------
+    # -- the new trace ------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
         """Return the new trace."""

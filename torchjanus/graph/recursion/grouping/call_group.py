@@ -242,7 +242,8 @@ class CallGroup:
         return self.walker.walk(step, given, starts)
 
     def renew(self, variant_table: VariantTable) -> bool:
-        """Extend the group to the variants seen since. Return False, and change nothing, if that needs other cells."""
+        """Extend the group to the variants seen since. Return whether the cells that exist suffice; if not, nothing
+        changes."""
         try:
             assembled = self.calls.assemble(variant_table)
         except Refused:

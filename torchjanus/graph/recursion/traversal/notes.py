@@ -25,12 +25,9 @@ Row = Own | str  # a string is the expression of the number of a row from elsewh
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A cell that a call runs, or a reduction.
-
-    ``name`` is unique within the call; ``takes`` are the input rows; ``gives`` counts the output rows. ``lines`` are
-    the statements to generate, templates with the fields ``{row}`` (the number of its first output row), ``{level}``,
-    and ``{0}``, ``{1}``, ... (the numbers of its input rows).
-    """
+    """A cell that a call runs, or a reduction. ``name`` is unique within the call; ``takes`` are the input rows;
+    ``gives`` counts the output rows. ``lines`` are the statements to generate, templates with the fields ``{row}`` (the
+    number of its first output row), ``{level}``, and ``{0}``, ``{1}``, ... (the numbers of its input rows)."""
 
     name: str
     takes: Sequence[Row]

@@ -33,11 +33,9 @@ def room_within(limit: int) -> int:
 
 
 class _Matcher:
-    """The generated code of one variant.
-
-    ``take`` follows a call and the calls within it and returns (variant number, returned numbers...), or None if the
-    call does not take this variant. ``reads``: the access paths of the step's values that ``take`` needs.
-    """
+    """The generated code of one variant. ``take`` follows a call and the calls within it and returns (variant number,
+    returned numbers...), or None if the call does not take this variant. ``reads``: the access paths of the step's
+    values that ``take`` needs."""
 
     def __init__(self, variant: Variant) -> None:
         needs: dict[Any, tuple[int, AccessPath]] = {}

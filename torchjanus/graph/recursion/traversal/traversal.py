@@ -125,10 +125,8 @@ class Walker:
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
         """Return the Forest of these calls, or None if one takes a variant that was not seen or goes deeper than eager
-        could.
-
-        ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first call.
-        """
+        could. ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first
+        call."""
         try:
             noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
@@ -161,7 +159,7 @@ class Walker:
         found = [gradients[number].flow(used)[0] for number, used in met]
         return wherever(frozenset().union(*found), self._alike) & self._tokens == self._wanted
 
-    # -- the text -------------------------------------------------------------------------------------------------
+    # -- code generation ----------------------------------------------------------------------------------------
 
     def _written(self) -> Any:
         """Generate and compile the traversal."""

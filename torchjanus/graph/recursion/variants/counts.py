@@ -2,7 +2,7 @@
 
 Nothing else in a call depends on such a number, so it does not matter that calls are followed before anything is
 written: the commit computes each new number from the one it finds. The host knows the initial value of a counter that
-the step itself has set (see ``semantics.tally``). Independent of how calls are followed.
+the step itself has set (see ``semantics.record.accumulator``). Independent of how calls are followed.
 """
 
 from __future__ import annotations

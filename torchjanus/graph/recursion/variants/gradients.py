@@ -20,7 +20,7 @@ Used = frozenset[Any]
 
 
 def lists_in(used: Used) -> Used:
-    """Return the lists among the values in use; they are in use for all calls, whoever makes them."""
+    """Return the lists among the values in use. They are in use for all calls that append to them."""
     return frozenset(one for one in used if type(one) is tuple)
 
 

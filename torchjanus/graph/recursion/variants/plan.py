@@ -76,7 +76,7 @@ class Recursion:
 
     ``shared``: examples of the tensors that are the same in all calls (parameters), for their metadata. ``seeds``: the
     buffers whose first rows the step supplies; ``results``: those whose rows it takes; then it takes predicates:
-    ``truths``, whether all rows are true; ``somewhere``, whether some row is true or there is none; ``nowhere``,
+    ``truths``, whether all rows are true; ``somewhere``, whether some row is true or the buffer is empty; ``nowhere``,
     whether no row is true. ``kept``: buffers needed after the run; ``totals``: the reductions; ``lists``: how many of
     the results, the last ones, are lists to which calls append, with any number of rows.
     """
@@ -106,10 +106,8 @@ class Recursion:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """``count`` executions of one cell that run together, from number ``first`` on.
-
-    Output ``k`` goes to rows ``rows[k] ... rows[k] + count`` of its buffer; no two outputs of batches share a row.
-    """
+    """``count`` executions of one cell that run together, from number ``first`` on. Output ``k`` goes to rows ``rows[k]
+    ... rows[k] + count`` of its buffer; no two outputs of batches share a row."""
 
     cell: int
     count: int

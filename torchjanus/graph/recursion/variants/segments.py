@@ -29,12 +29,10 @@ __all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 
 @dataclass(slots=True)
 class Part:
-    """A segment: what a variant computes in one cell.
-
-    ``takes``: the tensors of which it takes a row; ``columns``: what the host supplies, slots (by number) and tensors
-    that nodes hold (by number of the input); ``gives``: the tensors of which it gives a row. ``flowing``: the shared
-    tensors on which results depend, not only predicates. ``form``: segments of equal form are one cell.
-    """
+    """A segment: what a variant computes in one cell. ``takes``: the tensors of which it takes a row; ``columns``: what
+    the host supplies, slots (by number) and tensors that nodes hold (by number of the input); ``gives``: the tensors of
+    which it gives a row. ``flowing``: the shared tensors on which results depend, not only predicates. ``form``:
+    segments of equal form are one cell."""
 
     stage: int
     nodes: list[Node] = field(default_factory=list)
@@ -107,11 +105,11 @@ class Fold:
 class Stages:
     """What a variant computes, and when.
 
-    ``at``: for each of the ``nodes`` but the calls its stage, the number of calls it waits for; ``places``: the number
-    of its event (empty if unknown); ``stages``: how many there are; ``kinds``: by tensor number, for each input and
-    result of a call: "shared", "column", "argument" or "call"; ``access_paths`` of inputs; ``passed``: for each inner
-    call its stage and tensor arguments; ``wanted``: tensors used outside of cells; ``flowing``: tensors on which
-    results depend; ``slots``: the types of numbers.
+    ``at``: for each of the ``nodes`` but the calls its stage; a stage runs after the inner calls of the stage before;
+    ``places``: the number of its event (empty if unknown); ``stages``: how many there are; ``kinds``: by tensor number,
+    for each input and result of a call: "shared", "column", "argument" or "call"; ``access_paths`` of inputs;
+    ``passed``: for each inner call its stage and tensor arguments; ``wanted``: tensors used outside of cells;
+    ``flowing``: tensors on which results depend; ``slots``: the types of numbers.
     """
 
     callee: Any

@@ -83,12 +83,9 @@ class Write:
 
 
 class Variant:
-    """The variant of ``event``, one of its calls.
-
-    ``parameters`` change from call to call; ``given``: access paths of the tensors that the caller passes; ``truths``:
-    predicates that hold on this path; ``relied``: sets of context facts, one of which has to hold. Raises Refused if
-    its calls cannot be batched.
-    """
+    """The variant of ``event``, one of its calls. ``parameters`` change from call to call; ``given``: access paths of
+    the tensors that the caller passes; ``truths``: predicates that hold on this path; ``relied``: sets of context
+    facts, one of which has to hold. Raises Refused if its calls cannot be batched."""
 
     def __init__(self, number: int, event: Invoked, switch: Switch | None = None, sides: Sequence[Side] = ()) -> None:
         """``switch``: set for a merged variant; ``sides``: what only some of its paths use."""
@@ -280,7 +277,7 @@ class Variant:
         return changed
 
     def _flows(self) -> set[int]:
-        """Return the tensors on which results depend."""
+        """Return the tensors on which results, appended values or inner calls depend."""
         found = {ref.index for ref in self.results}
         found.update(ref.index for ref in self.appended)
         for node in reversed(self._nodes):
