@@ -26,7 +26,7 @@ class Column:
     """Makes a tensor of the value of an expression for each element of a list. Raises TypeError for an element of
     another class than in watched runs."""
 
-    _known: dict[Any, Column] = {}  # noqa: RUF012  # by arguments: paths are compared by identity of columns
+    _known: dict[Any, Column] = {}  # noqa: RUF012  # by arguments: access paths compare columns by identity
 
     def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> None:
         self._expr, self.kind, self._classes = expr, kind, tuple(classes)
