@@ -58,8 +58,7 @@ class Batched:
 
 
 def batched(cell: Cell, recursion: Recursion, shared: Sequence[bool], active: Sequence[bool]) -> Batched:
-    """Return the cell for any number of calls. ``shared``, ``active``: which shared tensors and which buffers require
-    gradients. Raises Refused."""
+    """Return the cell for any number of calls. ``shared``, ``active``: those that require gradients. Raises Refused."""
     with _disable_current_modes(), Ambient(), torch.enable_grad(), quiet():
         one, other = (_Trace(cell, recursion, shared, active, count) for count in _COUNTS)
         for trace in (one, other):

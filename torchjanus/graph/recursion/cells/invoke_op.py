@@ -44,8 +44,7 @@ class Laid:
 
 
 class Calls(Protocol):
-    """Runs all calls of a schedule. Both methods return new tensors that alias neither each other nor their
-    arguments."""
+    """Runs all calls of a schedule. Both methods return new tensors that alias nothing, not even each other."""
 
     owner: object  # by which the schedule is found
 
@@ -58,8 +57,7 @@ class Calls(Protocol):
     def backward(
         self, laid: Laid, key: int, present: str, tangents: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return the gradients. ``present`` has a character for each differentiable result: "1" if it has a tangent,
-        else "0"."""
+        """Return the gradients. ``present``: for each differentiable result "1" if it has a tangent, else "0"."""
         ...
 
 

@@ -171,8 +171,7 @@ class _Cut:
     def _part(
         self, values: Sequence[torch.fx.Node], source_of: Callable[[torch.fx.Node], Source | None], rows: int = -1
     ) -> Part:
-        """Return the part that computes these values. From index ``rows`` on, the calls lie in their first
-        dimension."""
+        """Return the part that computes these values. From index ``rows`` on, dimension 0 is that of the calls."""
         stops: dict[torch.fx.Node, Source] = {}
         needed: set[torch.fx.Node] = set()
         pending = list(values)

@@ -1,7 +1,6 @@
 """Whether the iterations of a loop carry values to each other, from the loop's source.
 
-Traces show tensors that are loop-carried, but not a flag that one iteration sets and the next one reads. Independent of
-traces.
+Traces show loop-carried tensors, but not a flag that one iteration sets and the next one reads. Works without traces.
 """
 
 from __future__ import annotations

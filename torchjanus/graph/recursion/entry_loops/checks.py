@@ -31,8 +31,7 @@ def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bo
 
 
 def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
-    """Raise UnlikeRoots if anything but the length of lists depends on the trip count. ``columns``: tokens of the lists
-    made into tensors."""
+    """Raise UnlikeRoots if the trip count matters but for lengths of lists. ``columns``: tokens of collected lists."""
     for loop in loops:
         for access_path in loop.over:
             token = Read(access_path.then(Step.LEN)).token

@@ -65,8 +65,7 @@ def as_it_is(column: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Column] | None:
-    """Return the token of the list that the operation makes into a tensor, and the column; None for any other
-    operation."""
+    """Return the token of the list that the operation makes into a tensor, and the column; else None."""
     if op.name != "torch.tensor" or len(op.args) != 1 or not op.kwargs.keys() <= {"dtype"}:
         return None
     parts = op.args[0]
@@ -84,8 +83,7 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
 
 
 def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | None:
-    """Return the column of expressions of which each reads the same number of its element of the list at this path, or
-    None."""
+    """Return the column if each part reads the same number of its element of the list at this path, else None."""
     merged = [_of_element(part, token, number) for number, part in enumerate(parts)]
     if None in merged or len({one.token for one in merged if one is not None}) > 1:
         return None

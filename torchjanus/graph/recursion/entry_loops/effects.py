@@ -37,9 +37,7 @@ class _Exprs(Exprs):
     over: Sequence[AccessPath] = ()
     numbers: Iterator[int] = field(default_factory=itertools.count)  # unused tensor numbers
     changed: frozenset[int] = frozenset()  # memory changed in place
-    gathered: dict[AccessPath, int] = field(
-        default_factory=dict
-    )  # number read of all trees -> the tensor of these numbers
+    gathered: dict[AccessPath, int] = field(default_factory=dict)  # number read of all trees -> its tensor
     read: dict[Fetch, list[Any]] = field(default_factory=dict)  # the recorded numbers
 
     def taken(self, number: int, after: int) -> int:
@@ -131,8 +129,7 @@ class Beside:
         )
 
     def conditions(self, place: Place) -> Iterator[Held]:
-        """Yield the conditions under which the trip count is the length of the first list: it has an element, and all
-        lists are equally long."""
+        """Yield the conditions for the trip count to be the length of each list, and at least one."""
         count = self.exprs.count
         yield Held(Apply(operator.ge, (count, 1)), True, place)
         for length in dict.fromkeys((*self._lengths[1:], *(access_path.then(Step.LEN) for access_path in self.lists))):

@@ -198,8 +198,7 @@ class Rooted(Rewriting):
     def _iteration(
         self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int
     ) -> IterationOfEntryCalls:
-        """Return one iteration as a call. ``outs``: what it appends to lists of its own, which follow the ``passed``
-        lists of its calls."""
+        """Return one iteration as a call. It appends ``outs`` to lists of its own, after the ``passed`` ones."""
         old = self.old
         facts = []
         calls = [self.calls[p] for p in loop.ops[number] if p in self.calls]

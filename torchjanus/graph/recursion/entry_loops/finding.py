@@ -131,8 +131,7 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
 def added_up(
     trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
-    """Return the terms of the sum there, the tensor it starts from (None: zero), and its value after each iteration.
-    Raises UnlikeRoots."""
+    """Return the sum's terms, start (None: zero), and value after each iteration. Raises UnlikeRoots."""
     terms: list[int] = []
     outs: list[int] = []
     start: int | None = None

@@ -39,8 +39,7 @@ class RootLoops:
         self._held: dict[Any, dict[int, int]] = {}
 
     def merged(self, trace: Trace, made: Any) -> Trace:
-        """Return the trace with its loops over trees as calls, or itself if there are none. ``made``: see
-        ``unseen``."""
+        """Return the trace with loops over trees as calls; itself without any. ``made``: see ``unseen``."""
         if not any(isinstance(event, Invoked) for event in trace.events) or trace.failures:
             return trace
         ranges = [

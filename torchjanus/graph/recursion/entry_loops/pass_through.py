@@ -60,8 +60,7 @@ _METHODS: Any = object()
 
 
 def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]]:
-    """Yield the facts that an object has no attribute with a called method's name, each with the token of the
-    object."""
+    """Yield the facts that an object lacks an attribute with a called method's name, each with the object's token."""
     for event in calls:
         if type(event.callee[0]) is tuple:
             _, name, _ = event.callee[0]

@@ -162,8 +162,7 @@ class CallGroup:
         return bool(self.assembled.writes)
 
     def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
-        """Return the deferred writes of a schedule that has run, in eager's order: each write, its object, its
-        value."""
+        """Return the deferred writes of a completed schedule, in eager's order: write, object, value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
         now: dict[tuple[int, Any], Any] = {}
         found = []
@@ -242,8 +241,7 @@ class CallGroup:
         return self.walker.walk(step, given, starts)
 
     def renew(self, variant_table: VariantTable) -> bool:
-        """Extend the group to the variants seen since. Return whether the cells that exist suffice; if not, nothing
-        changes."""
+        """Extend the group to the variants seen since; return False, changing nothing, if that needs other cells."""
         try:
             assembled = self.calls.assemble(variant_table)
         except Refused:

@@ -82,8 +82,7 @@ def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Ite
 
 
 class _Run:
-    """The state of one attempt. ``step``: the step's values that each variant needs; ``met``: the variants taken so
-    far."""
+    """The state of one attempt. ``step``: the step's values by variant; ``met``: the variants taken so far."""
 
     def __init__(self, matchers: Mapping[int, _Matcher], takes: Any, limit: int, given: Any) -> None:
         known: dict[Any, Any] = {}

@@ -188,8 +188,7 @@ def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Matched:
-    """The generated code of one variant: ``checks``, lines that break if they fail, and ``body``, which runs if all
-    pass and returns."""
+    """The generated code of one variant: ``checks``, lines that break if they fail, and a ``body`` that returns."""
 
     checks: tuple[str, ...]
     body: tuple[str, ...]

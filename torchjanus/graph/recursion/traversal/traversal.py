@@ -124,9 +124,8 @@ class Walker:
         return [access_path for _, access_path in self.needs.values()]
 
     def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
-        """Return the Forest of these calls, or None if one takes a variant that was not seen or goes deeper than eager
-        could. ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first
-        call."""
+        """Return the Forest of these calls, or None if one takes an unknown variant or goes deeper than eager could.
+        ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first call."""
         try:
             noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
         except (Unknown, RecursionError, ArithmeticError):
@@ -216,8 +215,7 @@ class Walker:
         yield f"    r{number} = []"
 
     def _notebook(self) -> Iterator[str]:
-        """Yield the definitions of the containers of notes. The methods that add to them get local names, since each
-        node calls them."""
+        """Yield the definitions of the note containers. Methods that each node calls get local names."""
         recursion = self._assembled.recursion
         cells, totals = range(len(recursion.cells)), range(len(recursion.totals))
         yield f"level = [0] * {sum(self._counts)}; rise = level.append; climb = level.extend"
@@ -363,8 +361,7 @@ class Walker:
             yield f"_, {', '.join([*rows, *numbers])} = c{number}"
 
     def _writes(self, variant: Variant, texts: list[tuple[str, str]], before: int) -> Iterator[str]:
-        """Yield the notes of the writes that eager makes after ``before`` calls. The row of a value is filled in
-        later."""
+        """Yield the notes of the writes that eager makes after ``before`` calls. Rows are filled in later."""
         for n, (write, (target, value)) in enumerate(zip(variant.writes, texts, strict=True)):
             if write.before == before and write.list is not None and write.counts:
                 yield f"q{write.list}[0] = ({value})(q{write.list}[0])"

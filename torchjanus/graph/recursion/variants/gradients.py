@@ -68,8 +68,7 @@ class Gradients:
         )
 
     def flow(self, used: Used) -> tuple[frozenset[Any], tuple[Used, ...]]:
-        """Return, for these values in use, the tokens of the shared tensors that gradients reach, and for each inner
-        call its values in use."""
+        """Return the tokens of the shared tensors that gradients reach, and each inner call's values in use."""
         found = self._known.get(used)
         if found is None:
             found = self._known[used] = self._flow(used)

@@ -217,8 +217,7 @@ class _Conversion:
         return number
 
     def masked(self, leaf: _Leaf, number: int) -> int:
-        """Return the tensor that a path uses in place of one from before the decision: zeros if the path is not
-        taken."""
+        """Return the tensor that the path uses in place of an earlier one: zeros if it is not taken."""
         access_path = self.access_paths.get(number)
         if access_path is not None and not is_local(access_path):
             return number

@@ -135,8 +135,7 @@ def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[li
 
 
 def named_rows(nodes: Sequence[Node], tables: frozenset[int]) -> Iterator[tuple[int, int | float]]:
-    """Yield the nodes that take a row of one of the ``tables`` by a constant, or make a tensor of a constant, each with
-    the constant."""
+    """Yield the nodes that take a row of a table by a constant, or make a tensor of one, with that constant."""
     for position, node in enumerate(nodes):
         match node.func, node.args:
             case torch.Tensor.__getitem__, (Ref(index=table), key) if table in tables and type(key) is int:
@@ -148,8 +147,7 @@ def named_rows(nodes: Sequence[Node], tables: frozenset[int]) -> Iterator[tuple[
 def lifted(
     nodes: Sequence[Node], tables: frozenset[int], places: frozenset[Place], free: int
 ) -> tuple[list[Node], list[int | float]]:
-    """Return the nodes with the constants at these places replaced by slots, numbered from ``free``, and their
-    values."""
+    """Return the nodes with constants at these places replaced by slots, numbered from ``free``; and the constants."""
     made, values = list(nodes), list[int | float]()
     for position, value in named_rows(nodes, tables):
         node = nodes[position]
@@ -160,8 +158,7 @@ def lifted(
 
 
 def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
-    """Return the nodes with equal constant tensors passed to recursive calls, such as initial states, replaced by the
-    first."""
+    """Return the nodes with equal new tensors passed to recursive calls replaced by the first."""
     made = Counter(ref.index for node in nodes for ref in node.outs)
     first: dict[Any, Ref] = {}
     equal: dict[int, Ref] = {}

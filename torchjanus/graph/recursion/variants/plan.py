@@ -31,8 +31,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A call's own data that the host supplies: a number (a 0-dimensional tensor) or a tensor of fixed shape without
-    gradient."""
+    """A call's own data from the host: a number (0-dimensional) or a tensor of fixed shape without gradient."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype

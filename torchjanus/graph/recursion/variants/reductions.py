@@ -1,8 +1,7 @@
 """Sums over the iterations of a loop: chains of additions whose intermediate results nothing else uses.
 
 The terms of a chain do not depend on each other: they can be computed together and then added in program order. Chains
-are found by data dependence, so ``sum()``, one accumulating loop, and several sums in one loop are treated alike.
-Independent of cells.
+are found by data dependence, so ``sum()``, a loop that adds, and several sums in one loop are alike.
 """
 
 from __future__ import annotations

@@ -126,8 +126,7 @@ class Stages:
 
 
 class Parts:
-    """The segments of a variant, and its reductions, the ``folds``. ``order``: ("part", "fold" or "site", number), in
-    execution order."""
+    """The segments of a variant, and its reductions (``folds``); ``order``: their kind and number as executed."""
 
     def __init__(
         self,
@@ -157,8 +156,7 @@ class Parts:
             self.order += [("site", n) for n, (at, _) in enumerate(stages.passed) if at == stage]
 
     def source_of(self, ref: Ref) -> tuple[str, int, int] | None:
-        """Return the segment or reduction that gives the tensor a row: ("part" or "fold", its number, index of the
-        output), or None."""
+        """Return the segment or reduction that makes the row: ("part" or "fold", number, output), or None."""
         copied = self._given_by.get((ref.index, True))
         return self._given_by.get((ref.index, False)) if copied is None else copied
 

@@ -55,9 +55,8 @@ __all__ = ["Site", "Variant", "Write", "tables_in"]
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A call that the variant makes. ``stage``: the stage of the segments that precede it. ``args``: the tensors
-    passed, each with the token of the callee's access path. ``frames``: how many frames deeper than the variant eager
-    makes it."""
+    """A call that the variant makes, at a ``stage``. ``args``: the tensors passed, each with the token of the callee's
+    access path. ``frames``: how many frames deeper than the variant eager makes it."""
 
     event: Invoked
     frames: int
@@ -253,7 +252,7 @@ class Variant:
         return [assertion.place for assertion in self.plan.program.assertions]
 
     def _settle_changes(self) -> set[int]:
-        """Make in-place changes that nothing else sees out of place. Return all tensors changed. Raises Refused."""
+        """Functionalise in-place changes that nothing else sees. Return all changed tensors. Raises Refused."""
         calls = [node for node in self._nodes if is_call(node)]
         given = {ref.index for node in calls for ref in node.outs} | self._inputs.keys()
         made = set(self._inputs)
