@@ -1,7 +1,7 @@
-"""Several iterations of a loop as one graph: calling a small round costs more than computing it.
+"""Combines several iterations of a loop into one graph, since calling a small iteration costs more than computing it.
 
-The halves of one iteration are written down ``width`` times, one after the other; what an iteration is given or gives a
-row of becomes ``width`` rows. Knows nothing of how blocks are compiled or run.
+The forward or backward graph of one iteration is inlined ``width`` times; a row that an iteration takes or returns
+becomes ``width`` rows. How blocks are compiled and run is not known here.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ __all__ = ["Block", "backward_block", "forward_block", "width_for"]
 aten = torch.ops.aten
 
 WIDEST = 8
-NODES = 160  # in a block
+NODES = 160  # nodes of a block
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """``width`` iterations. ``sources``: where its arguments come from; ``rows``: which of those are ``width`` rows.
+    """``width`` iterations. ``sources``: where its arguments come from; ``rows``: which of them are ``width`` rows.
 
-    A block forward gives the carried values that nothing shows (see Partition), then all that is stacked, and is given
-    rows of what is made before it (``ahead``) as of stacked inputs that follow those of the loop. A block backward
-    gives the gradients at ``gives`` (see ``Partition.wanted``), then the rows of which the other gradients are products
-    (see ``Factored``), and is given of a carried value what its first iteration was given, and the rows that show it.
-    """
+    A forward block returns the carried values that no output equals (see ``Partition.shown``), then all stacked
+    outputs. It takes rows of products computed before it (``ahead``) as stacked inputs after those of the loop. A
+    backward block returns the gradients at positions ``gives`` of ``Partition.wanted``, then the rows of the other
+    gradients' factors (see ``Factored``). For a carried value it takes the value before its first iteration and the
+    rows that equal the later ones."""
 
     graph: torch.fx.GraphModule
     width: int
@@ -44,7 +44,7 @@ class Block:
 
 
 def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
-    """How many iterations a block should have, for loops of these trip counts (None: any)."""
+    """Return the number of iterations per block, for loops of these trip counts (None: unknown)."""
     nodes = sum(node.op == "call_function" for node in partition.forward.graph.graph.nodes)
     widest = min(WIDEST, NODES // max(1, nodes))
     known = [count for count in counts if count is not None]
@@ -53,7 +53,7 @@ def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
 
 
 class _Writing:
-    """A graph in the making."""
+    """Builds the graph of a block."""
 
     def __init__(self, direction: Direction, width: int) -> None:
         self.direction, self.width = direction, width
@@ -67,7 +67,7 @@ class _Writing:
         self._selected: dict[Any, Any] = {}
 
     def given(self, source: Source, like: torch.Tensor, rows: bool) -> Any:
-        """The argument from this source."""
+        """Return the argument from this source."""
         key = (source, rows)
         if key not in self._given:
             node = self.graph.placeholder(f"given_{len(self.sources)}")
@@ -88,7 +88,7 @@ class _Writing:
         return self._given[key]
 
     def row(self, source: Source, like: torch.Tensor, number: int) -> Any:
-        """One row of what is ``width`` rows."""
+        """Return one row of an argument of ``width`` rows."""
         key = (source, number)
         if key not in self._selected:
             self._selected[key] = self.call(aten.select.int, self.given(source, like, True), 0, number)
@@ -104,7 +104,7 @@ class _Writing:
         return self.call(aten.stack.default, list(values))
 
     def inline(self, given: dict[Source, Any]) -> list[Any]:
-        """One iteration."""
+        """Inline one iteration; return its results."""
         names: dict[Any, Any] = {}
         sources = iter(self.direction.sources)
         for node in self.direction.graph.graph.nodes:
@@ -121,7 +121,7 @@ class _Writing:
 
     def finished(self, values: Sequence[Any]) -> Block:
         self.graph.output(list(values))
-        # Placeholders come first.
+        # Move the placeholders to the front.
         first = next(node for node in self.graph.nodes if node.op != "placeholder")
         for node in list(self.graph.nodes):
             if node.op == "placeholder":
@@ -134,7 +134,7 @@ class _Writing:
 
 
 def forward_block(partition: Partition, width: int) -> Block:
-    """The iterations forward."""
+    """Return a block of ``width`` iterations forward."""
     direction, ahead = with_products(partition)
     work = _Writing(direction, width)
     current: dict[int, Any] = {}
@@ -165,8 +165,8 @@ def forward_block(partition: Partition, width: int) -> Block:
 
 
 def backward_block(partition: Partition, width: int, widest: int) -> Block:
-    """The iterations backward, last iteration first. ``widest``: iterations of the widest block that is made of
-    them."""
+    """Return a block of ``width`` iterations backward, last iteration first. ``widest``: width of the loop's widest
+    block."""
     direction, gives, factored = without_products(partition, widest)
     work = _Writing(direction, width)
     flowing: dict[int, Any] = {}
@@ -202,7 +202,7 @@ def backward_block(partition: Partition, width: int, widest: int) -> Block:
 
 
 def _sum(work: _Writing, values: Sequence[Any]) -> Any:
-    """The sum of what the iterations gave. Matrix products (gradients of weights) are summed by one product."""
+    """Return the sum of the iterations' gradients. Matrix products (gradients of weights) become one product."""
     if len(values) > 1 and all(value.target is aten.mm.default for value in values):
         left, right = zip(*(value.args for value in values), strict=True)
         return work.call(aten.mm.default, _side_by_side(work, left), work.call(aten.cat.default, list(right), 0))
@@ -213,7 +213,7 @@ def _sum(work: _Writing, values: Sequence[Any]) -> Any:
 
 
 def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
-    """Matrices, one beside the other; of transposed ones, what they are transposed from is put below each other."""
+    """Concatenate matrices by columns; for transposed ones, concatenate the originals by rows."""
     if not all(part.target is aten.t.default for part in parts):
         return work.call(aten.cat.default, list(parts), 1)
     below = [part.args[0] for part in parts]
@@ -221,7 +221,7 @@ def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
 
 
 def _given_back(partition: Partition, work: _Writing, source: Source, number: int, flowing: dict[int, Any]) -> Any:
-    """What an iteration backward is given."""
+    """Return the argument of one backward iteration."""
     like = work.likes[source]
     if source.kind == "tangent" and source.index < partition.carried:
         return flowing[source.index]
@@ -229,7 +229,7 @@ def _given_back(partition: Partition, work: _Writing, source: Source, number: in
         return work.given(source, like, False)
     if source.kind == "carried" and source.index in partition.shown:
         shown = partition.shown[source.index]
-        entering = work.given(source, like, False)  # a block always is given both
+        entering = work.given(source, like, False)  # so that a block always takes both arguments
         row = work.row(shown, like, max(number - 1, 0))
         return row if number else entering
     if source.kind == "carried":

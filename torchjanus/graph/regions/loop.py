@@ -1,7 +1,7 @@
-"""A loop whose body is compiled once, whatever the trip count: a differentiable function of torch (JANUS 4.2.1).
+"""A loop whose body is compiled once for any trip count, as a differentiable function of torch (JANUS 4.2.1).
 
-``Loop`` is called like a function of torch, by which it becomes one node of each direction in the step's graph. Knows
-nothing of how iterations are run, nor of where a loop was found.
+``Loop`` is called like a function of torch and becomes one node of the step's forward and one of its backward graph.
+How iterations are executed, and how a loop was found, is not known here.
 """
 
 from __future__ import annotations
@@ -31,26 +31,24 @@ __all__ = ["HeldCount", "Loop", "UntilLoop"]
 
 
 class HeldCount(Refused):
-    """How often a loop iterates would be constant: its number is a size, and not known to be one."""
+    """Refused because the trip count would have to be constant."""
 
 
 @dataclass(eq=False)
 class Loop:
     """The iterations of a loop as one differentiable function of torch.
 
-    ``body``: one iteration. Its first ``carried`` inputs are what the iteration before left (at first: what is passed
-    in), the next ``stacked`` are a row each of what is passed in, the others are the same in each iteration. Its
-    outputs are the next carried values, and then the iteration's outputs.
+    ``body``: one iteration. Its first ``carried`` inputs are loop-carried, the next ``stacked`` are one row each of a
+    stacked tensor, the others are loop-invariant. Its outputs are the next carried values, then the iteration's
+    outputs.
 
-    Called with the trip count and three lists of tensors, it returns a list: the carried values after the last
-    iteration, and each output of the iterations, stacked. Results are bitwise those of the unrolled loop; gradients
-    agree up to rounding, since those of invariants are summed iteration by iteration.
+    A call takes the trip count and three lists of tensors. It returns the carried values after the last iteration, then
+    each output of the iterations, stacked. Results are bitwise those of the unrolled loop; gradients agree up to
+    rounding, since those of invariants are summed iteration by iteration.
 
-    ``loose``: there may be more rows than iterations. How many iterations there are is a number, then, and nobody knows
-    while tracing whether there are so many rows: whoever runs the iterations finds out.
-
-    ``trains``: its iterations compute gradients themselves, so none flow through it.
-    """
+    ``loose``: stacked tensors may have more rows than there are iterations. The runner checks the row count then.
+    ``unseen``: carried outputs that may be cloned. ``trains``: iterations compute gradients themselves, and none flow
+    through."""
 
     body: Program
     carried: int
@@ -63,8 +61,9 @@ class Loop:
 
     @property
     def shared(self) -> bool:
-        """Whether its iterations are those of other loops that do the same: what is compiled of one is for its own trip
-        counts, but paths that part after a loop have it in common."""
+        """Whether loops of equal structure share their partitions.
+
+        Compiled code is then not specialised on a trip count, but paths that diverge after a loop have it in common."""
         return any(isinstance(node.func, Switch) for node in self.body.nodes)
 
     def __call__(
@@ -89,22 +88,22 @@ class Loop:
         return list(found)
 
     def _partition(self, kinds: Sequence[tuple[Any, ...]], sizes: Sequence[Any]) -> tuple[Partition, list[Any]]:
-        """The iteration for such tensors and sizes, and the sizes that it is handed."""
+        """Return the partition for these inputs, and the sizes to pass in."""
         given = named(kinds, sizes)
         key = (given.kinds, given.others, given.hints)
         partition = self.made.get(key)
         if partition is None:
-            # A copy of what iterations change in place would not be changed.
+            # In-place changes would not reach the original of a copy.
             copied = frozenset[int]() if self.trains else self.unseen
             partition = self.made[key] = partition_of(self.body, self.carried, self.stacked, given, self.shared, copied)
         return partition, sizes_for(partition.sizes, partition.conditions, given.values)
 
     def merged(self) -> Any:
-        """What it does, apart from what it is given: equal for loops whose iterations do the same."""
+        """Return the structural key: equal for loops whose iterations compute the same."""
         return (type(self), self.carried, self.stacked, self.loose, self.unseen, self.trains, structure_of(self.body))
 
     def inner(self) -> Iterator[Loop]:
-        """This loop, and the loops within."""
+        """Yield this loop and the loops within it."""
         yield self
         for node in self.body.nodes:
             if isinstance(node.func, Loop):
@@ -113,16 +112,13 @@ class Loop:
 
 @dataclass(eq=False)
 class UntilLoop(Loop):
-    """The same for as many iterations as a tensor decides: the last of an iteration's outputs says whether there is
-    another.
+    """A loop that a tensor ends: the last output of an iteration says whether another follows.
 
-    Called with how many iterations there may be (-1: any number), what must be true for there to be any, and the
-    tensors, it returns the carried values after the last iteration, that iteration's outputs, and how many iterations
-    there were: a tensor, as nobody knows before. There may be more rows than iterations; gradients of the others are
-    zeros.
+    A call takes the greatest trip count (-1: unbounded), tensors that must be true for a first iteration, and the lists
+    of tensors. It returns the carried values after the last iteration, that iteration's outputs, and the trip count as
+    a tensor. Stacked tensors may have more rows than there are iterations; gradients of the others are zeros.
 
-    ``go``: it goes on as long as that is the answer.
-    """
+    ``go``: the outcome on which the loop continues."""
 
     go: bool = True
     __name__ = "until"
@@ -156,7 +152,7 @@ class UntilLoop(Loop):
 
 
 class _TerminatedLoop(torch.autograd.Function):
-    """Iterations until a tensor ends them, differentiated by as many iterations backwards."""
+    """Iterates until a tensor ends the loop; its derivative runs as many iterations backwards."""
 
     @staticmethod
     def forward(
@@ -198,7 +194,7 @@ class _TerminatedLoop(torch.autograd.Function):
 
 
 class _Loop(torch.autograd.Function):
-    """All iterations, differentiated by all iterations backwards."""
+    """Runs all iterations; its derivative runs them backwards."""
 
     @staticmethod
     def forward(
@@ -241,24 +237,24 @@ class _Loop(torch.autograd.Function):
 
 
 def _lists(partition: Partition, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
-    """What is carried, what is stacked, and what is the same in all iterations."""
+    """Split the tensors into carried, stacked and invariant ones."""
     first, second = partition.carried, partition.carried + partition.stacked
     return list(given[:first]), list(given[first:second]), list(given[second:])
 
 
 def _evenly(stacked: torch.Tensor) -> torch.Tensor:
-    """The tensor, or a copy: its rows lie in memory in the same way, whatever the sizes are that change."""
+    """Return the tensor, or a contiguous copy where the strides of its rows depend on dynamic sizes."""
     return stacked if all(isinstance(size, int) for size in stacked.stride()[1:]) else stacked.contiguous()
 
 
 def _kinds(
     carried: Sequence[torch.Tensor], stacked: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]
 ) -> list[tuple[Any, ...]]:
-    """What one iteration is given."""
+    """Return the kinds of the inputs of one iteration."""
     return [*map(kind_of, carried), *map(_row, stacked), *map(kind_of, invariants)]
 
 
 def _row(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What one iteration is given of a stacked tensor."""
+    """Return the kind of one row of a stacked tensor."""
     size, stride, *rest = kind_of(tensor)
     return (size[1:], stride[1:], *rest)

@@ -1,6 +1,6 @@
-"""What lowering has made of the loops of a program as bytes: their iterations in both directions.
+"""Serialises the lowered iterations of a program's loops: the forward and backward graph of each.
 
-Knows nothing of where bytes are kept, nor of the step's own graph.
+Where the bytes are stored is not known here.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ __all__ = ["NOTHING", "graphs_of", "has_loops", "loops_in", "pack_iterations", "
 
 NOTHING = Program((), (), (), (), (), (), ())
 
-PackedLoop = list[tuple[Any, bytes]]  # of one loop: for which inputs, and the halves
+PackedLoop = list[tuple[Any, bytes]]  # of one loop: (key of the inputs, bytes of the partition)
 
 
 def loops_in(program: Program) -> Iterator[Loop]:
-    """The loops of a program, those within others too, in an order that is the same in every process."""
+    """Yield the loops of a program and those within them, in an order that is the same in every process."""
     for node in program.nodes:
         if isinstance(node.func, Loop):
             yield from node.func.inner()
 
 
 def has_loops(program: Program) -> bool:
-    """Whether the program has loops that are rolled up."""
+    """Whether the program has rolled loops."""
     return any(isinstance(node.func, Loop) for node in program.nodes)
 
 
 def graphs_of(program: Program) -> Iterator[torch.fx.GraphModule]:
-    """The iterations of all loops in both directions."""
+    """Yield the forward and backward graphs of all loops."""
     for loop in loops_in(program):
         for partition in loop.made.values():
             yield from (
@@ -46,22 +46,21 @@ def graphs_of(program: Program) -> Iterator[torch.fx.GraphModule]:
 
 
 def pack_iterations(program: Program) -> list[PackedLoop] | None:
-    """The iterations of each loop. None where an iteration holds the contents of tensors."""
+    """Return the iterations of each loop as bytes. None where a graph contains constants."""
     if not all(map(trimmed, graphs_of(program))):
         return None
     packed = []
     for loop in loops_in(program):
         iterations: PackedLoop = []
         for key, partition in loop.made.items():
-            bare = replace(partition, body=NOTHING)  # whoever has the program has it
+            bare = replace(partition, body=NOTHING)  # the program has the body
             iterations.append((key, bytes(GraphPickler.dumps(bare, Options(ops_filter=None)))))
         packed.append(iterations)
     return packed
 
 
 def unpack_iterations(program: Program, packed: list[PackedLoop]) -> dict[int, int]:
-    """Let the loops of the program have these iterations. Returns under which keys they are known here that had others
-    there."""
+    """Restore the iterations of the program's loops. Return the old keys that have new ones here: old -> new."""
     renamed: dict[int, int] = {}
     for loop, iterations in zip(loops_in(program), packed, strict=True):
         for key, data in iterations:
@@ -76,8 +75,9 @@ def unpack_iterations(program: Program, packed: list[PackedLoop]) -> dict[int, i
 
 
 def trimmed(graph: torch.fx.GraphModule) -> bool:
-    """Leave of what is known of a graph's values only what they are like. Whether it can be packed then: the contents
-    of tensors are no part of a packed graph."""
+    """Reduce the metadata of a graph's nodes to their values; return whether the graph can be packed.
+
+    Contents of tensors cannot be packed."""
     for node in graph.graph.nodes:
         node.meta = {"val": node.meta["val"]} if "val" in node.meta else {}
     return not any(node.op == "get_attr" for node in graph.graph.nodes)

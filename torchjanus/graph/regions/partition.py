@@ -1,6 +1,6 @@
-"""One iteration of a loop as two functional ATen graphs, forward and backward, and what each is given.
+"""Partitions one iteration of a loop into functional ATen graphs, forward and backward, and describes their arguments.
 
-Knows nothing of trip counts, nor of how iterations are run.
+Trip counts and the execution of iterations are not known here.
 """
 
 from __future__ import annotations
@@ -33,12 +33,10 @@ __all__ = ["Direction", "Partition", "Source", "adopted", "kind_of", "partition_
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a half is given in one iteration.
+    """The source of an argument of a forward or backward graph.
 
-    ``kind``: carried, stacked, invariant (inputs of the body, by number); output (an iteration's output), saved (what
-    only the backward is interested in), tangent (of an output of the body), size (by its number among the iteration's
-    own).
-    """
+    ``kind``: carried, stacked, invariant (inputs of the body, by index); output (an iteration's output), saved (saved
+    for backward only), tangent (of an output of the body), size (by index among the iteration's sizes)."""
 
     kind: str
     index: int
@@ -46,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Direction:
-    """One direction of one iteration: a functional graph, and where each of its arguments comes from."""
+    """A forward or backward graph of one iteration with the sources of its arguments."""
 
     graph: torch.fx.GraphModule
     sources: tuple[Source, ...]
@@ -54,11 +52,10 @@ class Direction:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class Partition:
-    """One iteration in both directions, for inputs of one kind.
+    """The forward and backward graph of one iteration, for inputs of given kinds.
 
-    ``forward`` gives the next carried values, the outputs of the iteration, and what only the backward needs.
-    ``backward`` (None where nothing requires gradients) gives the gradients of the body's inputs with the numbers in
-    ``wanted``.
+    ``forward`` returns the next carried values, the iteration's outputs, and what only the backward needs. ``backward``
+    (None where nothing requires gradients) returns the gradients of the body's inputs whose indices are in ``wanted``.
     """
 
     key: int
@@ -67,23 +64,23 @@ class Partition:
     invariants: int
     forward: Direction
     backward: Direction | None
-    gives: tuple[Given, ...]  # what the loop gives: its results, and then what is saved
+    gives: tuple[Given, ...]  # the results of the loop, then the saved values
     gradients: tuple[Given, ...]
     wanted: tuple[int, ...]
-    tangents: tuple[int, ...]  # the outputs that have gradients
-    kept: tuple[Source, ...]  # what the loop backwards is given, beside tangents
-    results: int  # how many outputs the body has; the rest of what ``forward`` gives is saved
-    shown: dict[int, Source]  # carried value -> the iteration's output, or what is saved, that is the same value
+    tangents: tuple[int, ...]  # outputs that have gradients
+    kept: tuple[Source, ...]  # operands of the backward loop, besides tangents
+    results: int  # number of the body's outputs; further results of ``forward`` are saved values
+    shown: dict[int, Source]  # carried value -> the output or saved value that equals it
     histories: tuple[
         int, ...
     ]  # other carried values that the backward needs: as each iteration was given them, saved last
     random: bool
-    body: Program  # whose iterations these are
-    sizes: tuple[Any, ...] = ()  # those that whoever runs the iterations is handed, in the iteration's own symbols
-    conditions: tuple[Any, ...] = ()  # what must hold of them
+    body: Program  # the body of the iterations
+    sizes: tuple[Any, ...] = ()  # sizes that the runner of the iterations passes in, in the iteration's symbols
+    conditions: tuple[Any, ...] = ()  # conditions on them
 
     def sized(self, sizes: Sequence[int]) -> Partition:
-        """The same where these are the sizes."""
+        """Return the partition with these values as sizes."""
         if not sizes:
             return self
         gives, gradients = (tuple(one.sized(sizes) for one in given) for given in (self.gives, self.gradients))
@@ -94,7 +91,7 @@ class Partition:
         return self.carried + self.stacked + self.invariants
 
     def source_of(self, index: int) -> Source:
-        """The body's input with this number."""
+        """Return the source of the body's input at this index."""
         if index < self.carried:
             return Source("carried", index)
         index -= self.carried
@@ -104,8 +101,10 @@ class Partition:
 def partition_of(
     body: Program, carried: int, stacked: int, given: Named, shared: bool = False, copied: frozenset[int] = frozenset()
 ) -> Partition:
-    """Both directions of one iteration for what it is given. ``shared``: for all bodies that do the same. ``copied``:
-    the outputs that may be copies, if outputs share memory. Raises Refused where a graph cannot repeat it."""
+    """Return the forward and backward graph of one iteration. Raises Refused where a graph cannot repeat it.
+
+    ``shared``: whether bodies of equal structure share one partition. ``copied``: outputs that may be cloned where
+    outputs share memory."""
     if not shared:
         return _Body(body, carried, stacked, given, copied).partition()
     key = (carried, stacked, given.kinds, given.others, given.hints, copied, structure_of(body))
@@ -116,8 +115,9 @@ def partition_of(
 
 
 def adopted(partition: Partition, body: Program, copied: frozenset[int], made_for: Any) -> Partition:
-    """Shared halves that were made elsewhere for a body of ours, or what stands for the same here. ``made_for``: the
-    kinds, the other sizes and the hints."""
+    """Return a partition that was unpacked from bytes, or the shared one of equal structure that exists here.
+
+    ``made_for``: the kinds, the other sizes and the hints."""
     key = (partition.carried, partition.stacked, *made_for, copied, structure_of(body))
     known = _MADE.get(key)
     if known is None:
@@ -125,13 +125,13 @@ def adopted(partition: Partition, body: Program, copied: frozenset[int], made_fo
     return known
 
 
-# Of those that are shared: iterations that do the same are the same, so paths that part after a loop have it in common.
-# Whoever has the halves keeps the body, and with it all that its token speaks of.
+# Shared partitions, so that paths that diverge after a loop have its compiled iterations in common. A partition keeps
+# its body alive, and with it the objects whose ids are in the key.
 _MADE: WeakValueDictionary[Any, Partition] = WeakValueDictionary()
 
 
 def structure_of(body: Program) -> Any:
-    """What an iteration does: equal for iterations that do the same."""
+    """Return the structural key of an iteration: equal for iterations that compute the same."""
 
     def part(value: Any) -> Any:
         if isinstance(value, Ref | Symbol | Measured | Slot):
@@ -155,12 +155,12 @@ def _merged(func: Any) -> Any:
 
 
 def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What an iteration must know of a tensor that it is given."""
+    """Return size, stride, dtype, device and gradient requirement of a tensor."""
     return (tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 class _Body:
-    """Traces one iteration of a loop, for inputs of these kinds."""
+    """Traces one iteration of a loop for inputs of given kinds."""
 
     def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
         self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
@@ -169,7 +169,7 @@ class _Body:
         self.own = OwnSizes(given.hints, given.others)
 
     def partition(self) -> Partition:
-        """Both directions. Raises Refused where an iteration is not one that a graph can repeat."""
+        """Return both graphs. Raises Refused where a graph cannot repeat the iteration."""
         try:
             return self._partition()
         except (Fixed, KeyError) as error:
@@ -203,7 +203,7 @@ class _Body:
             return assembly.partition(forward, backward)
 
     def _joint(self, outs: Sequence[torch.Tensor], tangents: Sequence[int]) -> tuple[torch.fx.GraphModule, list[int]]:
-        """An iteration forward and backward in one functional graph, and which inputs it has gradients of."""
+        """Return the joint graph of an iteration, and the inputs that it has gradients of."""
         program, wanted = self.program, list[int]()
         own, first = self.own, len(self.own.sizes)
         fakes = [own.blank(kind) for kind in self.kinds]
@@ -231,7 +231,7 @@ class _Body:
         if mutated or restored:
             raise _refused("changes a tensor in place that was there before the iteration")
         placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"]
-        # The partitioner goes by these names.
+        # The partitioner requires these names.
         names = [f"primals_{index}" for index in (*range(len(fakes), len(fakes) + first), *range(len(fakes)))]
         names += [f"tangents_{index}" for index in range(len(likes))]
         for name, node in zip(names, placeholders, strict=True):
@@ -241,11 +241,11 @@ class _Body:
         return graph, wanted
 
     def _settled(self) -> list[torch.Tensor]:
-        """The body's outputs on fakes. What an iteration leaves must be like what it was given."""
+        """Return the body's outputs on fake tensors, with kinds of carried values that are stable. Raises Refused."""
         carried = self.carried
         outs: list[torch.Tensor] = []
         fakes: list[torch.Tensor] = []
-        for attempt in range(2 + carried):  # what needs gradients makes what comes after it need them
+        for attempt in range(2 + carried):  # an output may require gradients that the input did not
             fakes = [self.own.blank(kind) for kind in self.kinds]
             with self.own.symbolic.mode, self.own.symbolic.dispatcher():
                 values = self._replay(fakes)
@@ -255,7 +255,7 @@ class _Body:
                 after = self.own.kind_of(out)
                 if (before[0], before[2], before[3]) != (after[0], after[2], after[3]):
                     raise _refused(f"turns {before[2]}{list(before[0])} into {after[2]}{list(after[0])}")
-                # A gradient that an iteration needs of what it was given exists from the second iteration on.
+                # A carried value that requires gradients after an iteration requires them from the second iteration on.
                 following.append((*after[:4], before[4] or after[4]))
             if self.trains and any(kind[4] for kind in following):
                 raise _refused("hands on what has a backward graph, and trains")
@@ -276,7 +276,7 @@ class _Body:
         return self._settled()
 
     def _replay(self, given: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """One iteration on these tensors."""
+        """Run one iteration on these tensors; return all values by index."""
         values = dict(enumerate(given))
 
         def leaf(value: Any) -> Any:
@@ -295,7 +295,7 @@ class _Body:
 
 
 class _Assembly:
-    """Says where the arguments of both halves come from."""
+    """Assembles the partition: finds the source of each argument of both graphs."""
 
     def __init__(
         self,
@@ -362,7 +362,7 @@ class _Assembly:
         return self.own.given(value, stacked)
 
     def _gradient(self, index: int) -> Given:
-        """Of an input of the body, what its gradient is like."""
+        """Return the description of the gradient of the body's input."""
         value = self.own.blank(self.kinds[index])
         return self._given(value, self._input(index).kind == "stacked")
 
@@ -380,7 +380,7 @@ def _kept(used: Sequence[Source], shown: dict[int, Source], histories: dict[int,
         if source.kind == "carried" and source.index in histories:
             kept[Source("saved", histories[source.index])] = None
         elif source.kind not in ("tangent", "size"):
-            kept[source] = None  # of a carried value: what the first iteration was given
+            kept[source] = None  # for a carried value: its initial value
             if source.kind == "carried":
                 kept[shown[source.index]] = None
     return tuple(kept)
@@ -391,8 +391,9 @@ def _calls(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """The calls of a joint graph that no gradient takes part in. What gradients are put through by an index fails no
-    more: the same index has been used before."""
+    """Return the calls of a joint graph that depend on no tangent.
+
+    Indexing in the backward graph raises no more than the same indexing in the forward graph."""
     behind = {node for node in graph.graph.nodes if str(node.target).startswith("tangents_")}
     for node in _calls(graph):
         if not behind.isdisjoint(node.all_input_nodes):
@@ -401,7 +402,7 @@ def _of_inputs(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
 
 
 def _is_once(node: torch.fx.Node) -> bool:
-    """Whether this must not be done once more by an iteration run backwards. What may only raise, does not then."""
+    """Whether a backward graph must not repeat this call. A call that may only raise has succeeded before."""
     if node.op != "call_function":
         return False
     return clean_up.is_random(node) or (clean_up.has_effect(node) and not may_fail(node))

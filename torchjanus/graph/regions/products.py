@@ -1,10 +1,9 @@
-"""Matrix products that no iteration hands on: made once for all iterations of a loop, before its iterations or after
-them.
+"""Moves matrix products that are not loop-carried out of the iterations: one product before or after a loop.
 
-Of ``h @ w`` in each iteration the gradient of ``w`` is the sum of the iterations' products, which is one product of all
-iterations' rows; adding to a matrix of the weight's size after each block of iterations costs more than to keep the
-rows. ``x @ w`` of rows that are there before the loop is one product of all of them, which is faster than many of few
-rows. Rewritings of the halves of an iteration; know nothing of blocks.
+For ``h @ w`` in each iteration, the gradient of ``w`` is a sum of products, which equals one product of all iterations'
+rows; adding to a matrix of the weight's size after each block costs more than keeping the rows. ``x @ w`` of rows that
+exist before the loop is one product of all of them, faster than many products of few rows. Rewrites the graphs of one
+iteration; blocks are not known here.
 """
 
 from __future__ import annotations
@@ -23,15 +22,15 @@ __all__ = ["NOTHING", "Ahead", "Factor", "Factored", "Product", "with_products",
 
 aten = torch.ops.aten
 
-TALL = 128  # rows: a product of more is no faster than several
+TALL = 128  # rows; larger products gain nothing from being joined
 
-Factor = Source | int  # what iterations are given, or the number of one of the rows that they give for it
+Factor = Source | int  # the source of an operand, or the index of a row output of the iterations
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The gradient at ``position`` (see ``Partition.wanted``): ``left`` transposed, times ``right``, all iterations'
-    rows of each below one another."""
+    """The gradient at ``position`` (see ``Partition.wanted``): ``left.T @ right``, with the rows of all iterations
+    concatenated."""
 
     position: int
     left: Factor
@@ -40,8 +39,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Factored:
-    """The gradients that are products, and what the rows are like that iterations give for them, each in one
-    iteration."""
+    """The gradients that become products, and the rows that one iteration outputs for them."""
 
     products: tuple[Product, ...]
     rows: tuple[Given, ...]
@@ -51,8 +49,10 @@ NOTHING = Factored((), ())
 
 
 def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], Factored]:
-    """The half backward that gives rows in place of products of them, the positions of the gradients that it still
-    gives, and what became of the others. ``width``: iterations after which a sum would be added to."""
+    """Return the backward graph with rows in place of products of them, the positions of its gradients, and the
+    products.
+
+    ``width``: the number of iterations after which a sum would be added to."""
     direction = partition.backward
     assert direction is not None
     graph = torch.fx.Graph()
@@ -68,7 +68,7 @@ def without_products(partition: Partition, width: int) -> tuple[Direction, tuple
         own = {node for node in factors if not _is_stacked(partition, sources.get(node))}
         tall = factors[0].meta["val"].size(0) >= TALL
         if tall and _count(own - rows.keys()) * width > value.meta["val"].numel():
-            continue  # much to keep, and little to add to
+            continue  # many rows to keep, and a small matrix to add to
         for node in factors:
             if node in own:
                 rows.setdefault(node, len(rows))
@@ -86,7 +86,7 @@ def without_products(partition: Partition, width: int) -> tuple[Direction, tuple
 def _rewritten(
     direction: Direction, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
 ) -> Direction:
-    """The half with this graph, without what the results do not need, but for what is ``kept``."""
+    """Return the direction with this graph, without what is unused; unused inputs of kind ``kept`` stay."""
     graph.output(list(results))
     graph.eliminate_dead_code()
     for node in list(sources):
@@ -99,8 +99,9 @@ def _rewritten(
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is made before the iterations: the rows of a stacked input times an invariant one, or its transpose, plus a
-    bias. Its rows follow those of the stacked inputs, in the order in which they are made."""
+    """A product that is computed before the iterations: rows of a stacked input times an invariant, plus a bias.
+
+    Its rows follow those of the stacked inputs, in the order of these records."""
 
     rows: int
     weight: int
@@ -108,7 +109,7 @@ class Ahead:
     bias: int | None
 
     def made(self, stacked: Sequence[torch.Tensor], invariants: Sequence[torch.Tensor]) -> torch.Tensor:
-        """It, for all rows."""
+        """Return the product for all rows, shape (iterations, rows, columns)."""
         rows, weight = stacked[self.rows], invariants[self.weight]
         weight = weight.t() if self.transposed else weight
         flat = rows.flatten(0, 1)
@@ -117,7 +118,7 @@ class Ahead:
 
 
 def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
-    """The half forward that is given products of its rows, and which ones."""
+    """Return the forward graph that takes rows of products as inputs, and these products."""
     direction = partition.forward
     graph = torch.fx.Graph()
     names: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -138,12 +139,12 @@ def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
         found.append(ahead)
     if not found:
         return direction, ()
-    # A carried value that iterations do not use may still be kept for the way back.
+    # The backward graph may need a carried value that the iterations do not use.
     return _rewritten(direction, graph, made, sources, "carried"), tuple(found)
 
 
 def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> Ahead | None:
-    """What the node computes, if that can be made before the iterations."""
+    """Return the product that the node computes if it can be computed before the iterations; otherwise None."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return None
     *bias, rows, weight = node.args
@@ -163,7 +164,7 @@ def _is_product(value: Any) -> bool:
 
 
 def _is_stacked(partition: Partition, source: Source | None) -> bool:
-    """Whether all iterations' rows of it are at hand when the iterations are over."""
+    """Whether the rows of all iterations are available after the loop."""
     if source is None or source.kind in ("invariant", "size"):
         return False
     return source.kind != "tangent" or source.index >= partition.carried

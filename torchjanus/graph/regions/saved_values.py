@@ -1,6 +1,6 @@
-"""What the forward half of an iteration hands to its backward half, in as few and as small pieces as can be.
+"""Reduces the values saved for backward, in number and size.
 
-Knows two graphs as the partitioner leaves them: what the first returns behind its results are inputs of the second.
+Works on two graphs as the partitioner leaves them: results of the first after its own ones are inputs of the second.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ aten = torch.ops.aten
 
 
 def output_of(graph: torch.fx.GraphModule) -> torch.fx.Node:
-    """The node that returns."""
+    """Return the output node."""
     found: torch.fx.Node = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     return found
 
 
 def returned(graph: torch.fx.GraphModule) -> list[torch.fx.Node]:
-    """What the graph returns."""
+    """Return the values that the graph returns."""
     values: Any = output_of(graph).args[0]
     return list(values)
 
 
 def is_computed_size(node: torch.fx.Node) -> bool:
-    """Whether it is a number computed of sizes."""
+    """Whether the node computes a size."""
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.SymInt)
 
 
 def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) -> None:
-    """Let the graph return these, and compute nothing else."""
+    """Make the graph return these values, and remove what it computes for nothing else."""
     output_of(graph).args = (list(values),)
     graph.graph.eliminate_dead_code(is_impure_node=clean_up.has_effect)
     graph.graph.lint()
@@ -44,7 +44,7 @@ def return_values(graph: torch.fx.GraphModule, values: Sequence[torch.fx.Node]) 
 
 
 def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Views are not handed on: the backward makes them of what they are views of. Nor are sizes, which it computes."""
+    """Save the base of a view instead of the view, which the backward graph recomputes. It recomputes sizes, too."""
     given: dict[str, torch.fx.Node] = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     body = next(node for node in backward.graph.nodes if node.op != "placeholder")
     made: dict[torch.fx.Node, torch.fx.Node] = {}
@@ -87,8 +87,8 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
 
 
 def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Values of one size and dtype are handed on as one; what an iteration is given is at hand anyway, and not
-    copied."""
+    """Stack saved values of one size and dtype into one tensor. Inputs of the iteration are excluded: they need no
+    copy."""
     values = returned(forward)
     given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     groups: dict[Any, list[torch.fx.Node]] = {}

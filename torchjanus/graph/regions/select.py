@@ -1,10 +1,8 @@
-"""Ways of an iteration that part in little, as one program that computes both and selects (if-conversion; JANUS 4.2.1).
+"""If-conversion: arms that differ in few cheap operations become one program that runs all and selects (JANUS 4.2.1).
 
-Where tensors decide only between what costs little and what has no effect, nobody has to wait for the decision: all is
-computed, and what comes of it selected. What comes before, and what comes behind in all arms, is there once.
-
-Gradients of what was not selected are zeros, and a zero times what is not finite is NaN. So between the arms nothing is
-differentiated that would multiply by a value. Knows programs of torch, not iterations.
+Nobody has to wait for the decision then. Common operations before and after the difference occur once. The gradient of
+a value that is not selected is zero, and zero times a non-finite value is NaN; so no operation between the arms may
+have a derivative that multiplies by a value.
 """
 
 from __future__ import annotations
@@ -23,17 +21,18 @@ from torchjanus.trace.modes import Modes
 
 __all__ = ["selecting"]
 
-MOST = 12  # operations computed in vain
+MOST = 12  # speculative operations
 
 
 class _Unfit(Exception):
-    """The ways cannot be told as one."""
+    """The arms cannot be if-converted."""
 
 
 def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
-    """The ways (see ``switch.ArmProgram``) as one program, for inputs of these kinds, that gives the results and the
-    number of the way that was taken; None where they part in more than is cheap, or where not all of it may be
-    computed."""
+    """Return one program for the arms (see ``switch.ArmProgram``) that outputs the results and the number of the arm
+    taken.
+
+    Returns None where the arms differ in more than cheap operations, or where these may not run speculatively."""
     try:
         return _Joining(arms, results, kinds).program()
     except _Unfit:
@@ -42,7 +41,7 @@ def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The number of an arm: that of one of two, as ``flag`` says."""
+    """The number of the arm taken: ``yes`` or ``no`` as ``flag`` says."""
 
     flag: int
     yes: Any
@@ -51,22 +50,22 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Rest:
-    """What remains to be done from some point on: the operations, the results, and which arm it is."""
+    """The remainder of some arms from one point on: operations, results, and the number of the arm taken."""
 
     nodes: list[Node]
     results: list[int]
-    arm: Any  # a number, or _Asked
+    arm: Any  # an int or _Asked
 
 
 class _Joining:
-    """Makes one program of several. Values have new numbers: equal ones have one number."""
+    """Merges the arms into one program. Values are renumbered; equal values get one number."""
 
     def __init__(self, arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
         self.arms, self.inputs = arms, len(kinds)
         self.answers = [arm.answers for arm in arms]
         self.known: dict[int, Known] = {}
-        self.cheap: dict[int, bool] = {}  # by the id of a node
-        self.alive: list[Node] = []  # whose ids these are
+        self.cheap: dict[int, bool] = {}  # by id of the node
+        self.alive: list[Node] = []  # keeps the nodes alive whose ids are keys
         self.next = self.inputs
         self.bodies = [_trimmed(arm.body, results) for arm in arms]
         self.flags = [[ref.index for ref in arm.body.outputs[results:]] for arm in arms]
@@ -106,8 +105,9 @@ class _Joining:
     # -- ways of which some are the same up to a point --------------------------------------------------------------
 
     def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
-        """What these arms do, each from one of its operations on. ``asked``: the questions that part them from
-        others."""
+        """Merge what these arms do, each from its position in ``at`` on. Raises _Unfit.
+
+        ``asked``: the predicates that separate these arms from others."""
         nodes: list[Node] = []
         while all(at[arm] < len(self.bodies[arm].nodes) for arm in arms):
             made = [self._renamed(arm, self.bodies[arm].nodes[at[arm]]) for arm in arms]
@@ -120,7 +120,7 @@ class _Joining:
             return _Rest(nodes, results, self._number(first, asked))
         parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(arm, n) for arm in arms}) > 1]
         if not parting:
-            raise _Unfit  # something else parts them
+            raise _Unfit  # they differ without a predicate
         numbers = {self.names[arm].get(self.flags[arm][parting[0]], -1) for arm in arms}
         if len(numbers) > 1 or -1 in numbers:
             raise _Unfit
@@ -135,7 +135,7 @@ class _Joining:
         return self.answers[arm][number] if number < len(self.answers[arm]) else None
 
     def _number(self, arm: int, asked: frozenset[int]) -> Any:
-        """The number of the way, if the questions that no other way answers otherwise are answered as it does."""
+        """Return the number of the arm, or UNKNOWN where one of its remaining predicates has another outcome."""
         found: Any = arm
         for number, answer in reversed(list(enumerate(self.answers[arm]))):
             if number not in asked:
@@ -154,7 +154,7 @@ class _Joining:
         return replace(node, args=substitute(node.args, leaf), kwargs=substitute(node.kwargs, leaf))
 
     def _done(self, arms: list[int], at: list[int], node: Node) -> Node:
-        """All of these arms do this next."""
+        """Emit the operation that these arms have in common, and advance them."""
         outs = []
         original = self.bodies[arms[0]].nodes[at[arms[0]]]
         for position, ref in enumerate(original.outs):
@@ -185,7 +185,7 @@ class _Joining:
                 length -= apart.position + 1
 
     def _joined_at(self, flag: int, yes: _Rest, no: _Rest, length: int) -> _Rest:
-        """``length``: so many operations at the end are of both."""
+        """Merge the remainders of two arms whose last ``length`` operations are joined."""
         ends = len(yes.nodes) - length, len(no.nodes) - length
         speculated = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
         if len(speculated) > MOST or not all(self.cheap[id(node)] for node in speculated):
@@ -193,7 +193,7 @@ class _Joining:
         nodes: list[Node] = list(speculated)
         made = {out.index for node in speculated for out in node.outs}
         pairs: dict[tuple[int, int], int] = {}
-        mine: dict[int, int] = {}  # what the one calls a value of both -> what it is called now
+        mine: dict[int, int] = {}  # value of ``yes`` -> its number in the joined operations
         others: dict[int, int] = {}
 
         def one(a: int, b: int) -> int:
@@ -207,13 +207,13 @@ class _Joining:
                 pairs[a, b] = self._selected(nodes, flag, a, b)
             return pairs[a, b]
 
-        position = -1  # among the operations of both
+        position = -1  # among the joined operations
         for place, (a, b) in enumerate(zip(yes.nodes[ends[0] :], no.nodes[ends[1] :], strict=True)):
             position = place
             if any(out.index in mine or out.index in made or out.index < self.inputs for out in a.outs) or any(
                 x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
             ):
-                raise _Unfit  # changed in place
+                raise _Unfit  # an in-place change
             theirs = iter([leaf for leaf in leaves_of((b.args, b.kwargs)) if isinstance(leaf, Ref)])
 
             def leaf(value: Any, theirs: Iterator[Ref] = theirs) -> Any:
@@ -238,7 +238,7 @@ class _Joining:
         if (one.size, one.dtype, one.device) != (other.size, other.dtype, other.device):
             raise _Unfit
         if one.stride != other.stride and (one.dtype.is_floating_point or one.dtype.is_complex or len(one.size) > 1):
-            raise _Unfit  # the order in which it is added up may be another
+            raise _Unfit  # a reduction might add in another order
         modes = nodes[-1].modes if nodes else Modes()
         number = self._emit(nodes, torch.where, (Ref(flag), Ref(a), Ref(b)), replace(modes, grad=True))
         self.known[number] = one
@@ -248,7 +248,7 @@ class _Joining:
 
 
 class _Apart(Exception):
-    """What looked like an operation of both arms is none. ``position``: among those at the end."""
+    """The joined operation at ``position`` cannot be joined."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -265,14 +265,14 @@ def _numbered(arm: int) -> torch.Tensor:
 
 
 def _plain(value: Any) -> Any:
-    """An argument as it can be compared: any tensor of the program's in the place of such."""
+    """Return an argument in a form that can be compared; all tensors of the program compare equal."""
     if isinstance(value, Ref):
         return ("tensor",)
     return (type(value), id(value) if isinstance(value, torch.Tensor) else repr(value))
 
 
 def _key(node: Node) -> Any:
-    """Equal for two operations that give the same."""
+    """Return a key that is equal for operations with equal results."""
     leaves = tuple((type(v), v.index) if isinstance(v, Ref) else _plain(v) for v in leaves_of((node.args, node.kwargs)))
     return (id(node.func), _shape(node), leaves, node.modes, len(node.outs))
 
@@ -282,7 +282,7 @@ def _shape(node: Node) -> Any:
 
 
 def _alike(one: Node, other: Node) -> bool:
-    """Whether two operations are the same but for the tensors that they take."""
+    """Whether two operations differ in their tensor operands only."""
     mine, others = (list(map(_plain, leaves_of((node.args, node.kwargs)))) for node in (one, other))
     return (
         one.func is other.func
@@ -301,7 +301,7 @@ class _Trimmed:
 
 
 def _trimmed(body: Program, results: int) -> _Trimmed:
-    """A body without the copies of what it hands on untouched: they are made in the end."""
+    """Return a body without the clones of outputs that it does not compute; these are added at the end."""
     given = {ref: node for node in body.nodes if node.func is torch.clone and len(node.args) == 1 for ref in node.outs}
     uses = [leaf for node in body.nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)]
     copies = {ref: node for ref, node in given.items() if ref not in uses and ref in body.outputs[:results]}

@@ -1,7 +1,7 @@
-"""The sizes of an iteration's tensors that change from call to call, as symbols of the iteration's own.
+"""Dynamic sizes of an iteration's tensors, as symbols that belong to the iteration.
 
-An iteration is traced once for all sizes, in whatever graph it stands: there it is handed what its symbols are, and
-what tracing it has asked of them is asked of those sizes. Knows nothing of iterations, nor of programs.
+An iteration is traced once for all sizes, wherever it occurs in a graph. There it receives the values of its symbols,
+and the conditions recorded by tracing are checked for these values.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ __all__ = ["Named", "OwnSizes", "at", "named", "plain", "sizes_for"]
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """What an iteration is given, in symbols of its own: the kinds of its tensors, and sizes that it computes with.
-    ``values``: what each symbol is where the iteration stands."""
+    """The inputs of an iteration in its own symbols: kinds of tensors, and sizes that it computes with.
+
+    ``values``: the value of each symbol where the iteration occurs."""
 
     kinds: tuple[Any, ...]
     others: tuple[Any, ...]
@@ -35,12 +36,13 @@ class Named:
 
     @property
     def hints(self) -> tuple[int, ...]:
-        """The numbers that stand for the symbols while tracing."""
+        """Example values of the symbols, used while tracing."""
         return tuple(map(hint, self.values))
 
 
 def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named:
-    """The same kinds and sizes, for wherever the iteration may stand."""
+    """Return kinds and sizes in the iteration's own symbols, independent of the surrounding graph. Raises
+    InternalFault."""
     known: dict[sympy.Symbol, sympy.Symbol] = {}
     values: list[Any] = []
 
@@ -52,7 +54,7 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
             known[symbol] = _symbol(len(known))
             is_it = symbol == expr
             values.append(size if is_it else env.create_symintnode(symbol, hint=int(env.size_hint(symbol))))
-            if values[-1] < 2:  # asks, where that is not known: an iteration is traced for two or more
+            if values[-1] < 2:  # adds a guard where it is not known: tracing assumes 2 or more
                 raise InternalFault("an iteration is given a size that is 0 or 1")
         return plain(expr.xreplace(known))
 
@@ -61,15 +63,15 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
 
 
 def at(exprs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """These expressions in an iteration's own symbols, for these values of the symbols."""
+    """Return the values of expressions in the iteration's symbols."""
     env = {_symbol(number): value for number, value in enumerate(values)}
     return [_value(expr, env) for expr in exprs]
 
 
 def sizes_for(sizes: Sequence[Any], conditions: Sequence[Any], values: Sequence[Any]) -> list[Any]:
-    """What these are where the symbols have these values, of which the conditions must hold."""
+    """Return the values of ``sizes``. Raises InternalFault if a condition does not hold."""
     for condition in at(conditions, values):
-        if not condition:  # asks whoever the sizes belong to
+        if not condition:  # adds a guard to the surrounding graph
             raise InternalFault("an iteration was traced for other sizes")
     return at(sizes, values)
 
@@ -79,7 +81,7 @@ def _value(expr: Any, env: dict[Any, Any]) -> Any:
 
 
 def plain(expr: Any) -> Any:
-    """An expression, or the number that it is."""
+    """Return an expression, as an int where it is constant."""
     return int(expr) if isinstance(expr, sympy.Integer) else expr
 
 
@@ -98,19 +100,19 @@ class OwnSizes:
         self._wanted: dict[Any, Size] = {symbol: Size(n) for n, symbol in enumerate(self._names.values())}
 
     def blank(self, kind: tuple[Any, ...]) -> torch.Tensor:
-        """A tensor without data of this kind."""
+        """Return a tensor of this kind without data."""
         size, stride, dtype, device, requires_grad = kind
         with self.symbolic.mode:
             made = torch.empty_strided(at(size, self.sizes), at(stride, self.sizes), dtype=dtype, device=device)
         return made.requires_grad_(requires_grad)
 
     def kind_of(self, tensor: torch.Tensor) -> tuple[Any, ...]:
-        """What an iteration must know of a tensor that it is given."""
+        """Return size, stride, dtype, device and gradient requirement of a tensor, in own symbols."""
         size, stride = (tuple(map(self.own, part)) for part in (tensor.size(), tensor.stride()))
         return (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
 
     def own(self, size: Any) -> Any:
-        """A size in the iteration's own symbols. Raises KeyError where it is none of these."""
+        """Return a size in the iteration's symbols. Raises KeyError where it contains other symbols."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         return self._own(size.node.expr)
@@ -119,7 +121,7 @@ class OwnSizes:
         return plain(expr.xreplace({symbol: self._names[symbol] for symbol in expr.free_symbols}))
 
     def given(self, value: torch.Tensor, stacked: bool) -> Given:
-        """What one tensor that an iteration gives is like, for whoever is handed ``wanted`` sizes."""
+        """Return the description of a result, with its sizes as indices into ``wanted``."""
         found = [self.own(one) for one in value.size()]
         size = tuple(one if isinstance(one, int) else self._number(one) for one in found)
         return Given(value.dtype, size, stacked, value.device)
@@ -129,16 +131,16 @@ class OwnSizes:
 
     @property
     def wanted(self) -> tuple[Any, ...]:
-        """The sizes that whoever runs the iterations is handed: the symbols, and what else tensors have."""
+        """The sizes that the runner of the iterations passes in: the symbols, and derived sizes of results."""
         return tuple(self._wanted)
 
     def conditions(self) -> tuple[Any, ...]:
-        """What has been asked of the symbols."""
+        """Return the guards on the symbols that tracing recorded."""
         guards = () if self.symbolic.env is None else self.symbolic.env.guards
         return tuple(dict.fromkeys(self._own(guard.expr) for guard in guards if guard.expr is not sympy.true))
 
     def computed(self, graph: torch.fx.GraphModule) -> None:
-        """Let the graph compute its sizes of those that it is given, which come first, and not of tensors."""
+        """Rewrite the graph so that it computes sizes from its size arguments (the first ones), not from tensors."""
         if not self.sizes:
             return
         nodes = list(graph.graph.nodes)

@@ -1,7 +1,7 @@
-"""What of a program may be computed where nobody knows yet whether it is needed: it is cheap, has no effect, raises on
-no values, and its gradients are those of its result but for a constant factor.
+"""Decides which operations may run before it is known whether they are needed.
 
-A zero times what is not finite is NaN. Knows programs of torch, not what they are needed for.
+Such an operation is cheap, has no effect, raises for no values, and its derivative does not multiply by a value: zero
+times a non-finite value is NaN.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from torchjanus.ops.aten import operator_of
 
 __all__ = ["Known", "Looked", "concrete", "leaves_of", "looked"]
 
-LARGEST = 1 << 16  # elements of what one operation computes in vain
+LARGEST = 1 << 16  # elements that one speculative operation may compute
 
 
 @dataclass(slots=True)
 class Known:
-    """What a value of a program is like."""
+    """Size, stride, dtype and device of a value."""
 
     size: tuple[int, ...]
     stride: tuple[int, ...]
@@ -37,14 +37,13 @@ class Known:
 
 
 def concrete(kinds: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...] | None:
-    """The kinds with the sizes that there are just now in the place of those that may change; None where they are not
-    known."""
+    """Return the kinds with the current values of dynamic sizes; None where these are not known."""
     found = tuple((tuple(map(_hint, size)), tuple(map(_hint, stride)), *rest) for size, stride, *rest in kinds)
     return None if any(None in (*size, *stride) for size, stride, *_ in found) else found
 
 
 def leaves_of(value: Any) -> list[Any]:
-    """The leaves of an argument structure."""
+    """Return the leaves of an argument structure."""
     found: list[Any] = []
     substitute(value, found.append)
     return found
@@ -52,17 +51,17 @@ def leaves_of(value: Any) -> list[Any]:
 
 @dataclass(slots=True)
 class Looked:
-    """What the values of a body are like, and which of its operations may be computed where they are not needed."""
+    """The values of a body, and for each of its operations whether it may run speculatively."""
 
     known: dict[int, Known]
     cheap: list[bool]
 
 
-_Met = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # an operation, what it was given, and what it gave
+_Met = tuple[Any, tuple[Any, ...], dict[str, Any], Any]  # operator, args, kwargs, result
 
 
 class _Operations(TorchDispatchMode):
-    """Notes what the operations of ATen are, and how much they compute."""
+    """Records the ATen operations that run."""
 
     def __init__(self, met: list[_Met]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -75,7 +74,7 @@ class _Operations(TorchDispatchMode):
 
 
 def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[Any, ...]]) -> Looked:
-    """Look at a program for inputs of these kinds, and of known sizes."""
+    """Analyse a program on fake tensors of these kinds, whose sizes are known."""
     values: dict[int, torch.Tensor] = {}
     used = {leaf for node in nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)}
     used.update(outputs)
@@ -120,7 +119,7 @@ def _hint(size: Any) -> Any:
 
 def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: Any, graded: bool) -> bool:
     if func.namespace == "prim":
-        return True  # it was asked where a tensor lies
+        return True  # queries such as the device of a tensor
     known = operator_of(func)
     if known.writes or known.draws or not known.aten:
         return False
@@ -145,7 +144,7 @@ def _is_cheap(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], made: An
 
 
 def _has_factor(args: Any) -> bool:
-    """Whether one of the numbers that it is given is not finite."""
+    """Whether a numeric argument is not finite."""
     return any(isinstance(arg, float) and not math.isfinite(arg) for arg in pytree.tree_leaves(args))
 
 

@@ -1,8 +1,7 @@
-"""An iteration of a loop in which tensors decide, as a differentiable function of torch: one of several arms (JANUS
-4.2.1).
+"""One iteration of a switched loop as a differentiable function of torch that runs one of several arms (JANUS 4.2.1).
 
-``Switch`` is called like a function of torch, by which it becomes one node of each direction in a graph. Knows nothing
-of how ways are run, nor of where they were found.
+``Switch`` is called like a function of torch and becomes one node of the forward and one of the backward graph. How
+arms are executed, and how they were found, is not known here.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ __all__ = ["ArmProgram", "Switch", "SwitchPartition"]
 
 @dataclass(frozen=True, slots=True)
 class ArmProgram:
-    """One way: a program that gives the results, and then what is asked; ``answers``: what the answers are on this
-    way."""
+    """One arm: a program whose outputs are the results and then the predicates; ``answers``: their outcomes on this
+    arm."""
 
     body: Program
     answers: tuple[bool, ...]
@@ -42,11 +41,10 @@ class ArmProgram:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
 class SwitchPartition:
-    """All ways in both directions, for inputs of one kind.
+    """All arms, partitioned into forward and backward graphs, for inputs of given kinds.
 
-    What ways save is given in ``columns``: those that save less leave some out. ``places``: of each arm, in which
-    column each of what it saves is.
-    """
+    ``columns`` describes the saved values of all arms together; an arm that saves fewer leaves some unused. ``places``:
+    for each arm, the column of each of its saved values."""
 
     key: int
     arms: tuple[Partition, ...]
@@ -55,23 +53,25 @@ class SwitchPartition:
     gives: tuple[Given, ...]  # the results
     columns: tuple[Given, ...]
     places: tuple[tuple[int, ...], ...]
-    tangents: tuple[int, ...]  # the results that have gradients
-    wanted: tuple[int, ...]  # the inputs that have gradients
+    tangents: tuple[int, ...]  # results that have gradients
+    wanted: tuple[int, ...]  # inputs that have gradients
     gradients: tuple[Given, ...]
-    kept: tuple[Source, ...]  # what the arms backwards are given, beside tangents
+    kept: tuple[Source, ...]  # operands of the backward arms, besides tangents
     random: bool
 
 
 @dataclass(eq=False)
 class Switch:
-    """One iteration as a function of tensors: what it carries on, and the number of the way that it took."""
+    """One iteration as a function of tensors; returns the carried values and the number of the arm taken."""
 
     arms: tuple[ArmProgram, ...]
     results: int
     made: dict[Any, SwitchPartition] = field(default_factory=dict)
-    flowing: dict[Any, Any] = field(default_factory=dict)  # what is asked about its gradients, by what is used of it
-    joined: dict[Any, Program | None] = field(default_factory=dict)  # the arms as one, by kinds, where that pays
-    stale: bool = False  # more arms are known by now
+    flowing: dict[Any, Any] = field(default_factory=dict)  # gradient checks, by the results that are used
+    joined: dict[Any, Program | None] = field(
+        default_factory=dict
+    )  # the if-converted arms by kinds; None where that does not pay
+    stale: bool = False  # superseded by a switch of more arms
     __name__ = "choice"
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
@@ -95,7 +95,7 @@ class Switch:
         return self.joined[key]
 
     def partition(self, kinds: Sequence[tuple[Any, ...]]) -> SwitchPartition:
-        """All ways for inputs of these kinds. Raises Refused."""
+        """Return the partition of all arms for inputs of these kinds. Raises Refused."""
         kinds = tuple(kinds)
         if any(not isinstance(size, int) for kind in kinds for size in (*kind[0], *kind[1])):
             raise _refused(self.arms, "work on tensors whose sizes change")
@@ -105,7 +105,7 @@ class Switch:
         return partition
 
     def flows(self, kinds: Sequence[tuple[Any, ...]]) -> list[list[list[bool]]]:
-        """Of each arm, for each result, into which inputs its gradient flows."""
+        """Return, for each arm and each result, whether its gradient flows into each input."""
         return [_flows(arm.body, self.results, kinds) for arm in self.arms]
 
 
@@ -180,7 +180,7 @@ def _flows(body: Program, results: int, kinds: Sequence[tuple[Any, ...]]) -> lis
 
 
 def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> None:
-    """The body's nodes on these values, and what they make among them."""
+    """Run the body's nodes; ``values`` holds the inputs by index and receives the results."""
 
     def leaf(value: Any) -> Any:
         return values[value.index] if isinstance(value, Ref) else value
@@ -194,7 +194,7 @@ def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> Non
 
 
 class _Chosen(torch.autograd.Function):
-    """One way, differentiated by the same way backwards."""
+    """Runs one arm; its derivative is the backward graph of the same arm."""
 
     @staticmethod
     def forward(ctx: Any, partition: SwitchPartition, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -1,8 +1,7 @@
-"""Who gets a gradient from a loop in which tensors decide: that depends on the arms that its iterations went.
+"""Determines which inputs of a switched loop receive gradients, which depends on the arms that its iterations take.
 
-Eager leaves the gradient of what no iteration has used None, and optimizers skip it. So the arms that were taken are
-asked for after the loop, and where the answer is another one the run is another path. Knows functions of torch, not
-traces.
+Eager leaves the gradient of an unused input None, and optimizers skip it. The graph therefore asserts which inputs
+gradients reach; another outcome is another execution path. Works on gradient flow between results and inputs.
 """
 
 from __future__ import annotations
@@ -19,27 +18,29 @@ from torchjanus.graph.operators.switch_op import REACHED
 
 __all__ = ["Flow", "Flows", "asked_by", "asking_of"]
 
-MOST = 256  # sets of variables
+MOST = 256  # bound on the sets of carried variables that are visited
 
-Matrix = Sequence[Sequence[Sequence[bool]]]  # of each arm, for each result, into which inputs its gradient flows
+Matrix = Sequence[Sequence[Sequence[bool]]]  # for each arm and each result, whether its gradient flows into each input
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """How gradients flow through iterations. ``last``: the results of the last iteration that are used after the loop;
-    ``each``: those of all iterations that are."""
+    """Gradient flow through iterations.
+
+    ``last``: results of the last iteration that are used after the loop; ``each``: results of all iterations that are.
+    """
 
     matrix: Matrix
     last: frozenset[int]
     each: frozenset[int]
 
     def back(self, arm: int, live: Iterable[int]) -> frozenset[int]:
-        """The inputs of an iteration into which the gradients of its results flow, if these have any."""
+        """Return the inputs of an iteration that gradients of its live results reach."""
         rows = [self.matrix[arm][result] for result in {*live, *self.each}]
         return frozenset(i for row in rows for i, flows in enumerate(row) if flows)
 
     def reached(self, arms: Sequence[int]) -> frozenset[int]:
-        """The inputs that get a gradient: carried ones before the first iteration, others in any."""
+        """Return the inputs that gradients reach: carried ones before the first iteration, others in any iteration."""
         found: set[int] = set()
         live = self.last
         for arm in reversed(arms):
@@ -50,12 +51,13 @@ class Flows:
 
     @property
     def results(self) -> int:
-        """How many results an iteration has, and so how many of its inputs are carried."""
+        """The number of results of an iteration, which is the number of its carried inputs."""
         return len(self.matrix[0])
 
     def dependent(self) -> frozenset[int]:
-        """The inputs that get a gradient for some of the results that are used after the loop, and not for others: it
-        matters, then, whether all of those are differentiated."""
+        """Return the inputs that gradients of some live-outs reach and those of others do not.
+
+        For these it matters whether all live-outs are differentiated."""
         single = [replace(self, last=frozenset({one}), each=frozenset()) for one in self.last]
         single += [replace(self, last=frozenset(), each=frozenset({one})) for one in self.each]
         arms = range(len(self.matrix))
@@ -64,7 +66,7 @@ class Flows:
         return partly | (frozenset[int]().union(*found) - frozenset.intersection(*found) if found else frozenset())
 
     def uncertain(self) -> frozenset[int]:
-        """The inputs that get a gradient in some runs only."""
+        """Return the inputs that gradients reach for some sequences of arms only."""
         results, arms = self.results, range(len(self.matrix))
         met, pending = set[frozenset[int]](), [self.last]
         ever: set[int] = set()
@@ -84,11 +86,11 @@ class Flows:
 
 
 class _Gate(torch.autograd.Function):
-    """The tensor itself; whether a gradient gets through is said later."""
+    """The identity; whether it passes gradients on is decided later."""
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, tensor: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)  # where no gradient comes, none goes on
+        ctx.set_materialize_grads(False)  # without this, a missing gradient would arrive as zeros
         ctx.flow = flow
         flow.begin()
         return tensor.view_as(tensor)
@@ -101,7 +103,7 @@ class _Gate(torch.autograd.Function):
 
 
 class _Used(torch.autograd.Function):
-    """The tensor itself; it is noted whether a gradient comes to it."""
+    """The identity; records whether a gradient reaches it."""
 
     @staticmethod
     def forward(ctx: Any, flow: Flow, number: int, tensor: torch.Tensor) -> torch.Tensor:
@@ -119,41 +121,41 @@ class _Used(torch.autograd.Function):
 
 @dataclass(eq=False)
 class Flow:
-    """What is asked about the gradients of one loop, and done about them. ``asked``: the inputs that it is about."""
+    """The gradient checks of one loop. ``asked``: the inputs that they are about."""
 
     flows: Flows
     asked: tuple[int, ...]
     used: set[int] = field(default_factory=set)
     met: set[int] = field(default_factory=set)
-    key: int | None = None  # by which a graph knows it
+    key: int | None = None  # the key that graphs refer to it by
 
     def __post_init__(self) -> None:
         self.gate, self.reach, self.close = _Gating(self), _Reaching(self), _closed
 
     def known_as(self, key: int) -> None:
-        """From now on graphs know it by this key."""
+        """Register it under a key that graphs refer to."""
         self.key = key
         register(key, self)  # type: ignore[arg-type]
 
     def begin(self) -> None:
-        """The iterations begin."""
+        """Reset the records before the iterations."""
         self.used, self.met = set(), set()
 
     def check(self) -> None:
-        """Gradients have come to all that is used after the loop, as was supposed. Raises Refused."""
+        """Check that gradients reached all live-outs that are used. Raises Refused."""
         if self.used - self.met:
             what = "the gradients of a loop's iterations depend on the arms that these go"
             raise refused("branch-gradients", what, "And not all that the loop leaves is differentiated.")
 
     def reached(self, arms: Sequence[int]) -> list[bool]:
-        """See ``switch_op.Reaching``."""
+        """Whether gradients reach each asked input, for the arms taken; see ``switch_op.Reaching``."""
         if any(arm < 0 for arm in arms):
             return [False] * len(self.asked)
         found = self.flows.reached(arms)
         return [index in found for index in self.asked]
 
     def mark(self, number: int) -> Any:
-        """A function that gives a tensor that is used after the loop."""
+        """Return the function to apply to a live-out that is used after the loop."""
         return _Marking(self, number)
 
 
@@ -190,18 +192,18 @@ class _Reaching:
 
 
 def _closed(tensor: torch.Tensor) -> None:
-    """No gradient gets through the gate that gave this tensor."""
+    """Close the gate that returned this tensor, so that it passes no gradient on."""
     if tensor.grad_fn is not None:
         tensor.grad_fn.closed = True  # type: ignore[attr-defined]
 
 
 def asking_of(func: Any) -> tuple[Flow, str, int] | None:
-    """Whose question it is, and which one, if the function asks or does something about gradients."""
+    """Return the checks, the name and the number of a gate, mark or reach function; None for other functions."""
     if not isinstance(func, _Gating | _Marking | _Reaching):
         return None
     return func.flow, func.__name__, func.number if isinstance(func, _Marking) else 0
 
 
 def asked_by(flow: Flow, name: str, number: int) -> Any:
-    """The function of which ``asking_of`` says this."""
+    """Return the function from the result of ``asking_of``."""
     return {"gate": flow.gate, "reached": flow.reach}.get(name) or flow.mark(number)
