@@ -1,1 +1,1 @@
-"""Operators of torchjanus's own, and functions that stand in for those of torch that cannot be traced."""
+"""Custom operators, and functions that replace those of torch that cannot be traced."""

@@ -1,5 +1,6 @@
-"""Functions of torch that take a Python number, written for a number that is another in each of many calls: there it
-is a tensor without dimensions. Knows nothing of where numbers come from."""
+"""Replacements for functions of torch with a Python number as an argument, where that number differs between batched
+calls and is a 0-d tensor.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ __all__ = ["BATCHED", "OF_COLUMNS", "PLAIN"]
 
 
 def _item(tensor: torch.Tensor, key: Any) -> torch.Tensor:
-    """``tensor[key]``, where indices may be tensors that stand for Python's integers."""
+    """``tensor[key]``, where 0-d tensors in ``key`` represent Python integers. Raises TypeError for mixed
+    subscripts."""
     parts = key if isinstance(key, tuple) else (key,)
     rest = tuple(slice(None) if _is_number(part) else part for part in parts)
     left = tensor[rest]
@@ -34,7 +36,7 @@ def _is_number(part: Any) -> bool:
 
 
 def _select(tensor: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
-    """``tensor.select(dim, index)``."""
+    """``tensor.select(dim, index)``, where ``index`` may be a 0-d tensor."""
     if not isinstance(index, torch.Tensor):
         return tensor.select(dim, index)
     size = tensor.size(dim)
@@ -43,7 +45,7 @@ def _select(tensor: torch.Tensor, dim: int, index: Any) -> torch.Tensor:
 
 
 def _tensor(data: Any, *, requires_grad: bool = False, **options: Any) -> torch.Tensor:
-    """``torch.tensor(data)``."""
+    """``torch.tensor(data)``. Raises TypeError if it would require gradients."""
     made: torch.Tensor = OF_NUMBERS[torch.tensor](data, **options)
     if requires_grad:
         raise TypeError("a tensor made of a call's number asks for gradients")
@@ -51,14 +53,14 @@ def _tensor(data: Any, *, requires_grad: bool = False, **options: Any) -> torch.
 
 
 def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """``torch.full`` without writing a call's number into what is one tensor for all calls."""
+    """``torch.full`` without an in-place write of a per-call number into a tensor that is common to all calls."""
     if not isinstance(fill_value, torch.Tensor):
         return torch.full(size, fill_value, dtype=dtype, **options)
     known = dtype or (torch.get_default_dtype() if fill_value.is_floating_point() else torch.int64)
     return fill_value.to(known).expand(size).clone()
 
 
-# What stands for functions of which an argument is the number of a call.
+# Replacements for functions with a per-call number as an argument.
 OF_COLUMNS: dict[Any, Callable[..., Any]] = {
     **OF_NUMBERS,
     torch.tensor: _tensor,
@@ -68,8 +70,8 @@ OF_COLUMNS: dict[Any, Callable[..., Any]] = {
     torch.Tensor.select: _select,
 }
 
-# What stands for changes in place of a tensor that nothing else shares its memory with: many calls cannot add rows to
-# what is one tensor for all of them.
+# Out-of-place replacements for in-place changes of a tensor whose memory nothing else shares: per-call rows cannot be
+# added to a tensor that is common to all calls.
 PLAIN: dict[Any, Callable[..., Any]] = {
     torch.Tensor.__iadd__: torch.add,
     torch.Tensor.__isub__: torch.sub,
@@ -89,5 +91,5 @@ def _bilinear(
     return made if bias is None else made + bias
 
 
-# What stands for functions that torch cannot map over many calls.
+# Replacements for functions that torch cannot map over many calls.
 BATCHED: dict[Any, Callable[..., Any]] = {torch.nn.functional.bilinear: _bilinear}

@@ -1,8 +1,7 @@
-"""``ctc_loss``, as one operation of the graph.
+"""``ctc_loss`` as one operator of the graph.
 
-ATen keeps for its backward what is as long as the longest target, so the size is known only where the lengths are. Here
-the loss is computed as it is, and once more backward, for gradients that are eager's to the last bit. Knows nothing of
-programs.
+ATen saves for backward a tensor whose size depends on the longest target. Here the backward operator computes the loss
+again instead, which gives gradients that are bitwise eager's.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from torchjanus.graph.operators.recurrent import autograd_within
 __all__ = ["ctc_loss"]
 
 _NONE = 0
-_REDUCTIONS = {"none": _NONE, "mean": 1, "sum": 2}  # as ATen numbers them
+_REDUCTIONS = {"none": _NONE, "mean": 1, "sum": 2}  # ATen's numbers
 
 
 def ctc_loss(
@@ -29,7 +28,7 @@ def ctc_loss(
     reduction: str = "mean",
     zero_infinity: bool = False,
 ) -> torch.Tensor:
-    """What ``torch.nn.functional.ctc_loss`` does."""
+    """The replacement for ``torch.nn.functional.ctc_loss``."""
     if log_probs.device.type != "cpu" or reduction not in _REDUCTIONS:
         return torch.nn.functional.ctc_loss(
             log_probs, targets, input_lengths, target_lengths, blank, reduction, zero_infinity

@@ -1,8 +1,7 @@
-"""Operations whose results are as large as the contents of their operands say, in the midst of a graph.
+"""Operations whose result sizes depend on the contents of their operands, within a graph.
 
-While a program is traced, such a size is a symbol that the graph is given: what torch asks of it is noted, and who asks
-too much is refused. Then each of them becomes ATen's operation, and the symbol the size of what that gives. Knows
-nothing of programs.
+While a program is traced, such a size is a symbol that the graph takes as an input; guards on it are recorded, and code
+that needs its value is refused. Then ``fold`` puts ATen's operation in place and derives the symbol from its result.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ aten = torch.ops.aten
 
 _POSITIONS, _COUNTS, _REPEATED = "positions", "counts", "repeated"
 
-# What the host calls -> how it is called in a graph.
+# Function of torch -> its name in the operator ``found``.
 FINDING: dict[Callable[..., Any], str] = {
     torch.nonzero: _POSITIONS,
     torch.bincount: _COUNTS,
@@ -31,14 +30,16 @@ FINDING: dict[Callable[..., Any], str] = {
 
 
 def found(how: str, given: torch.Tensor, least: int, size: Any) -> torch.Tensor:
-    """What ``FINDING``'s function of this name gives for one tensor, of which there are ``size``: positions under a
-    mask, how often each number is there (``least`` of them are counted), or the places that repetitions come from."""
+    """Return the result of ``FINDING``'s function of this name, with ``size`` elements.
+
+    That is the positions under a mask, the counts of each number (at least ``least`` of them), or the sources of
+    repetitions."""
     made: torch.Tensor = _FOUND(how, given.detach(), least, size)
     return made
 
 
 def count(given: torch.Tensor, dim: int) -> torch.Tensor:
-    """How many there are of what has been selected, for Python to fetch when the graph has run."""
+    """Return the number of selected elements as a tensor, which the host fetches after the graph has run."""
     with torch.no_grad():
         return torch.full((), given.size(dim), dtype=torch.int64, device="cpu")
 
@@ -59,8 +60,9 @@ _FOUND = define("found", "(str how, Tensor given, int least, SymInt size) -> Ten
 
 
 def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
-    """Let the graph find out these ``sizes``, which it is given, by itself. Raises Refused where it would have to know
-    one before, or where two that are taken to be equal need not be."""
+    """Make the graph compute these ``sizes``, which it takes as inputs, from the operations' results.
+
+    Raises Refused where a size is used before it is known, or where two sizes taken to be equal may differ."""
     graph = module.graph
     order = {node: place for place, node in enumerate(graph.nodes)}
     for size in sizes:
@@ -87,7 +89,7 @@ def fold(module: torch.fx.GraphModule, sizes: Sequence[torch.fx.Node]) -> None:
 
 
 def found_sizes(module: torch.fx.GraphModule) -> frozenset[sympy.Symbol]:
-    """The symbols of the sizes that a graph finds out by itself, as far as it says what its values are."""
+    """Return the symbols of the sizes that the graph computes itself, as far as its nodes have values recorded."""
     values = (node.meta.get("val") for node in module.graph.nodes if node.target in _TARGETS.values())
     sizes: Iterator[Any] = (value.size(0) for value in values if isinstance(value, torch.Tensor))
     return frozenset(symbol for one in sizes if isinstance(one, torch.SymInt) for symbol in one.node.expr.free_symbols)

@@ -1,8 +1,8 @@
-"""Subscripts by Python numbers that change from call to call: ``x[k]`` with ``k`` as data of the graph.
+"""Subscripts by Python numbers that change from call to call: ``x[k]`` with ``k`` as an input of the graph.
 
-Eager gives a view, whose place is burnt into whatever is traced with it. Here it is a copy taken at an index that is a
-tensor. That is the same as long as the view does not leave the step and is not used when the whole has been changed,
-and what changes it is put back into the whole: Picks sees to that. Knows nothing of tracing.
+Eager returns a view, whose offset would be constant in a trace. Here the result is a copy, taken at an index that is a
+tensor. That is equivalent if the view does not leave the step, is not used after its base has changed, and changes to
+it are written back to the base; ``Picks`` checks and does that.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PLAIN = (int, slice, type(None), type(Ellipsis))
 
 @dataclass(frozen=True, slots=True)
 class _Picked:
-    """What was made, of what and where, and the versions of both by then."""
+    """A copy, its base and index, and the versions of both when it was made."""
 
     made: torch.Tensor
     version: tuple[int, ...]
@@ -39,44 +39,44 @@ class _Picked:
 
 
 class Picks:
-    """Those of one run, with these numbers in the slots; those ``held`` are constants."""
+    """The dynamic subscripts of one traced run, with these numbers in the slots; slots in ``held`` are constants."""
 
     def __init__(self, numbers: Sequence[float | int], held: Container[int], changes: Changes) -> None:
         self._numbers = numbers
         self._held = held
         self._changes = changes
         self._made: list[_Picked] = []
-        self._wrong: dict[int, str] = {}  # slots that have to be held, and why
+        self._wrong: dict[int, str] = {}  # slots that must become constants -> reason
 
     def slots(self, node: Node) -> tuple[int, ...]:
-        """The slots by which this call picks. Raises Pin where one is the place of a window."""
+        """Return the dynamic slots that subscript in this call. Raises Pin where one is a bound of a slice."""
         if places := [number for number in windows_by(node) if number not in self._held]:
             raise Pin(dict.fromkeys(places, "it is the place of a window"))
         return tuple(number for number in picked_by(node) if number not in self._held)
 
     def puts(self, node: Node) -> bool:
-        """Whether this is an assignment to such a subscript."""
+        """Whether this is an assignment to a dynamic subscript."""
         return any(number not in self._held for number in put_by(node))
 
     def make(self, base: torch.Tensor, node: Node, slots: tuple[int, ...]) -> torch.Tensor:
-        """What the call picks of ``base``."""
+        """Return the copy that the call takes of ``base``."""
         made, changes = pick(base, node.args[1], self._numbers, self._held), self._changes
         self._made.append(_Picked(made, changes.of(made), base, changes.of(base), slots, node.args[1]))
         return made
 
     def put(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
-        """``tensor[index] = value``; nothing where that is what ``tensor[index] += 1`` ends with, and has been done."""
+        """``tensor[index] = value``; nothing where it ends ``tensor[index] += 1``, since ``put_back`` has done it."""
         meant = (one for one in self._made if one.made is value and one.base is tensor and one.index == index)
         if not any(map(self._is_fresh, meant)):
             put(tensor, index, value, self._numbers)
 
     def put_back(self) -> None:
-        """What a node has changed in a copy that stands for a view, it has changed in the whole."""
+        """Write back to the base what a node has changed in a copy."""
         for number in reversed(range(len(self._made))):
             picked = self._made[number]
             if not picked.version or self._changes.are_as(picked.made, picked.version):
                 continue
-            # Gradients would be added up otherwise than in eager, down to the signs of zeros.
+            # Gradients would be added in another order than in eager, which changes signs of zeros.
             graded = torch.is_grad_enabled() and (picked.made.requires_grad or picked.base.requires_grad)
             if graded or not self._changes.are_as(picked.base, picked.base_version):
                 self._hold(picked)
@@ -86,7 +86,7 @@ class Picks:
                 self._made[number] = replace(picked, version=versions[0], base_version=versions[1])
 
     def use(self, node: Node, name: str, values: Mapping[int, torch.Tensor]) -> None:
-        """A node is about to use these, or autograd to use what it has kept."""
+        """Check the operands of a node before it runs, or all copies before autograd uses saved tensors."""
         if not self._made:
             return
         if name in _BACKWARD:
@@ -96,7 +96,7 @@ class Picks:
         self._look([values[ref.index] for ref in refs if ref.index in values])
 
     def ask(self, program: Program, position: int, values: Mapping[int, torch.Tensor]) -> None:
-        """The host is about to fetch from what was made up to this position, or to ask whether assertions hold."""
+        """Check what the host fetches at this position, and the tensors of assertions there."""
         if not self._made:
             return
         outputs = zip(program.outputs, program.output_after, strict=True)
@@ -105,8 +105,9 @@ class Picks:
         self._look([values[ref.index] for ref in (*fetched, *asserted)])
 
     def check(self, results: Iterable[torch.Tensor], moved: bool) -> None:
-        """What was picked stands for a view: nobody may be able to tell. ``moved``: tensors may have been put on other
-        memory, which no version shows. Raises Pin."""
+        """Check that no result shares memory with a copy that represents a view. Raises Pin.
+
+        ``moved``: tensors may have been moved to other memory, which no version shows."""
         seen = {memory_of(tensor) for tensor in results}
         for picked in self._made:
             if memory_of(picked.made) in seen:
@@ -121,7 +122,7 @@ class Picks:
         return all(self._changes.are_as(one, before) for one, before in as_before)
 
     def _look(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Hold the numbers that have picked what these are, or are parts of, where the whole is not what it was."""
+        """Make constant the slots of copies in the memory of ``tensors`` if the copy or its base has changed since."""
         seen = {memory_of(one) for one in tensors if not torch._C._functorch.is_functorch_wrapped_tensor(one)}
         for picked in self._made if seen else ():
             if memory_of(picked.made) in seen and not self._is_fresh(picked):
@@ -132,12 +133,13 @@ class Picks:
 
 
 def picked_by(node: Node) -> tuple[int, ...]:
-    """The slots that are integer subscripts in this call; () if it is no such call, or has other subscripts as well."""
+    """Return the slots that are integer subscripts in this call; () for other calls and unsupported subscripts."""
     return _by_slots(node) if node.func in SUBSCRIPTS and len(node.args) == 2 else ()
 
 
 def put_by(node: Node) -> tuple[int, ...]:
-    """The slots that are integer subscripts in this assignment; () if it is none, or has other subscripts as well."""
+    """Return the slots that are integer subscripts in this assignment; () for other nodes and unsupported
+    subscripts."""
     return _by_slots(node) if node.func == torch.Tensor.__setitem__ and len(node.args) == 3 else ()
 
 
@@ -158,8 +160,10 @@ def _by_slots(node: Node) -> tuple[int, ...]:
 
 
 def windows_by(node: Node) -> tuple[int, ...]:
-    """The slots that are places of windows in this call: ``x[:n]``. Some torches leave a window out that is as large as
-    the tensor is, and so would a graph that is traced with a large number in the place of ``n``."""
+    """Return the slots that are bounds of slices in this call: ``x[:n]``.
+
+    Some versions of torch drop a slice that spans the whole dimension, and so would a graph traced with a large ``n``.
+    """
     if (node.func not in SUBSCRIPTS and node.func != torch.Tensor.__setitem__) or len(node.args) < 2:
         return ()
     index = node.args[1]
@@ -169,8 +173,9 @@ def windows_by(node: Node) -> tuple[int, ...]:
 
 
 def pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held: Container[int]) -> torch.Tensor:
-    """``tensor[index]``, where slots stand in ``index``; those ``held`` are constants. Raises nothing for a number
-    out of range: that is for the graph to do."""
+    """``tensor[index]`` with slots in ``index``; those in ``held`` are constants.
+
+    A number out of range raises in the graph, not here."""
     dim = 0
     for part in _parts(tensor, index):
         if isinstance(part, Slot) and part.index not in held:
@@ -188,7 +193,7 @@ def pick(tensor: torch.Tensor, index: Any, numbers: Sequence[float | int], held:
 
 
 def _parts(tensor: torch.Tensor, index: Any) -> list[Any]:
-    """One part for each dimension that is there or made new, as far as there are any."""
+    """Return one part for each dimension, existing or new; trailing full slices may be missing."""
     parts = list(index) if isinstance(index, tuple) else [index]
     if Ellipsis in parts:
         place = parts.index(Ellipsis)
@@ -198,8 +203,7 @@ def _parts(tensor: torch.Tensor, index: Any) -> list[Any]:
 
 
 def put(tensor: torch.Tensor, index: Any, value: Any, numbers: Sequence[float | int]) -> None:
-    """``tensor[index] = value``, where slots stand in ``index``. Raises nothing for a number out of range: that is for
-    the graph to do."""
+    """``tensor[index] = value`` with slots in ``index``. A number out of range raises in the graph, not here."""
     places: dict[int, torch.Tensor] = {}
     for dim, part in enumerate(_parts(tensor, index)):
         if isinstance(part, Slot | int):
@@ -220,7 +224,7 @@ def put(tensor: torch.Tensor, index: Any, value: Any, numbers: Sequence[float | 
 
 
 class _Pick(torch.autograd.Function):
-    """One place along a dimension. Backward gives zeros everywhere else, and keeps a zero's sign, as eager does."""
+    """Selects one index of a dimension. Its gradient is zero elsewhere and keeps a zero's sign, as in eager."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, dim: int, number: int) -> torch.Tensor:

@@ -1,7 +1,6 @@
-"""The numbers of all iterations of a loop as one tensor, as Python computes them: an operator that stands in a graph.
+"""The numbers of all iterations of a loop as one tensor: an operator that computes a recurrence by Python's arithmetic.
 
-Each is made of those before it by Python's own arithmetic, so it is eager's to the last bit. Knows forms (see
-``trace.find_recurrences``), not loops.
+The numbers are bitwise those of eager. Works on forms (see ``trace.find_recurrences``), not on loops.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ __all__ = ["reckoned"]
 
 
 def reckoned(form: str, count: int, skipped: int, *given: float | torch.Tensor) -> torch.Tensor:
-    """A row of ``skipped`` numbers that nobody asks for, and behind them the ``count`` numbers of a form, in its text:
-    of float64 where they are floats, else of int64. ``given``: the numbers of the call that the form speaks of, and
-    tensors that hold one."""
+    """Return ``skipped`` zeros and then the ``count`` numbers of a form, given as text; float64 for floats, else int64.
+
+    ``given``: the numbers of the call that the form refers to, as numbers or one-element tensors."""
     rows = [
         number.detach().to(torch.float64)
         if isinstance(number, torch.Tensor)
@@ -44,8 +43,9 @@ def _dtype(text: str) -> torch.dtype:
 
 @lru_cache(64)
 def _numbers(form: str, count: int, given: tuple[str, ...]) -> list[Any]:
-    """The numbers of a form: those of an optimizer that each call begins with are the same in all. ``given`` as texts,
-    which tell -0.0 from 0.0."""
+    """Return the numbers of a form, cached: an optimizer starts each call with the same ones.
+
+    ``given`` are texts, which distinguish -0.0 from 0.0."""
     return column(_form(form), count, list(map(float, given)))
 
 

@@ -1,6 +1,6 @@
-"""``torch.linspace`` of as many numbers as a changing size says: an operator, as torch's own wants to know how many.
+"""``torch.linspace`` with a dynamic number of steps: an operator, since torch's own specialises on the number.
 
-The numbers are those that torch makes. Knows nothing of programs.
+The values are those of torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["linspace"]
 def linspace(
     start: Any, end: Any, steps: Any, *, dtype: torch.dtype | None = None, requires_grad: bool = False, **options: Any
 ) -> torch.Tensor:
-    """``torch.linspace``, where the steps may be a symbol."""
+    """``torch.linspace``, where ``steps`` may be symbolic."""
     plain = all(isinstance(one, int | float) for one in (start, end)) and not requires_grad
     if not isinstance(steps, torch.SymInt) or not plain or any(value is not None for value in options.values()):
         return torch.linspace(start, end, steps, dtype=dtype, requires_grad=requires_grad, **options)

@@ -1,8 +1,7 @@
-"""The two operators that stand for a loop in a graph: its iterations forward, and its iterations backward (JANUS
-4.2.1).
+"""The operators that represent a loop in a graph: its iterations forward and backward (JANUS 4.2.1).
 
-They name what to run by a key and say what they give in a text, so that a compiler in another process, which knows
-nothing of the loop, can see the shapes. Who runs the iterations is registered here by whoever can.
+They refer to the iterations by a key and describe their results in a text, so that a compiler in another process, which
+does not have the loop, can derive the shapes. Runners of iterations are registered here.
 """
 
 from __future__ import annotations
@@ -49,8 +48,9 @@ __all__ = [
 
 
 class LoopRunner(Protocol):
-    """Runs a loop's iterations. Both return new tensors only, which share no memory with each other or what they take.
-    ``sizes``: those that change from call to call, by the numbers of ``Size``."""
+    """Runs a loop's iterations. Results are new tensors that share no memory with each other or with the operands.
+
+    ``sizes``: the dynamic sizes, by the index of ``Size``."""
 
     def forward(
         self,
@@ -60,7 +60,7 @@ class LoopRunner(Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """The carried values after the last iteration, then all iterations' outputs, each stacked."""
+        """Return the carried values after the last iteration, then each output of the iterations, stacked."""
         ...
 
     def backward(
@@ -71,12 +71,12 @@ class LoopRunner(Protocol):
         kept: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """The gradients. ``present`` says of each differentiable output whether it has a tangent."""
+        """Return the gradients. ``present``: for each differentiable output, "1" if it has a tangent, else "0"."""
         ...
 
 
 class TerminatedLoopRunner(LoopRunner, Protocol):
-    """Runs iterations until a tensor ends them, too."""
+    """Also runs iterations until a tensor ends the loop."""
 
     def until(
         self,
@@ -88,9 +88,11 @@ class TerminatedLoopRunner(LoopRunner, Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """Iterations as long as the last output is ``go``, ``limit`` at most unless that is -1, and none unless all of
-        ``ready`` are true. The carried values after the last iteration, that iteration's outputs, how many there were.
-        Raises IndexError where an iteration is without a row, as eager does."""
+        """Iterate while the last output is ``go``, at most ``limit`` times (-1: unbounded), and only if all ``ready``
+        are true.
+
+        Return the carried values after the last iteration, that iteration's outputs, and the trip count. Raises
+        IndexError where an iteration has no row, as eager does."""
         ...
 
     def until_backward(
@@ -103,15 +105,14 @@ class TerminatedLoopRunner(LoopRunner, Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """The gradients of so many iterations, which are made once more for it: what they leave depends on their
-        number, and so is not handed from operator to operator. Of what is stacked they are zeros in rows that no
-        iteration took."""
+        """Return the gradients of ``count`` iterations, which are computed again: the size of saved values would depend
+        on the trip count. Gradients of stacked tensors are zero in rows that no iteration read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """A size that changes from call to call: its place among those that an operator is handed."""
+    """A dynamic size: an index into the sizes that an operator takes."""
 
     index: int
 
@@ -124,54 +125,55 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """What one tensor that an operator gives is like; ``stacked``: with the iterations as its first dimension."""
+    """The description of a result; ``stacked``: its first dimension is the iterations."""
 
     dtype: torch.dtype
-    size: tuple[Any, ...]  # numbers, and Sizes
+    size: tuple[Any, ...]  # ints and Sizes
     stacked: bool
     device: torch.device = CPU
 
     def sized(self, sizes: Sequence[int]) -> Given:
-        """The same with these sizes in place of those that change."""
+        """Return the description with these values as sizes."""
         return replace(self, size=tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size))
 
     def zeros(self) -> torch.Tensor:
-        """Zeros like it."""
+        """Return zeros of this description."""
         return torch.zeros(self.size, dtype=self.dtype, device=self.device)
 
     def empty(self, rows: int) -> torch.Tensor:
-        """Memory for so many rows of it."""
+        """Return uninitialised memory for ``rows`` of it."""
         return torch.empty((rows, *self.size), dtype=self.dtype, device=self.device)
 
     def __str__(self) -> str:
-        # No quotes and no backslashes: Inductor writes it into C++ as it is.
+        # No quotes and no backslashes: Inductor copies it into C++ text.
         text = f"{self.dtype}|{'n' if self.stacked else '1'}|{','.join(map(str, self.size))}"
         return text if self.device == CPU else f"{text}|{self.device}"
 
 
-_next = 0  # goes up only
-_RESERVED = 8192  # for the loops of one program: twice as many as can be
+_next = 0  # only increases
+_RESERVED = 8192  # for the loops of one program: twice the greatest number
 _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 _DTYPES = {str(value): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 
 
 def new_key() -> int:
-    """A key for the iterations of one more loop."""
+    """Return an unused key for the iterations of a loop."""
     global _next
     _next += 2
     return _next - 2
 
 
 def reserve_keys() -> int:
-    """The first of many keys that nobody will have but one program's loops, which another process makes."""
+    """Reserve keys for one program's loops, which another process makes; return the first."""
     first = _next
     claim_keys(first)
     return first
 
 
 def claim_keys(first: int) -> bool:
-    """Reserve just those keys that begin with this one, for loops which have them already; whether they are free. A
-    program that is run again has its keys in the same order."""
+    """Reserve the keys from ``first`` on, for loops that have them already; return whether they are free.
+
+    A program that is run again assigns its keys in the same order."""
     global _next
     if first < _next:
         return False
@@ -181,7 +183,7 @@ def claim_keys(first: int) -> bool:
 
 @contextmanager
 def own_keys(first: int | None = None) -> Iterator[int]:
-    """Loops that are made in here have reserved keys; gives the first. ``first``: somebody has reserved these."""
+    """A context in which loops get reserved keys; yields the first. ``first``: keys that have been reserved before."""
     global _next
     first = _next if first is None else first
     _next = max(_next, first)
@@ -190,34 +192,34 @@ def own_keys(first: int | None = None) -> Iterator[int]:
 
 
 def keys_in(graph: torch.fx.GraphModule) -> Iterator[tuple[torch.fx.Node, int]]:
-    """The nodes of a graph that name something by a key, each with it."""
+    """Yield the nodes of a graph that refer to something by a key, each with its key."""
     for node in graph.graph.nodes:
         if getattr(node.target, "namespace", "") == "torchjanus" and node.target._schema.arguments[0].name == "key":
             yield node, node.args[0]
 
 
 def are_own(keys: Iterable[int], first: int) -> bool:
-    """Whether these are all among the keys that are reserved with that one."""
+    """Whether all keys are within the reservation that begins with ``first``."""
     return all(first <= key < first + _RESERVED for key in keys)
 
 
 def compiled_key(key: int) -> int:
-    """The key of the same iterations, run by a compiler's code."""
+    """Return the key under which compiled code runs the same iterations."""
     return key + 1
 
 
 def register(key: int, iterations: LoopRunner) -> None:
-    """From now on ``key`` stands for these iterations, as long as they live."""
+    """Let ``key`` refer to these iterations, while they live."""
     _KEYED[key] = iterations
 
 
 def known_iterations(key: int) -> LoopRunner | None:
-    """Who runs the iterations that ``key`` stands for, if anybody does."""
+    """Return the runner of the iterations with this key; None if there is none."""
     return _KEYED.get(key)
 
 
 def runners_of(key: int) -> LoopRunner:
-    """Who runs the iterations that ``key`` stands for."""
+    """Return the runner of the iterations with this key. Raises InternalFault if there is none."""
     found = _KEYED.get(key)
     if found is None:
         raise InternalFault(f"nobody runs the iterations of loop {key}")
@@ -225,23 +227,23 @@ def runners_of(key: int) -> LoopRunner:
 
 
 def describe(given: Sequence[Given]) -> str:
-    """The text by which an operator says what it gives."""
+    """Return the text that describes an operator's results."""
     return ";".join(map(str, given))
 
 
 def is_loop(target: object) -> bool:
-    """Whether a node's target is one of the operators for loops of known trip counts."""
+    """Whether a node's target is an operator for loops with a known trip count."""
     return target in (FORWARD, FORWARD_RANDOM, BACKWARD)
 
 
 def is_until(target: object) -> bool:
-    """Whether a node's target is one of the operators for iterations forward until a tensor ends them."""
+    """Whether a node's target is a forward operator for loops that a tensor ends."""
     return target in (UNTIL, UNTIL_RANDOM)
 
 
 def shapes_of(text: str, count: Any, known: Sequence[Any] = ()) -> list[torch.Tensor]:
-    """Tensors like those that the text describes. ``count``: how many rows those have that are stacked, all of them or
-    one after the other."""
+    """Return empty tensors as the text describes. ``count``: the rows of stacked ones, an int or a list with one int
+    for each."""
     rows = iter(count) if isinstance(count, list) else itertools.repeat(count)
     made = []
     for dtype, stacked, sizes, *device in (kind.split("|") for kind in text.split(";") if kind):
@@ -343,7 +345,7 @@ def _until_backward_shapes(
 
 
 def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag, ...]) -> torch._ops.OpOverload:
-    """An operator of ours."""
+    """Define an operator with its fake implementation; return its overload."""
     _library.define(name + schema, tags=tags)
     _library.impl(name, run, "CompositeExplicitAutograd")
     torch.library.register_fake(f"torchjanus::{name}", shapes, lib=_library)
@@ -351,7 +353,7 @@ def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag,
 
 
 FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
-# The same with iterations that draw random numbers: such a node is never dropped, merged or moved.
+# The same for iterations that draw random numbers: such a node is never dropped, merged or moved.
 FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
 UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)

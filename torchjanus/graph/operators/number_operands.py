@@ -1,8 +1,7 @@
-"""What operations do with a number, done with a tensor that holds it: where each iteration of a loop, or each call, has
-another one, or where the program fetches it from a tensor.
+"""Operations with a number as an operand, for a tensor that holds it.
 
-Each function gives what the operation gives of the number, to the last bit; where it cannot, it raises Refused. Knows
-nothing of loops.
+This is needed where the number differs between iterations or calls, or where the program fetches it from a tensor. Each
+function returns bitwise what the operation returns for the number; where it cannot, it raises Refused.
 """
 
 from __future__ import annotations
@@ -19,22 +18,23 @@ from torchjanus.graph.ir.repetition import ARITHMETIC
 __all__ = ["is_arithmetic", "taking"]
 
 _IN_PLACE = frozenset("add_ sub_ mul_ div_ true_divide_ __iadd__ __isub__ __imul__ __itruediv__".split())
-_EXACT = (torch.float32, torch.float64)  # in lower precision a kernel rounds once, where we round twice
+_EXACT = (torch.float32, torch.float64)  # in lower precision a kernel rounds once, and these would round twice
 
 
 def is_arithmetic(name: str) -> bool:
-    """Whether a number may stand beside a tensor in this operation, and so may a tensor of one element."""
+    """Whether this operation accepts a number beside a tensor, and so a one-element tensor, too."""
     name = name.rpartition(".")[2]
     return name in ARITHMETIC or name in _IN_PLACE
 
 
 def taking(name: str, path: tuple[Any, ...]) -> Callable[..., Any] | None:
-    """What takes a tensor of one element where the operation takes a number; None where nothing does. ``path``: 0 and
-    which of the arguments it is, or 1 and its name."""
+    """Return the function that takes a one-element tensor in place of a number; None if there is none.
+
+    ``path``: (0, position) or (1, name) of the argument."""
     return _TAKING.get((name.rpartition(".")[2], path))
 
 
-# -- what fills a tensor ------------------------------------------------------------------------------------------
+# -- functions that fill a tensor ----------------------------------------------------------------------------------
 
 
 def full(size: Sequence[int], number: torch.Tensor, dtype: torch.dtype | None = None, **given: Any) -> torch.Tensor:
@@ -60,16 +60,16 @@ def tensor(number: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tens
     return full((), number, dtype)
 
 
-# -- what scales an operand ---------------------------------------------------------------------------------------
+# -- functions that scale an operand -------------------------------------------------------------------------------
 
 
 def add(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
-    """``x + alpha * y``: one multiplication and addition at once, as ``torch.add`` has it."""
+    """``x + alpha * y``, fused into one operation as ``torch.add`` does it."""
     return torch.addcmul(x, y, _scale(alpha, x, y))
 
 
 def add_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
-    """The same in place."""
+    """The in-place form of ``add``."""
     return x.addcmul_(y, _scale(alpha, x, y))
 
 
@@ -79,7 +79,7 @@ def sub(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tenso
 
 
 def sub_(x: torch.Tensor, y: torch.Tensor, *, alpha: torch.Tensor) -> torch.Tensor:
-    """The same in place."""
+    """The in-place form of ``sub``."""
     return x.addcmul_(y, -_scale(alpha, x, y))
 
 
@@ -89,7 +89,7 @@ def addcmul(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.T
 
 
 def addcmul_(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.Tensor) -> torch.Tensor:
-    """The same in place."""
+    """The in-place form of ``addcmul``."""
     return x.addcmul_(y * _beside(value, x, y, z), z)
 
 
@@ -99,22 +99,22 @@ def addcdiv(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.T
 
 
 def addcdiv_(x: torch.Tensor, y: torch.Tensor, z: torch.Tensor, *, value: torch.Tensor) -> torch.Tensor:
-    """The same in place."""
+    """The in-place form of ``addcdiv``."""
     return x.addcdiv_(y * _beside(value, x, y, z), z)
 
 
 def lerp(x: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """``x`` and ``end``, mixed by weight."""
+    """Linear interpolation from ``x`` to ``end``."""
     return torch.lerp(x, end, _beside(weight, x, end))
 
 
 def lerp_(x: torch.Tensor, end: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """The same in place."""
+    """The in-place form of ``lerp``."""
     return x.lerp_(end, _beside(weight, x, end))
 
 
 def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
-    """The number in the precision in which kernels compute beside these tensors. Raises Refused."""
+    """Return the number in the precision in which kernels compute beside these tensors. Raises Refused."""
     kinds = {other.dtype if isinstance(other, torch.Tensor) else type(other) for other in others}
     if len(kinds) > 1 or kinds.isdisjoint(_EXACT):
         what = f"a number that changes scales operands of {', '.join(sorted(map(str, kinds)))}"
@@ -123,8 +123,9 @@ def _beside(number: torch.Tensor, *others: Any) -> torch.Tensor:
 
 
 def _scale(number: torch.Tensor, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """The number as a factor of ``y``, beside ``x``. Where one of them is broadcast, kernels of two and three operands
-    compute other elements at once, and so round otherwise. Raises Refused."""
+    """Return the number as a factor of ``y`` beside ``x``. Raises Refused where one of them is broadcast.
+
+    Kernels of two and of three operands vectorise broadcast operands differently, and so round differently."""
     if isinstance(y, torch.Tensor) and (*map(key, x.shape),) != (*map(key, y.shape),):
         what = f"a number that changes scales operands of sizes {tuple(x.shape)} and {tuple(y.shape)}"
         raise refused("number-rounding", what, "A graph would round in another place.", "Multiply by the number first.")

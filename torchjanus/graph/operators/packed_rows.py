@@ -1,7 +1,7 @@
-"""Rows of a padded batch taken in the order of a packed one, and put back, as one operation of the graph each.
+"""Moves rows between a padded batch and a packed sequence, each direction as one operator of the graph.
 
-ATen's own operations raise where a place is out of range, which compiled code may not; here whoever records them has
-made sure that none is. No row is taken or put twice, so gradients are moved, not added up. Knows nothing of programs.
+ATen's operations raise where an index is out of range, which compiled code may not; the callers ensure valid indices.
+No row occurs twice, so the backward moves gradients and adds nothing.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ __all__ = ["placed", "taken"]
 
 
 def taken(rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
-    """The rows at these places."""
+    """Return the rows at these places."""
     made: torch.Tensor = _Taken.apply(rows, places)  # type: ignore[no-untyped-call]
     return made
 
 
 def placed(rows: torch.Tensor, places: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """``rows``, which need no gradients, with those of ``data`` at these places."""
+    """Return ``rows``, which require no gradients, with ``data`` at these places."""
     made: torch.Tensor = _Placed.apply(rows, places, data)  # type: ignore[no-untyped-call]
     return made
 

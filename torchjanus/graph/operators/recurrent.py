@@ -1,9 +1,8 @@
-"""Layers of ``torch.gru`` and ``torch.rnn_*`` over sequences of any length, and of all kinds over packed sequences, as
-one operation of the graph each.
+"""Recurrent layers over sequences of any length, and over packed sequences, each as one operator of the graph.
 
-C++ goes through the sequence one element at a time, so traced they are unrolled, and right for one length only. Here a
-layer is called as it is, and backward by what autograd has recorded then, for gradients that are eager's to the last
-bit. Knows nothing of programs.
+C++ iterates over the elements of a sequence, so a trace would be unrolled and valid for one length only. Here the
+forward operator calls the layer while autograd records, and the backward operator uses that recording, which gives
+gradients that are bitwise eager's.
 """
 
 from __future__ import annotations
@@ -25,16 +24,16 @@ _KINDS: dict[str, Callable[..., Any]] = {
     "rnn_tanh": torch.rnn_tanh,
     "rnn_relu": torch.rnn_relu,
 }
-_PACKED = "packed_"  # begins the kind of a layer that is given how many sequences there are at each step
+_PACKED = "packed_"  # prefix of the kind of a layer over packed sequences
 
 
 def is_packed(args: Sequence[Any]) -> bool:
-    """Whether a layer is given packed sequences: the elements, and how many there are at each step."""
+    """Whether a layer takes packed sequences: the elements, and the batch size of each step."""
     return len(args) > 3 and isinstance(args[1], torch.Tensor) and isinstance(args[3], list | tuple)
 
 
 def packed(kind: str, *args: Any) -> Any:
-    """What ``torch.lstm`` and its like do with packed sequences."""
+    """``torch.lstm`` and the others over packed sequences."""
     data, counts, hidden, weights, biases, count, dropout, train, bidirectional = (*args, *(None,) * 9)[:9]
     states = hidden if kind == _LSTM else (hidden,)
     directions, each = 1 + bidirectional, 4 if biases else 2
@@ -55,24 +54,25 @@ def packed(kind: str, *args: Any) -> Any:
 
 
 def lstm(*args: Any) -> Any:
-    """What ``torch.lstm`` does where no gradients are recorded: its kernel rounds otherwise where they are, and a graph
-    runs with them recorded."""
+    """``torch.lstm`` where no gradients are recorded.
+
+    Its kernel rounds differently where they are, and a graph runs with gradients recorded."""
     projected = not is_packed(args) and args[1][0].size(2) != args[1][1].size(2)
     return torch.lstm(*args) if torch.is_grad_enabled() or projected else _layers(_LSTM, *args)
 
 
 def gru(*args: Any) -> Any:
-    """What ``torch.gru`` does, with a sequence whose length may be symbolic."""
+    """``torch.gru`` over a sequence whose length may be symbolic."""
     return _layers("gru", *args)
 
 
 def rnn_tanh(*args: Any) -> Any:
-    """What ``torch.rnn_tanh`` does."""
+    """``torch.rnn_tanh`` over a sequence whose length may be symbolic."""
     return _layers("rnn_tanh", *args)
 
 
 def rnn_relu(*args: Any) -> Any:
-    """What ``torch.rnn_relu`` does."""
+    """``torch.rnn_relu`` over a sequence whose length may be symbolic."""
     return _layers("rnn_relu", *args)
 
 
@@ -104,17 +104,17 @@ def _layers(kind: str, *args: Any) -> Any:
 
 
 def _layer(kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """One layer in one or both directions: what it gives, and its last states."""
+    """Run one layer in one or both directions; return its output and its last states."""
     if not torch.is_grad_enabled():
-        # ``needs_input_grad`` tells what requires gradients, whether or not they are recorded; and eager's kernels
-        # round otherwise where they are.
+        # ``needs_input_grad`` is set even where no gradients are recorded, and eager's kernels round differently where
+        # they are.
         given = tuple(one.detach() for one in given)
     made: tuple[torch.Tensor, ...] = _Layer.apply(kind, biases, directions, *given)  # type: ignore[no-untyped-call]
     return made
 
 
 class _Layer(torch.autograd.Function):
-    """One layer in one or both directions: what it gives, and its last states."""
+    """One layer in one or both directions: its output and its last states."""
 
     @staticmethod
     def forward(ctx: Any, kind: str, biases: bool, directions: int, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -138,12 +138,12 @@ class _Layer(torch.autograd.Function):
 
 
 def _wanted(ctx: Any) -> str:
-    """Of what a layer is given, what needs gradients."""
+    """Return "1" or "0" for each operand of a layer: whether it needs gradients."""
     return "".join("01"[need] for need in ctx.needs_input_grad[3:])
 
 
 def _parts(kind: str, directions: int, given: Sequence[torch.Tensor]) -> Iterator[Sequence[torch.Tensor]]:
-    """What a layer is given: what it goes through, the states that it begins with, its weights."""
+    """Yield the operands of a layer in three groups: the sequence, the initial states, the weights."""
     first = 2 if kind.startswith(_PACKED) else 1
     second = first + directions * (2 if kind.endswith(_LSTM) else 1)
     yield from (given[:first], given[first:second], given[second:])
@@ -159,8 +159,8 @@ def _run(kind: str, biases: bool, directions: int, given: Sequence[torch.Tensor]
     return (out, *(row for state in last for row in state.unbind(0)))
 
 
-# What autograd has recorded of forward runs, by a tensor without elements that they hand to the backward ones: as long
-# as that is there, so is this. Code that hands on a copy of it makes the layer once more.
+# Autograd's recordings of forward runs, by an empty tensor that is saved for backward: a recording lives as long as its
+# tensor. Code that passes on a copy of that tensor computes the layer again.
 _RUNS: Any = WeakTensorKeyDictionary()
 
 
@@ -178,7 +178,7 @@ def _forward(kind: str, biases: bool, directions: int, wanted: str, given: list[
 def _recorded(
     kind: str, biases: bool, directions: int, wanted: str, given: Sequence[torch.Tensor]
 ) -> tuple[list[torch.Tensor], tuple[torch.Tensor, ...]]:
-    """What gradients are asked for, and what the layer gives, for autograd."""
+    """Return the leaves that gradients are wanted of, and the layer's outputs, recorded by autograd."""
     with torch.enable_grad(), autograd_within():
         leaves = [one.detach().requires_grad_(need == "1") for one, need in zip(given, wanted, strict=True)]
         return [leaf for leaf in leaves if leaf.requires_grad], _run(kind, biases, directions, leaves)
@@ -204,7 +204,7 @@ def _backward(
 
 
 def autograd_within() -> Any:
-    """Within, autograd records, though the dispatcher has left it behind on its way to an operation's own code."""
+    """A context in which autograd records, although the dispatcher excludes it within an operator's implementation."""
     excluded = torch._C._dispatch_tls_local_exclude_set()
     for key in (torch._C.DispatchKey.AutogradCPU, torch._C.DispatchKey.ADInplaceOrView):
         excluded = excluded.remove(key)

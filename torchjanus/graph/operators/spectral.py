@@ -1,8 +1,8 @@
-"""Functions of singular values and eigenvalues, traced as eager computes them.
+"""Traces functions of singular values and eigenvalues so that they compute what eager computes.
 
-Where nothing is differentiated, ATen computes these values without the vectors. On fake tensors it computes the
-vectors, too: ``_may_require_fw_or_bw_grad`` takes each tensor subclass for one that may be differentiated. LAPACK's
-routines for the two differ in their last bits.
+Where nothing is differentiated, ATen computes these values without the vectors. For fake tensors it computes the
+vectors, too: ``_may_require_fw_or_bw_grad`` assumes that each tensor subclass may be differentiated. LAPACK's routines
+for the two differ in their last bits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 
 class _ValuesOnly(TorchDispatchMode):
-    """Decompositions without vectors: their places in what these return hold empty tensors."""
+    """Computes decompositions without vectors, and returns empty tensors in their places."""
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -39,7 +39,7 @@ class _ValuesOnly(TorchDispatchMode):
 
 
 def as_eager(name: str, tensors: Callable[[], Iterable[torch.Tensor]]) -> contextlib.AbstractContextManager[Any]:
-    """The mode in which a function of this name is traced, given these tensors."""
+    """Return the mode in which to trace a function of this name on these tensors."""
     if name not in _NAMES or (torch.is_grad_enabled() and any(one.requires_grad for one in tensors())):
         return contextlib.nullcontext()
     return _ValuesOnly()  # type: ignore[no-untyped-call]

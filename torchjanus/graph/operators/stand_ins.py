@@ -1,6 +1,6 @@
-"""Functions that stand for others in a graph: those of which tracing would lose a check, or cannot trace at all.
+"""Replacements for functions of which a trace would lose a check, or which cannot be traced.
 
-Each gives what the other gives, and raises where that one does. Knows nothing of programs.
+Each returns what the original returns, and raises where the original does.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["OF_NUMBERS", "SUBSCRIPTS", "numbers_in", "of_layers", "rounding", "s
 
 
 def stand_in(func: Any, symbolic: bool = False) -> Any:
-    """What stands for ``func`` in a graph. ``symbolic``: in one for changing sizes."""
+    """Return the replacement for ``func`` in a graph, or ``func``. ``symbolic``: in a graph with dynamic sizes."""
     if symbolic and (made := _SYMBOLIC.get(func)) is not None:
         return made
     return _STANDING_IN.get(func, func) if isinstance(func, _FUNCTIONS) else func
@@ -35,8 +35,7 @@ def of_layers(func: Any) -> bool:
 
 
 def rounding(node: Node) -> Any:
-    """What is called for an operation: where it rounds numbers of the host to the kind of a tensor, one by which
-    that can be followed."""
+    """Return the function to call for an operation: a traceable one where it rounds numbers of the host to a dtype."""
     made = _ROUNDING.get(node.func) if isinstance(node.func, _NATIVE) else None
     if made is None:
         return node.func
@@ -45,8 +44,7 @@ def rounding(node: Node) -> Any:
 
 
 def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """``torch.tensor`` of numbers, some of which are symbolic sizes or 0-d tensors here: of float64 for a float, of
-    int64 for an int."""
+    """``torch.tensor`` of numbers, some of which are symbolic or 0-d tensors; float64 holds a float, int64 an int."""
     numbers = list(numbers_in(data))
     dtype = dtype or _dtype_of(numbers)
     device = options.get("device")
@@ -62,17 +60,17 @@ def _tensor(data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> t
 
 
 def _as_tensor(data: Any, dtype: torch.dtype | None = None, device: Any = None, **options: Any) -> torch.Tensor:
-    """``torch.as_tensor`` and ``torch.asarray`` of numbers, as ``_tensor`` has them."""
+    """``torch.as_tensor`` and ``torch.asarray`` of numbers, see ``_tensor``."""
     return _tensor(data, dtype=dtype, device=device)
 
 
 def _new_tensor(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """``Tensor.new_tensor`` of numbers, as ``_tensor`` has them."""
+    """``Tensor.new_tensor`` of numbers, see ``_tensor``."""
     return _tensor(data, dtype=dtype or like.dtype, **{"device": like.device, **options})
 
 
 def _stays(numbers: Sequence[Any], dtype: torch.dtype | None) -> bool:
-    """Whether the numbers that a graph is traced with are as different in tensors of this kind as they are."""
+    """Whether distinct numbers that a graph is traced with stay distinct in this dtype."""
     wide = (torch.float32, torch.float64, torch.complex64, torch.complex128)
     floats = any(isinstance(number, float | torch.SymFloat) for number in numbers)
     kind = dtype or _dtype_of(list(numbers))
@@ -97,7 +95,7 @@ def _new_rounded(like: torch.Tensor, data: Any, *, dtype: torch.dtype | None = N
 
 
 def _set_rounded(tensor: torch.Tensor, index: Any, number: Any) -> None:
-    """``tensor[index] = number``, where that or a part of the index is a number of the host."""
+    """``tensor[index] = number``, where the number or a part of the index is a number of the host."""
     if isinstance(number, int | float) and not _stays([number], tensor.dtype):
         number = torch.full((), number, dtype=tensor.dtype, device=tensor.device)
     tensor[index] = number
@@ -106,8 +104,9 @@ def _set_rounded(tensor: torch.Tensor, index: Any, number: Any) -> None:
 def tensor_given(
     data: Any, *, dtype: torch.dtype | None = None, fetched: Sequence[bool] = (), **options: Any
 ) -> torch.Tensor:
-    """``torch.tensor`` of lists with tensors of one element in them, which count as numbers whatever their shape.
-    ``fetched``: for each number whether it is one of Python's, which may be a tensor here."""
+    """``torch.tensor`` of lists that contain one-element tensors, which count as numbers of any shape.
+
+    ``fetched``: for each number, whether it is a Python number, which may be a tensor here."""
     numbers = list(numbers_in(data)) if isinstance(data, list | tuple) else []
     if not any(isinstance(number, torch.Tensor) for number in numbers):
         return torch.tensor(data, dtype=dtype, **options)
@@ -121,12 +120,12 @@ def tensor_given(
 
 
 def _own_dtype(number: Any) -> torch.dtype:
-    """What ``torch.tensor`` makes of one of Python's numbers."""
+    """Return the dtype that ``torch.tensor`` gives a Python number."""
     return torch.tensor(number).dtype if isinstance(number, bool | complex) else _dtype_of([number])
 
 
 def _full(size: Any, fill_value: Any, *, dtype: torch.dtype | None = None, **options: Any) -> torch.Tensor:
-    """``torch.full`` with a number that is a 0-d tensor here."""
+    """``torch.full`` with a number that may be a 0-d tensor."""
     if not isinstance(fill_value, torch.Tensor):
         return torch.full(size, fill_value, dtype=dtype, **options)
     zeros = torch.zeros(size, dtype=dtype or _dtype_of([fill_value]), **options)
@@ -140,7 +139,7 @@ def _dtype_of(numbers: list[Any]) -> torch.dtype:
 
 
 def numbers_in(data: Any) -> Iterator[Any]:
-    """What is in a list, however deep."""
+    """Yield the leaves of nested lists."""
     if isinstance(data, list | tuple):
         for part in data:
             yield from numbers_in(part)
@@ -153,7 +152,8 @@ def _shape(data: Any) -> tuple[int, ...]:
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """Traced, ``one_hot`` compares with a range, whatever the classes are; to scatter raises as it should."""
+    """``one_hot`` by scatter, which checks the classes; the traced original compares with a range and checks
+    nothing."""
     if num_classes < 0:
         return torch.nn.functional.one_hot(tensor, num_classes)
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)
@@ -161,7 +161,7 @@ def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
 
 
 def _getitem(tensor: torch.Tensor, index: Any) -> torch.Tensor:
-    """Subscripting would ask a symbolic index for its number."""
+    """``tensor[index]`` that does not specialise a symbolic index."""
     parts = index if isinstance(index, tuple) else (index,)
     if not any(isinstance(part, torch.SymInt) for part in parts):
         return tensor[index]
@@ -180,7 +180,7 @@ def _getitem(tensor: torch.Tensor, index: Any) -> torch.Tensor:
 def _lstm_cell(
     x: torch.Tensor, state: Any, weight_x: Any, weight_h: Any, bias_x: Any = None, bias_h: Any = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The operations of torch's own cells, which ask for the numbers of their sizes."""
+    """The operations of torch's cells, whose C++ code specialises sizes."""
     h, c = state
     linear = torch.nn.functional.linear
     gates = linear(h, weight_h, bias_h).add_(linear(x, weight_x, bias_x))
@@ -218,7 +218,7 @@ def _rnn_sum(
 
 
 def _lstm(*args: Any) -> Any:
-    """What ``torch.lstm`` does where oneDNN computes its layers: C++ asks for the numbers of sizes on its way there."""
+    """``torch.lstm`` by oneDNN's layers: the C++ code that leads there specialises sizes."""
     if is_packed(args):
         return packed("lstm", *args)
     if not torch.is_grad_enabled():
@@ -259,7 +259,7 @@ def _interpolate(
     recompute_scale_factor: bool | None = None,
     antialias: bool = False,
 ) -> torch.Tensor:
-    """What ``F.interpolate`` does with images: C++ asks for the numbers of all sizes to find those of the result."""
+    """``F.interpolate`` of images: the C++ code specialises all sizes to compute those of the result."""
     if input.dim() != 4 or mode not in ("nearest", "bilinear", "bicubic") or recompute_scale_factor or antialias:
         return torch.nn.functional.interpolate(
             input, size, scale_factor, mode, align_corners, recompute_scale_factor, antialias
@@ -285,7 +285,7 @@ def _interpolate(
 def _pad_sequence(
     sequences: Any, batch_first: bool = False, padding_value: float = 0.0, padding_side: str = "right"
 ) -> torch.Tensor:
-    """What ``pad_sequence`` does: C++ asks for the numbers of all lengths to find the largest."""
+    """``pad_sequence``: the C++ code specialises all lengths to find the greatest."""
     longest = sequences[0].size(0)
     for one in sequences[1:]:
         longest = torch.sym_max(longest, one.size(0))
@@ -299,8 +299,8 @@ def _pad_sequence(
     return made
 
 
-# Layers, as one operation each where sequences are packed: how many there are at each step is known when the graph
-# runs. Each has a name by which another process finds it.
+# Layers, each one operator where sequences are packed: the batch size of each step is known only when the graph runs.
+# They have names of their own, by which another process finds them.
 
 
 def _lstm_layers(*args: Any) -> Any:
@@ -337,7 +337,7 @@ _LAYERS = (_lstm, gru, rnn_tanh, rnn_relu, _lstm_layers, _gru_layers, _rnn_tanh_
 SUBSCRIPTS = frozenset({torch.Tensor.__getitem__, _getitem})
 _FUNCTIONS = (types.BuiltinFunctionType, types.FunctionType)
 _NATIVE = (types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType)
-# What stands for functions that are given numbers which the graph computes.
+# Replacements for functions whose numbers the graph computes.
 OF_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.tensor: _tensor,
     torch.full: _full,
@@ -345,8 +345,8 @@ OF_NUMBERS: dict[Any, Callable[..., Any]] = {
     torch.asarray: _as_tensor,
     torch.Tensor.new_tensor: _new_tensor,
 }
-# What stands for functions by which C++ code rounds numbers of the host to the kind of a tensor: two numbers that a
-# graph is traced with may be one when they have been rounded. Here each is what fills a tensor of that kind.
+# Replacements for functions whose C++ code rounds numbers of the host to a dtype: two numbers that a graph is traced
+# with may be equal after rounding. Each replacement fills a tensor of that dtype.
 _ROUNDING: dict[Any, Callable[..., Any]] = {
     torch.tensor: _rounded,
     torch.as_tensor: _as_rounded,

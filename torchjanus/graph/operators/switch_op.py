@@ -1,7 +1,6 @@
-"""The operators that stand for an iteration in which tensors decide: one of several arms forward, and the same
-backward.
+"""The operators that represent an iteration of a switched loop: one of several arms forward, and the same arm backward.
 
-As those of loops (see ``loop_op``) they name what to run by a key and say what they give in a text.
+Like those of loops (see ``loop_op``) they refer to the arms by a key and describe their results in a text.
 """
 
 from __future__ import annotations
@@ -15,20 +14,20 @@ from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_
 
 __all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_switch"]
 
-UNKNOWN = -1  # the number of a way that is not known
+UNKNOWN = -1  # the number of an arm that is not known
 
 
 class Chooser(Protocol):
-    """Runs one of several arms. Both return new tensors only, which share no memory."""
+    """Runs one of several arms. Results are new tensors that share no memory."""
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The results, the number of the way that was taken, and what only the backward is interested in."""
+        """Return the results, the number of the arm taken, and the values saved for backward."""
         ...
 
     def choose_backward(
         self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The gradients. ``present`` says of each differentiable result whether it has a tangent."""
+        """Return the gradients. ``present``: for each differentiable result, "1" if it has a tangent, else "0"."""
         ...
 
 
@@ -36,7 +35,7 @@ class Reaching(Protocol):
     """Knows through which arms gradients flow."""
 
     def reached(self, arms: Sequence[int]) -> list[bool]:
-        """Which of some tensors get a gradient, where the iterations went these arms."""
+        """Whether gradients reach each of the asked inputs, for the arms that the iterations took."""
         ...
 
 

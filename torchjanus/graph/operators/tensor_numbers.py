@@ -1,7 +1,7 @@
-"""Python arithmetic on numbers fetched from tensors, as tensor operations on 0-d float64 and int64 tensors.
+"""Python arithmetic on numbers fetched from tensors, as operations on 0-d float64 and int64 tensors.
 
-Python's floats are float64, so these operations give the same numbers. What would not (powers, mathematical functions)
-is refused rather than approximated.
+Python's floats are float64, so these operations give the same numbers. What would differ (powers, mathematical
+functions) is refused rather than approximated.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
     math.isinf: torch.isinf,
     math.isfinite: torch.isfinite,
 }
-# The same on whole numbers only. Division by zero raises in the graph, and so Python makes the call.
+# For ints only. Division by zero raises in the graph, and then Python makes the call.
 _OF_INTS: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.floordiv: torch.floor_divide,
     operator.mod: torch.remainder,
@@ -54,7 +54,7 @@ _TRUTHS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A number that the host gives: a constant, or a Slot."""
+    """A number of the host: a constant, or a Slot."""
 
     operand: Any
     type: type
@@ -62,14 +62,15 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Tensorised:
-    """A number as a 0-d tensor, and the Python type it stands for."""
+    """A number as a 0-d tensor, and the Python type that it represents."""
 
     ref: Ref
     type: type
 
 
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
-    """The number that ``fetch`` takes out of tensor ``ref`` as the tensor is at this point."""
+    """Return the number that ``fetch`` reads from tensor ``ref`` at this point, and the nodes that copy it. Raises
+    Refused."""
     if fetch.each:
         what = "a number that the iterations of a loop hand on decides what tensors do"
         raise refused("text-of-tensor", what, "it is made when the graph has run.", "Compute it with torch functions.")
@@ -94,7 +95,8 @@ def tensorise(
     new_ref: Callable[[], Ref],
     place: Place,
 ) -> tuple[Tensorised, list[Node]]:
-    """The expression as nodes. ``given``: what the host gives for a part without fetches. Raises Refused."""
+    """Return the expression's value and its nodes. ``given``: maps a part without fetches to a number. Raises
+    Refused."""
     nodes: list[Node] = []
 
     def emit(func: Callable[..., Any], args: tuple[Any, ...], kind: type) -> Tensorised:
@@ -124,7 +126,7 @@ def tensorise(
             return emit(torch.ne, (args[0].ref, 0), bool)
         kinds = [a.type for a in args]
         if part.func in _CHOOSING and len(args) > 1 and kinds in ([int] * len(args), [float] * len(args)):
-            # Python keeps the first of two that are equal, or that cannot be compared.
+            # Python keeps the first of two that are equal or not comparable.
             best, *others = (tensor_of(a) for a in args)
             for other in others:
                 better = emit(_CHOOSING[part.func], (other.ref, best.ref), bool)
@@ -146,13 +148,13 @@ def tensorise(
         operands = []
         for a in args:
             if isinstance(a, Tensorised):
-                # Beside a float torch would make an int64 tensor one of the default dtype.
+                # Beside a float, torch would convert an int64 tensor to the default dtype.
                 exact = a.type is int and (func is torch.true_divide or float in kinds)
                 operands.append(emit(torch.Tensor.to, (a.ref, torch.float64), float).ref if exact else a.ref)
             else:
                 operands.append(a.operand)
         if not isinstance(args[0], Tensorised):
-            operands[0] = tensor_of(args[0]).ref  # torch's functions want a tensor first
+            operands[0] = tensor_of(args[0]).ref  # torch's functions require a tensor first
         return emit(func, tuple(operands), kind)
 
     return visit(expr), nodes
@@ -161,14 +163,14 @@ def tensorise(
 def as_operand(
     number: Tensorised, others: Sequence[Ref], modes: Modes, new_ref: Callable[[], Ref], place: Place
 ) -> tuple[Ref, Node]:
-    """The number as an operand beside other tensors: it promotes their types as little as a Python number would."""
+    """Return the number as an operand beside other tensors, and its node (see ``beside``)."""
     out = new_ref()
     quiet = replace(modes, grad=False, autocast=())
     return out, Node(beside, (number.ref, number.type is float, *others), {}, (out,), quiet, place)
 
 
 def beside(number: torch.Tensor, is_float: bool, *others: torch.Tensor) -> torch.Tensor:
-    """A 0-d tensor as an operand beside others: it promotes their types as little as a Python number would."""
+    """Return a 0-d tensor in a dtype that promotes the others as a Python number would. Raises Refused."""
     if not others:
         return number
     wanted = torch.result_type(others[0], 1.0 if is_float else 1)

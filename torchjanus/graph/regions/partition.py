@@ -71,9 +71,7 @@ class Partition:
     kept: tuple[Source, ...]  # operands of the backward loop, besides tangents
     results: int  # number of the body's outputs; further results of ``forward`` are saved values
     shown: dict[int, Source]  # carried value -> the output or saved value that equals it
-    histories: tuple[
-        int, ...
-    ]  # other carried values that the backward needs: as each iteration was given them, saved last
+    histories: tuple[int, ...]  # other carried values that the backward needs: each iteration's, saved last
     random: bool
     body: Program  # the body of the iterations
     sizes: tuple[Any, ...] = ()  # sizes that the runner of the iterations passes in, in the iteration's symbols

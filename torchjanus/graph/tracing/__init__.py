@@ -1,1 +1,3 @@
-"""Runs a tensor program on fake tensors under ``make_fx``, with autograd, the ambient state and the user's own code."""
+"""Traces a tensor program on fake tensors under ``make_fx``, with autograd, the ambient state and the user's own
+code.
+"""

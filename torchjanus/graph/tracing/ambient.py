@@ -1,4 +1,4 @@
-"""The ambient state of torch around each node of a Program, put in force again. Knows nothing of graphs."""
+"""Restores the ambient state of torch (gradient mode, default dtype, autocast) around each node of a program."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ __all__ = ["Ambient"]
 
 
 class Ambient:
-    """Keeps the modes of the node that runs next in force, and changes only what differs from the node before.
+    """Keeps the modes of the current node in force; changes only what differs from the previous node.
 
-    Autocast's weight cache decides whether two uses of a parameter share one cast, and with that how their gradients
-    add up: it is emptied by a node where the program emptied it, and nowhere else.
-    """
+    Autocast's weight cache decides whether two uses of a parameter share one cast, and so how their gradients are
+    added. It is emptied at the nodes where the program emptied it, and nowhere else."""
 
     def __init__(self) -> None:
         self._autocast = ExitStack()
@@ -29,14 +28,14 @@ class Ambient:
         for device in ("cpu", "cuda"):
             if torch.is_autocast_enabled(device):
                 self._outside.enter_context(torch.autocast(device, enabled=False))
-        # As long as this stands, leaving a region does not empty the cache: the program says when that happened.
+        # While this nesting is open, leaving a region does not empty the cache.
         torch.autocast_increment_nesting()
         self._grad = torch.is_grad_enabled()
         self._dtype = torch.get_default_dtype()
         return self
 
     def switch(self, modes: Modes) -> None:
-        """Put ``modes`` in force. Inference mode counts as no-grad: it differs only in what may be done later."""
+        """Put ``modes`` in force. Inference mode counts as no-grad: they differ only in later use of the results."""
         torch.set_grad_enabled(modes.grad and not modes.inference)
         if torch.get_default_dtype() != modes.default_dtype:
             torch.set_default_dtype(modes.default_dtype)

@@ -1,7 +1,4 @@
-"""What autograd would say of the results of a run, found by trying a backward on the stand-ins, outside of the trace.
-
-Knows nothing of programs.
-"""
+"""Finds autograd's state of a run's results by a trial backward on the fake tensors, outside of the trace."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ __all__ = ["grad_states"]
 
 
 def grad_states(tensors: Sequence[torch.Tensor | None]) -> list[GradState]:
-    """What autograd knows of each tensor."""
+    """Return the state of each tensor in autograd's graph."""
     states = []
     for tensor in tensors:
         if tensor is None or not tensor.requires_grad:
@@ -38,13 +35,13 @@ def _freed(tensor: torch.Tensor) -> bool:
         except RuntimeError as error:
             if "second time" in str(error):
                 return True
-            if "modified by an inplace operation" not in str(error):  # whoever asks for gradients is told so, later
+            if "modified by an inplace operation" not in str(error):  # raised later, to whoever asks for gradients
                 raise
     return False
 
 
 def _sources(edge: Any) -> list[Any]:
-    """An edge to every function without inputs (the leaves), so that a probing backward accumulates nothing."""
+    """Return an edge to each function without inputs (the leaves), so that a trial backward accumulates nothing."""
     found, pending, seen = [], [edge.node], set()
     while pending:
         node = pending.pop()

@@ -1,10 +1,9 @@
-"""Which old gradients a call throws away before anybody could look at them.
+"""Finds the old gradients that a call sets to None before anything reads a gradient, so that they can be freed early.
 
-A training step sets its gradients to None, first of all or once it has the loss; eager frees them there, and makes the
-new ones after it. A graph that kept the old ones until its commit would need memory for both. But a call that fails is
-made again by Python, which has to find what there was: gradients may go early only where nothing can fail before they
-are thrown away (``risks.cannot_fail_within``). Where memory itself runs out they are gone a little sooner than eager
-would have freed them. Knows nothing of who runs the graph.
+A training step sets its gradients to None at its start or after the loss; eager frees them there and allocates the new
+ones later. A graph that kept the old ones until its commit would need memory for both. But a call that fails is made
+again by Python, which needs the earlier state: gradients may be freed early only where nothing can fail before they are
+set to None (``risks.cannot_fail_within``). Where memory itself runs out, they are gone slightly earlier than in eager.
 """
 
 from __future__ import annotations
@@ -23,8 +22,10 @@ SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 
 
 def thrown_early(program: Program) -> dict[Ref, bool]:
-    """The leaves whose gradients are set to None before anything looks at a gradient; True where other operations come
-    before that. None in a program that may go another way: Python would find, on that way, that they are gone."""
+    """Return the leaves whose gradients are set to None before anything reads a gradient; True if other operations
+    precede.
+
+    Empty for a program with assertions or cuts: after a failure Python would find the gradients gone."""
     found: dict[Ref, bool] = {}
     if program.assertions or program.cuts:
         return found
@@ -40,7 +41,7 @@ def thrown_early(program: Program) -> dict[Ref, bool]:
 
 
 def _may_look(func: Any) -> bool:
-    """Whether a gradient may be read or made by this, or code of the user's be run."""
+    """Whether this may read or make a gradient, or run the user's code."""
     names = (getattr(func, "__name__", ""), getattr(getattr(func, "__self__", None), "__name__", ""))
     if isinstance(func, MARKS) or any(part in name for name in names for part in ("grad", "backward", "hook")):
         return True

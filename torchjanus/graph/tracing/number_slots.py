@@ -1,7 +1,7 @@
-"""Slots: where the Python numbers of a program landed in its graph, found by tracing twice with different numbers.
+"""Slots: finds where the Python numbers of a program occur in its graph, by tracing twice with different numbers.
 
-A number that went into two traces as (a, b) and shows at one place as (f(a), f(b)) is f of that slot. Places where a
-number may take any value become graph inputs; for the rest the slot is pinned. Knows nothing of execution.
+A number that goes into two traces as (a, b) and occurs at one place as (f(a), f(b)) is f of that slot. Places where a
+number may take any value become graph inputs; otherwise the slot becomes a constant.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ aten = torch.ops.aten
 
 
 def numbers_for(slots: Sequence[SlotKind], pinned: Mapping[int, float | int], seed: int) -> list[float | int]:
-    """Numbers to trace with: the constant where pinned, else one that nothing else in the program is."""
+    """Return numbers to trace with: the constant where pinned, else one that occurs nowhere else in the program."""
     draw = random.Random(seed)
     chosen: list[float | int] = []
     for index, slot in enumerate(slots):
         if index in pinned:
             chosen.append(pinned[index])
         elif slot.type is float:
-            # Inside (0, 1), so that a probability stays one, and never a number that C++ treats specially.
+            # In (0, 1), so that a probability stays valid, and never a number that C++ treats specially.
             chosen.append(draw.uniform(0.25, 0.75))
         else:
-            # Large and odd: a size or an index of this kind fails in the trace rather than passing unnoticed.
+            # Large and odd: used as a size or an index it fails in the trace instead of passing unnoticed.
             chosen.append(draw.randrange(100_003, 999_983, 2))
     return chosen
 
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A function of one slot that C++ code was met computing on its way to a kernel."""
+    """A function of one slot that C++ code may compute before it calls a kernel."""
 
     name: str
     function: Callable[[Any], Any]
@@ -52,7 +52,7 @@ class Derived:
 
 
 def _call(target: Callable[..., Any], *arguments: Any) -> Callable[[torch.fx.Graph, torch.fx.Node], torch.fx.Node]:
-    """Builds ``target(*arguments)`` with None standing for the slot."""
+    """Return a builder of ``target(*arguments)``, where None represents the slot."""
 
     def build(graph: torch.fx.Graph, slot: torch.fx.Node) -> torch.fx.Node:
         return graph.call_function(target, tuple(slot if part is None else part for part in arguments))
@@ -91,11 +91,10 @@ def thread(
     second: Sequence[float | int],
     sizes: Sequence[int] = (),
 ) -> list[Difference]:
-    """Make ``one`` take its slots as further placeholders, or say what in it could not be tied to one slot. ``sizes``:
-    the slots that it takes before everything else, as symbolic sizes.
+    """Make ``one`` take its slots as further placeholders, or return the differences that no slot explains.
 
-    Raises Pin where a slot lands at a place that may not vary. ``one`` is changed only if nothing is returned.
-    """
+    ``sizes``: the slots that it already takes first, as symbolic sizes. Raises Pin where a slot occurs at a place that
+    must be constant. ``one`` is changed only if nothing is returned."""
     nodes, twins = list(one.graph.nodes), list(other.graph.nodes)
     if [(node.op, str(node.target)) for node in nodes] != [(node.op, str(node.target)) for node in twins]:
         return [Difference(-1, (), len(nodes), len(twins))]
@@ -111,7 +110,7 @@ def thread(
 
 
 class _Finder:
-    """Walks two graphs in step and collects where their numbers differ."""
+    """Walks over two graphs in parallel and collects where their numbers differ."""
 
     def __init__(self, first: Sequence[float | int], second: Sequence[float | int]) -> None:
         self.pairs = [(index, a, b) for index, (a, b) in enumerate(zip(first, second, strict=True)) if a != b]
@@ -147,7 +146,7 @@ class _Finder:
                 self.pins[index] = f"it reaches {node.target} as {path[0]!r} ({derived.name}), which must be constant"
 
     def _alike(self, one: Any, other: Any) -> bool:
-        """Equal geometries, but for sizes that are slots: how many iterations a loop has gone through."""
+        """Whether geometries are equal, except for sizes that are slots (trip counts)."""
         if isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other):
             return all(map(self._alike, one, other))
         return bool(one == other) or (type(one) is int and (one, other) in [(a, b) for _, a, b in self.pairs])
@@ -167,7 +166,7 @@ class _Finder:
         if not isinstance(node.target, torch._ops.OpOverload):
             return False
         name = operator_of(node.target).name
-        # x - 1 comes from pow's derivative, which asks whether the exponent is 0.
+        # x - 1 comes from pow's derivative, which branches on whether the exponent is 0.
         if is_loop(node.target) or is_until(node.target):
             return path[0] == ("count" if is_loop(node.target) else "limit") and derived.name == "s"
         return path[0] in DATA_ARGUMENTS.get(name, ()) and not (name == "pow" and derived.name == "s - 1")
@@ -192,7 +191,8 @@ class _Finder:
 
 
 def _same(expected: Any, met: Any) -> bool:
-    """Equal, and of one kind: an int slot that shows as a float has been converted. NaN is equal to itself here."""
+    """Whether values and types are equal: an int slot that occurs as a float has been converted. NaN equals itself
+    here."""
     if type(expected) is not type(met):
         return False
     return bool(expected == met or (isinstance(expected, float) and math.isnan(expected) and math.isnan(met)))
@@ -209,7 +209,7 @@ def _geometry(value: Any) -> Any:
 
 
 def _pairs(node: torch.fx.Node, twin: torch.fx.Node) -> Iterator[tuple[tuple[int | str, ...], tuple[Any, Any]]]:
-    """The leaves of both nodes' arguments, under the names of the operator's schema."""
+    """Yield the leaves of both nodes' arguments, under the names of the operator's schema."""
     names: list[int | str] = list(range(len(node.args)))
     if isinstance(node.target, torch._ops.OpOverload):
         names = [argument.name for argument in node.target._schema.arguments[: len(node.args)]]
@@ -286,7 +286,7 @@ def _rebuild_constant(
     elements: Sequence[tuple[int, Derived] | None],
     number_of: Callable[[int, Derived], torch.fx.Node],
 ) -> None:
-    """A constant tensor that holds slots is made anew from them at each call."""
+    """Replace a constant tensor that holds slots by operations that build it from them at each call."""
     constant: torch.Tensor = getattr(module, str(node.target))
     graph, parts = module.graph, []
     known = constant.flatten().tolist()

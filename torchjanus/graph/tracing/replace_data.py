@@ -1,9 +1,9 @@
-"""``x.data = y``: from then on the tensor x lies where y does, and what lay in its place is let go.
+"""``x.data = y``: from then on tensor x uses the memory of y, and its old memory is released.
 
-Optimizers that step aside and back again (SAM, adversarial training) put parameters back this variant, and averages and
-target networks are made so. In a trace the stand-in of x is put on the memory of y's, and stands for the same node:
-what is done to one is done to both, and autograd finds x as the leaf that it was. Whoever commits puts the real tensor
-on the memory of a value that the graph has made. Knows nothing of how the rest of a program is traced.
+Optimizers that step aside and back (SAM, adversarial training) restore parameters like this, and averages and target
+networks are made so. In a trace, the fake of x moves to the memory of y's fake and maps to the same node: changes of
+one are changes of both, and x stays the leaf in autograd's graph. The commit moves the real tensor to the memory of a
+value that the graph made.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """A tensor, another one on the memory that it had at first, and how often it had been changed by then."""
+    """A tensor, an alias of the memory it had at first, and its version then."""
 
     tensor: torch.Tensor
     memory: torch.Tensor
@@ -34,14 +34,14 @@ class _Before:
 
 
 class Replacing:
-    """Of one run of a program on stand-ins."""
+    """The replacements in one run of a program on fake tensors."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         self._kept: dict[int, _Before] = {}
         self.expected = any(node.func == SET_DATA for node in nodes)
 
     def put(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
-        """``tensor.data = other``"""
+        """``tensor.data = other``. Raises Refused."""
         content = other.detach()
         if geometry(tensor) != geometry(content):
             what = "'x.data = y' replaces a tensor's storage, and the two differ in size or strides"
@@ -56,21 +56,21 @@ class Replacing:
         set_proxy_slot(tensor, mode.tracer, get_proxy_slot(content, mode.tracer))
 
     def before(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """These tensors, as they lay when the run began."""
+        """Return aliases of these tensors' memory at the start of the run."""
         return [self._kept[id(t)].memory if id(t) in self._kept else t for t in tensors]
 
     def moved(self, inputs: Sequence[torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Which inputs lie elsewhere now, and what is there. An object that is several inputs counts once."""
+        """Return the inputs that moved, with their memory now. An object that is several inputs counts once."""
         first = {id(tensor): index for index, tensor in reversed([*enumerate(inputs)])}
         return {first[key]: kept.tensor.detach() for key, kept in self._kept.items() if key in first}
 
     def replaced(self, inputs: Sequence[torch.Tensor], sources: dict[int, Source]) -> tuple[Replaced, ...]:
-        """What the commit has to put where. ``sources``: of what ``moved`` gives, by input."""
+        """Return what the commit has to move. ``sources``: those of ``moved``'s tensors, by input. Raises Refused."""
         found = []
         for index, source in sources.items():
             if isinstance(source, ViewOf) and isinstance(source.base, FromInput):
                 if source.base.index == index:
-                    continue  # it was put back
+                    continue  # it was restored
                 what = "'x.data = y' leaves a tensor in the memory of another that was there before"
                 raise refused("data-assignment", what, "A change of one would be one of both.", "Use x.copy_(y).")
             kept = self._kept[id(inputs[index])]

@@ -1,8 +1,8 @@
-"""From which size on a graph is right that was traced without asking whether some sizes are 0 or 1.
+"""Finds the least sizes for which a graph is valid that was traced without guards on sizes 0 and 1.
 
-Where such a size is 0 or 1, torch does other things here and there: ``squeeze`` drops a dimension, ``reshape`` gives a
-view. So the program is traced once more with each of these sizes 1, and with each 0: what its operations give must have
-the sizes that the graph takes it to have, and share memory as it does there. Knows nothing of what is done about it.
+For sizes 0 and 1 torch behaves differently in places: ``squeeze`` drops a dimension, ``reshape`` returns a view. So the
+program is traced again with each of these sizes 1, and with each 0. Results must have the sizes that the graph assumes,
+and share memory as they do there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ _DIVIDING = (operator.floordiv, operator.mod, operator.truediv)
 def conditions_of_few(
     program: Program, numbers: Sequence[float | int], held: Container[int], traced: Traced, others: Iterable[Any]
 ) -> Iterator[Expr]:
-    """What must hold of the sizes that may be 0 or 1. ``others``: what else the host computes of sizes."""
+    """Yield the conditions on the sizes that may be 0 or 1. ``others``: other expressions of sizes that the host
+    computes."""
     few = traced.symbolic.few
     least = 2 if few else 0
     traced_apart = any(is_own(node.func) for node in program.nodes)
@@ -40,24 +41,24 @@ def conditions_of_few(
 
 
 def _alike(program: Program, numbers: Sequence[float | int], held: Container[int], traced: Traced, size: int) -> bool:
-    """Whether the program does the same where those sizes are this."""
+    """Whether the program does the same where these sizes are ``size``."""
     sizes = [size if dimension.few else dimension.hint for dimension in program.dimensions]
     try:
         made = made_at(program, numbers, held, sizes)
-    except (JanusError, RuntimeError):  # it cannot be done, or not be traced
+    except (JanusError, RuntimeError):  # it fails, or cannot be traced
         return False
     if not all(_is_number(traced.symbolic, node.meta.get("val"), sizes) for node in traced.graph.graph.nodes):
         return False
     found = [tuple(one.size()) for one in made]
     try:
         wanted = [tuple(int(traced.symbolic.at(part, sizes)) for part in one.size()) for one in traced.made]
-    except TypeError:  # a size that does not follow from those of inputs
+    except TypeError:  # a size that does not follow from the inputs' sizes
         return False
     return found == wanted and _shared(made) == _shared(traced.made)
 
 
 def _is_number(symbolic: Symbolic, value: Any, sizes: Sequence[int]) -> bool:
-    """Whether a number that the graph computes of sizes is one where they are these: it may divide by them."""
+    """Whether a number that the graph computes of sizes is finite for these sizes: it may divide by them."""
     if not isinstance(value, torch.SymInt | torch.SymFloat):
         return True
     try:
@@ -67,19 +68,19 @@ def _is_number(symbolic: Symbolic, value: Any, sizes: Sequence[int]) -> bool:
 
 
 def _shared(tensors: Iterable[torch.Tensor]) -> list[int]:
-    """For each tensor the first one that lies in the same memory."""
+    """Return, for each tensor, the number of the first one in the same memory."""
     known: dict[int, int] = {}
     memories = (int(_bare(tensor).untyped_storage()._cdata) for tensor in tensors)
     return [known.setdefault(memory, number) for number, memory in enumerate(memories)]
 
 
 def _bare(tensor: torch.Tensor) -> torch.Tensor:
-    """What is inside of a tensor that a transform of torch.func has wrapped, which has no memory of its own."""
+    """Return the innermost tensor within wrappers of torch.func, which have no memory of their own."""
     while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
         tensor = torch._C._functorch.get_unwrapped(tensor)
     return tensor
 
 
 def _divides(value: Any) -> bool:
-    """Whether it is a quotient, which might be one by 0."""
+    """Whether an expression contains a division, possibly by 0."""
     return isinstance(value, Apply) and (value.func in _DIVIDING or any(map(_divides, value.args)))

@@ -1,6 +1,6 @@
-"""What a program asks for at positions of a run, kept as it is there: results, flags, sizes, numbers of draws.
+"""Keeps what a program asks for at positions of a run: results, assertion flags, sizes, numbers of draws.
 
-Operations that come later may change tensors in place. Knows nothing of how they are run.
+Later operations may change tensors in place, so values are copied at their position.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Snapshots"]
 
 
 class Snapshots:
-    """Of one run, whose ``values`` these are. ``moves``: tensors may lie elsewhere after it, see Replacing."""
+    """The snapshots of one run with these ``values``. ``moves``: tensors may move to other memory, see
+    ``Replacing``."""
 
     def __init__(self, program: Program, values: Mapping[int, torch.Tensor], changes: Changes, moves: bool) -> None:
         self.measured: dict[int, Any] = {}  # the program's measures
@@ -29,7 +30,7 @@ class Snapshots:
         self._values = values
         self._changes = changes
         self._moves = moves
-        # The tensor, a copy, and how often the tensor had been changed by then.
+        # The tensor, a copy, and the tensor's version when it was copied.
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor, tuple[int, ...]]] = {}
 
     def take(self, position: int) -> None:
@@ -47,8 +48,8 @@ class Snapshots:
             for number, (ref, after) in enumerate(zip(program.outputs, program.output_after, strict=True)):
                 if after == position and (after < len(program.nodes) or number in at_cut):
                     value = values[ref.index]
-                    # What the host needs at a cut must not depend on updates that are yet to be committed.
-                    held = number in at_cut or self._moves  # memory in common has several counts
+                    # Values that the host needs at a cut must not depend on updates that are not committed yet.
+                    held = number in at_cut or self._moves  # several aliases have several versions
                     version = () if held else self._changes.of(value)
                     self._kept[number] = (value, value.detach().clone(), version)
             for assertion in program.assertions:
@@ -58,7 +59,8 @@ class Snapshots:
                     self.flags.append(truth if assertion.expected else truth.logical_not())
 
     def finals(self) -> list[torch.Tensor]:
-        """The program's outputs, each as it was where it was asked for: a copy only where it was changed since."""
+        """Return the program's outputs as they were at their positions: a copy only where the tensor has changed
+        since."""
         found = []
         for number, ref in enumerate(self._program.outputs):
             if number in self._kept:

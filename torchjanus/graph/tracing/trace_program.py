@@ -1,6 +1,6 @@
-"""Runs a Program on fake tensors under make_fx: two passes, to an autograd-free graph and then to a functional one.
+"""Traces a program on fake tensors under make_fx, first to a graph without autograd, then to a functional graph.
 
-Owns the tie between program references and graph values. Knows nothing of slots: it is given numbers for them.
+Owns the mapping from program references to graph values. Slots are numbers here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from torchjanus.trace.user_code import MARKS
 
 __all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
 
-# Reads of a tensor's value by the host. The watcher has made slots, assertions or constants of them.
+# Reads of a tensor's value by the host, which the recorded trace represents as slots, assertions or constants.
 FETCHES = frozenset(
     {"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__format__", "__len__"}
 )
@@ -61,7 +61,7 @@ class TraceFailed(JanusError):
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """One trace: the functional graph, and how results are made of its flat output (see Lowered)."""
+    """One trace: the functional graph, and how results are made of its flat output (see ``Lowered``)."""
 
     graph: torch.fx.GraphModule
     fresh: int
@@ -73,18 +73,18 @@ class Traced:
     replaced: tuple[Replaced, ...]
     drawn: tuple[int, ...]  # random operations before each cut
     symbolic: Symbolic
-    measures: tuple[Any, ...]  # the program's, as torch's symbolic integers
-    lying: tuple[Lying, ...]  # how the fresh values lie
-    made: tuple[torch.Tensor, ...]  # (fakes of) the inputs and, where a size may be 0 or 1, of what operations gave
+    measures: tuple[Any, ...]  # the program's measures as symbolic integers
+    lying: tuple[Lying, ...]  # layouts of the fresh values
+    made: tuple[torch.Tensor, ...]  # fakes of the inputs and, where a size may be 0 or 1, of all results
 
     @property
     def results(self) -> tuple[Any, ...]:
-        """What becomes of its flat output, to be compared."""
+        """The structure of its results, to compare traces."""
         return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
 
 
 def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """``value`` with ``leaf`` applied to each of its leaves, inside slices too."""
+    """Return ``value`` with ``leaf`` applied to each of its leaves, inside slices too."""
     if isinstance(value, slice):
         return slice(substitute(value.start, leaf), substitute(value.stop, leaf), substitute(value.step, leaf))
     if type(value) is tuple:
@@ -100,8 +100,9 @@ def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 def trace(program: Program, numbers: Sequence[float | int], held: Container[int] = ()) -> Traced:
-    """Trace ``program`` with these numbers in its slots, those ``held`` being constants. Computes nothing and touches
-    no real tensor. Raises Pin where a number picks an element by a view that has to be one."""
+    """Trace ``program`` with these numbers in its slots; slots in ``held`` are constants. No real tensor is touched.
+
+    Raises Pin where a slot selects an element by a view that has to stay a view."""
     symbolic = Symbolic(program.dimensions)
     run = _Run(program, numbers, symbolic, held)
     given = [k for k, one in enumerate(program.dimensions) if one.slot is not None or one.made]
@@ -113,7 +114,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
             raise symbolic.unfit("another size does not follow from them by a formula") from error
         symbolic.check()
         if program.nodes:
-            # No gradients and no autocast any more, but the default dtype still decides promotions.
+            # No gradients and no autocast from here on, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
         graph, mutated, restored = _functionalise(first, program, symbolic, counts)
     places = zip(given, graph.graph.nodes, strict=False)
@@ -137,7 +138,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
 
 
 def is_own(func: Any) -> bool:
-    """Whether it is one of our operations, which have been traced each by itself, for two or more: a loop, say."""
+    """Whether it is one of our operators that are traced separately, for sizes of two or more, such as a loop."""
     homes = {str(getattr(one, "__module__", "")) for one in (func, type(func))}
     return any(home.startswith("torchjanus.") for home in homes - {stand_ins.__name__, data_sizes.__name__})
 
@@ -145,7 +146,7 @@ def is_own(func: Any) -> bool:
 def made_at(
     program: Program, numbers: Sequence[float | int], held: Container[int], sizes: Sequence[int]
 ) -> list[torch.Tensor]:
-    """(Fakes of) the inputs and what operations give where the changing sizes are these. Raises what tracing does."""
+    """Return fakes of the inputs and of all results for these dynamic sizes. Raises what tracing raises."""
     run = _Run(program, numbers, Symbolic(program.dimensions, sizes), held)
     with quiet(), Ambient():
         run.traced([sizes[k] for k, one in enumerate(program.dimensions) if one.slot is not None or one.made])
@@ -173,7 +174,7 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
 
 
 class _Run:
-    """The function that make_fx traces: the program, node by node, on the given (fake) tensors."""
+    """The function that make_fx traces: runs the program, node by node, on fake tensors."""
 
     def __init__(
         self, program: Program, numbers: Sequence[float | int], symbolic: Symbolic, held: Container[int]
@@ -189,15 +190,15 @@ class _Run:
         self.replaced: tuple[Replaced, ...] = ()
         self.changes = Changes()
         self.picks = Picks(numbers, held, self.changes)
-        # Storages of ordinary tensors and of those that were made in inference mode.
+        # Storages of ordinary tensors, and of those made in inference mode.
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
         self.made: list[torch.Tensor] = []
-        # Of rewritten operations nobody has seen how their results lie.
+        # For rewritten operations the layout of results was not watched.
         self.watched = not symbolic.few and not any(is_own(node.func) for node in program.nodes)
 
     def traced(self, counts: Sequence[Any]) -> torch.fx.GraphModule:
-        """What it does as a graph, which is given ``counts`` first."""
+        """Return the traced graph, which takes ``counts`` first."""
         fakes = [_fake(entry, self.symbolic) for entry in self.program.inputs]
         self.made = [*fakes]
         graph = traced(lambda *given: self(*given[len(counts) :]), *counts, *fakes)
@@ -231,14 +232,14 @@ class _Run:
                         except Refused as refused:
                             raise refused.at(node.place) from refused
                         position += 1
-                if last < len(program.nodes):  # autograd goes on under the modes in which it called this code
+                if last < len(program.nodes):  # autograd continues in the modes in which it called this code
                     ambient.switch(program.nodes[first - 1].modes)
 
             self.calling = Calling(program.nodes, values, execute)
             depth = torch._C._functorch.get_dynamic_layer_stack_depth()
             try:
                 execute(0, len(program.nodes))
-            finally:  # of torch.func's transforms, which nodes enter and leave
+            finally:  # torch.func's transforms, which nodes enter and leave
                 if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
                     torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
@@ -277,7 +278,8 @@ class _Run:
                 args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
                 if name == "unbind":
                     self._count_rows(node, *args, **kwargs)
-                # torch.func.grad() asks for gradients in place, under a switch of its own; users' calls raised before.
+                # torch.func.grad() requires gradients in place, under a switch of its own; users' calls were refused
+                # before.
                 opened = enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext()
                 given = _versions(kwargs.get("out"))
                 with opened, as_eager(name, lambda: _tensors_in((args, kwargs))):
@@ -296,7 +298,7 @@ class _Run:
         made = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         self._expect(node, name, len(made))
         if self.watched and not transformed and len(node.lying) == len(made):
-            # Composite operations may take another way for fake tensors, which leaves other strides (max_pool1d).
+            # Composite operations may use another path for fake tensors, which gives other strides (max_pool1d).
             new = (ref.index not in values for ref in node.outs)
             made = [laid_as(*one) if there else one[0] for there, *one in zip(new, made, node.lying, strict=True)]
         self._part(node, made, values)
@@ -310,7 +312,7 @@ class _Run:
                 what = f"{name or node.func!r} gives a tensor with layout {tensor.layout}"
                 remedy = "Make it dense, and embeddings without sparse=True."
                 raise refused("tensor-layout", what, "Graphs are made of dense tensors.", remedy, node.place)
-            # Views are what their base is, whatever the mode they are made in.
+            # Views belong to the mode of their base, whatever the mode they are made in.
             if not node.modes.inference:
                 if memory_of(tensor) not in self.inference:
                     self.ordinary.add(memory_of(tensor))
@@ -325,15 +327,15 @@ class _Run:
 
     @staticmethod
     def _part(node: Node, made: list[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
-        """Some fake kernels give one tensor twice where the real ones give two (``mkldnn_rnn_layer_backward``)."""
+        """Clone a tensor that a fake kernel returns twice where the real one returns two
+        (``mkldnn_rnn_layer_backward``)."""
         first: dict[int, int] = {}
         for place, (ref, tensor) in enumerate(zip(node.outs, made, strict=True)):
             if first.setdefault(id(tensor), ref.index) != ref.index and ref.index not in values:
                 made[place] = tensor.clone()
 
     def _count_rows(self, node: Node, tensor: torch.Tensor, dim: int = 0) -> None:
-        """Sizes stand for themselves by large numbers here: so many rows are not made only to find that their number
-        has to be known."""
+        """Check the number of rows before ``unbind`` makes them: large numbers represent dynamic sizes here."""
         rows = operator.index(tensor.shape[dim])
         self.symbolic.check(f"{node.place} unbind")
         self._expect(node, "unbind", rows)
@@ -348,7 +350,7 @@ class _Run:
         tensors: Sequence[torch.Tensor],
         values: dict[int, torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Sort out where each result lives, and return the graph's flat values."""
+        """Determine the memory of each result, and return the graph's flat values."""
         program, memory = self.program, self.memory
         if any(torch._C._functorch.is_gradtrackingtensor(values[ref.index]) for ref in program.outputs):
             what = "a tensor is kept that belongs to a transform of torch.func"
@@ -382,7 +384,7 @@ class _Run:
             bases.merged(tensor, result) if number in looked_at else result
             for number, (tensor, result) in enumerate(zip(finals, made, strict=True))
         )
-        # Where a gradient is only thrown away, nobody knows whether there was one.
+        # Where a gradient is only set to None, the trace does not show whether there was one.
         thrown = {node.args[0] for node in program.nodes if node.func == SET_GRAD}
         early = thrown_early(program)
         leaves = []
@@ -399,13 +401,13 @@ class _Run:
         return flat
 
     def _looked_at(self, finals: Sequence[torch.Tensor]) -> list[int]:
-        """The outputs that the program itself may look at. What a cut gives has to be a value of the graph's own."""
+        """Return the outputs that the program itself may read. Values at a cut have to be the graph's own."""
         given = {memory_of(finals[number]) for cut in self.program.cuts for number in cut.outputs}
         shown = (number for number in range(len(finals)) if number not in self.program.fetched)
         return [number for number in shown if memory_of(finals[number]) not in given]
 
     def _on_host(self, source: Source) -> Source:
-        """The source with its sizes as the host computes them."""
+        """Return the source with its sizes as host expressions."""
         if not isinstance(source, ViewOf):
             return source
         size, stride = (tuple(map(self.symbolic.expression, part)) for part in (source.size, source.stride))
@@ -436,5 +438,5 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
 
 
 def _versions(out: Any) -> list[int]:
-    """How often each of these tensors has been changed in place, as far as torch counts that."""
+    """Return the in-place versions of these tensors, where torch counts them."""
     return [one._version for one in _tensors_in(out) if not one.is_inference()]

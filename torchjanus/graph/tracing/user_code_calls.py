@@ -1,6 +1,6 @@
-"""Replays the user's code that autograd calls: its recorded nodes run when autograd, on fake tensors, asks for them.
+"""Replays the user's code that autograd calls: its recorded nodes run when autograd, on fake tensors, calls it.
 
-The user's own functions are never called here: what they do in Python is done at commit.
+The user's own functions are not called here; their effects in Python are applied at commit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ __all__ = ["Calling"]
 
 
 class Calling:
-    """The code sections of one run. ``execute(first, last)`` runs the nodes in between and what belongs to ``last``."""
+    """The code sections of one run. ``execute(first, last)`` runs the nodes in between and the snapshots at
+    ``last``."""
 
     def __init__(
         self, nodes: tuple[Node, ...], values: dict[int, torch.Tensor], execute: Callable[[int, int], None]
@@ -29,10 +30,10 @@ class Calling:
         self._execute = execute
         self._waiting: dict[int, collections.deque[int]] = collections.defaultdict(collections.deque)
         self._handles: dict[int, Any] = {}
-        self.probing = False  # a backward is tried, to see whether it could be made
+        self.probing = False  # during a trial backward, see ``autograd_probe``
 
     def take(self, position: int) -> int:
-        """Do what the mark at this position stands for; return the position to go on from."""
+        """Apply the mark at this position; return the position to continue from."""
         node = self._nodes[position]
         mark = node.func
         if isinstance(mark, Hook):
@@ -51,7 +52,7 @@ class Calling:
         return end + 1
 
     def finish(self) -> None:
-        """Nothing may be left over."""
+        """Check that autograd has called all sections. Raises Refused."""
         left = next((waiting[0] for waiting in self._waiting.values() if waiting), None)
         if left is not None:
             raise Refused(_other_order(self._nodes[left]))
@@ -66,7 +67,7 @@ class Calling:
         raise InternalFault("code that autograd calls does not end")
 
     def _called(self, number: int, grads: tuple[torch.Tensor | None, ...], saved: Any = ()) -> list[Any]:
-        """Autograd has come to the code with this number: run its nodes, and return what it returned."""
+        """Run the nodes of the section with this number, which autograd calls; return its results. Raises Refused."""
         if self.probing:
             return [None]
         if not self._waiting[number]:
@@ -98,11 +99,11 @@ class Calling:
         self._called(number, ())
 
     def _around(self, number: int, grads: tuple[torch.Tensor | None, ...]) -> tuple[Any, ...] | None:
-        """A function of autograd's is about to run, or has run."""
+        """Run a section before or after a function of autograd."""
         return None if self.probing else tuple(self._called(number, grads)) or None
 
     def _apply(self, position: int, end: int) -> None:
-        """``Function.apply``: a Function of our own, with the user's nodes in it."""
+        """Replay ``Function.apply`` by an autograd.Function that runs the user's recorded nodes."""
         begin, closing = self._nodes[position], self._nodes[end]
         mark, final = begin.func, closing.func
         assert isinstance(mark, Begin)
