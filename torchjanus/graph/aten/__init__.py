@@ -1,1 +1,1 @@
-"""Passes and questions on ATen graphs: functional form, memory, strides, clean-up, checks."""
+"""Passes and analyses on ATen graphs: functional form, memory, strides, clean-up, checks."""

@@ -1,10 +1,9 @@
-"""Which results may be written over what they are computed from, as eager's in-place operations do.
+"""Find the nodes whose result may overwrite their first argument, as eager's in-place operations do.
 
-A functional graph gives every result memory of its own; for an optimizer that means a copy of all parameters for each
-of its operations, and one more for the update. Here a node may be told to overwrite its first argument: an intermediate
-value that nobody reads any more, or an input that the call updates anyway, once all assertions hold and nothing that is
-left to run can raise. Only operations whose in-place form computes the same bits are told so. Knows nothing of who runs
-the graph.
+A functional graph allocates memory for every result. For an optimizer that is a copy of all parameters for each of its
+operations, and one more for the update. A node may overwrite an intermediate value that nothing reads any more; or an
+input that the call updates anyway, once all assertions hold and no later operation can raise. Only operations whose
+in-place form is bitwise equal do so. Knows nothing of who runs the graph.
 """
 
 from __future__ import annotations
@@ -36,9 +35,9 @@ _HALF = frozenset({torch.bfloat16, torch.float16})
 class Overwriting:
     """``forms``: the in-place operator of a node that overwrites its first argument, or all tensors of that list.
 
-    ``updated``: which of the mutated inputs (by place in ``Lowered.mutated``) are overwritten with their new contents.
-    That begins after ``last``, when all that decides whether the call is good has been computed. ``asked``: tensors and
-    positions in them that are looked up before, which raises if putting elements there would.
+    ``updated``: which of the mutated inputs (by position in ``Lowered.mutated``) are overwritten with their new
+    contents. That begins after ``last``, when everything that decides whether the call commits has been computed.
+    ``asked``: tensors and positions in them that are looked up before, which raises if a later index_put would.
     """
 
     forms: dict[Node, Callable[..., Any]] = field(default_factory=dict)
@@ -48,12 +47,12 @@ class Overwriting:
 
 
 def of_intermediates(nodes: Sequence[Node]) -> Overwriting:
-    """What may overwrite intermediate values, if the nodes are run in this order."""
+    """Return which nodes may overwrite intermediate values, if the nodes run in this order."""
     return Overwriting(_Lives(nodes).intermediates())
 
 
 def of_updates(lowered: Lowered) -> Overwriting:
-    """What may overwrite intermediate values and, where that is safe, the inputs that the call updates."""
+    """Return which nodes may overwrite intermediate values and, where that is safe, inputs that the call updates."""
     nodes = list(lowered.graph.graph.nodes)
     lives = _Lives(nodes)
     found = Overwriting(lives.intermediates())
@@ -61,9 +60,9 @@ def of_updates(lowered: Lowered) -> Overwriting:
     inputs = [node for node in nodes if node.op == "placeholder"]
     asked = lives.of_single_places()
     while True:
-        # Those that look up or put single elements are asked beforehand whether they would raise.
+        # Whether lookups and writes of single elements would raise is checked before.
         settled = lives.settled(results, lowered.flags, asked)
-        # Which mutated inputs could be overwritten all along the way to their new contents.
+        # For each mutated input the chain of nodes that could all overwrite it, up to its new contents.
         chains: dict[int, list[Node]] = {}
         for place, index in enumerate(lowered.mutated):
             if not lowered.program.inputs[index].example.is_inference():
@@ -102,7 +101,7 @@ def of_updates(lowered: Lowered) -> Overwriting:
 
 
 class _Lives:
-    """How long memory is looked at, in a sequence of nodes."""
+    """The lifetimes of memory in a sequence of nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.position = {node: number for number, node in enumerate(nodes)}
@@ -115,7 +114,7 @@ class _Lives:
                 self._last[self._root[used]] = number
 
     def form(self, node: Node) -> Callable[..., Any] | None:
-        """The in-place operator, if nobody looks at what the node would overwrite."""
+        """Return the in-place operator, if nothing reads later what the node would overwrite; else None."""
         form = _form(node.target) if node.op == "call_function" else None
         if form is None:
             return None
@@ -132,11 +131,11 @@ class _Lives:
         return form
 
     def intermediates(self) -> dict[Node, Callable[..., Any]]:
-        """The nodes that overwrite what the graph has made, and how."""
+        """Return the nodes that may overwrite values that the graph has made, with their in-place operators."""
         return {node: form for node in self._nodes if (form := self.form(node)) and all(map(_is_own, _targets(node)))}
 
     def settled(self, results: Sequence[Node], flags: int | None, asked: Sequence[Node]) -> int:
-        """After which position all assertions are computed, and nothing raises any more but what is ``asked``."""
+        """Return the position after which all assertions are computed and nothing raises except ``asked``."""
         stacked = [] if flags is None else [self.position[node] for node in results[flags].all_input_nodes]
         raising, looked_up = [], set[Any]()
         for number, node in enumerate(self._nodes):
@@ -148,7 +147,7 @@ class _Lives:
         return max([*stacked, *raising], default=0)
 
     def of_single_places(self) -> list[Node]:
-        """What looks up single elements, or puts them."""
+        """Return the nodes that look up or write single elements."""
         return [
             node
             for node in self._nodes
@@ -156,7 +155,7 @@ class _Lives:
         ]
 
     def question(self, node: Node, last: int) -> tuple[Node, Any] | None:
-        """A tensor of the same sizes, and the same positions, as they are known by then."""
+        """Return a tensor of the same sizes, and the positions, that are known at position ``last``; else None."""
         tensor: Any
         positions: Any
         tensor, positions = node.args[:2]
@@ -168,15 +167,15 @@ class _Lives:
         return (tensor, positions) if known else None
 
     def looked_up(self, last: int) -> set[Any]:
-        """Which positions are known to lie within which sizes by then."""
+        """Return the (position tensor, size) pairs that lookups up to ``last`` have checked."""
         return {place for node in self._nodes[: last + 1] for place in _places(node)}
 
     def chain(self, given: Node, update: Node) -> list[Node]:
-        """The nodes that make the update of an input from it, each over the one before; none where that is not so."""
+        """Return the nodes that make the update of an input from it, each overwriting the one before, or []."""
         output = self._nodes[-1]
         shown = [used for used in _flat(output.args) if self._root[used] is self._root[update]]
         if shown != [update]:
-            return []  # it is a result, too
+            return []  # the update is also a result
         chain: list[Node] = []
         node = update
         while node is not given:
@@ -191,7 +190,7 @@ class _Lives:
 
 
 def _targets(node: Node) -> list[Any]:
-    """What the node would overwrite."""
+    """Return the tensors that the node would overwrite."""
     first = node.args[0]
     return list(first) if isinstance(first, list | tuple) else [first]
 
@@ -202,7 +201,7 @@ def _made(node: Node) -> list[Any]:
 
 
 def _maker(node: Node) -> Node:
-    """The operation that made the value, which may be one of a list."""
+    """Return the operation that made the value, which may be one of a list."""
     return node.args[0] if node.target is operator.getitem else node  # type: ignore[return-value]
 
 
@@ -222,7 +221,7 @@ def _may_raise(node: Node) -> bool:
 
 
 def _places(node: Node) -> set[Any]:
-    """What it takes for granted, if it looks up or puts elements by positions: that each lies within a size."""
+    """Return the (position tensor, size) pairs that a lookup or write of elements relies on being in range."""
     if node.target not in _LOOKING_UP:
         return set()
     sizes = node.args[0].meta["val"].shape  # type: ignore[union-attr]
@@ -231,7 +230,7 @@ def _places(node: Node) -> set[Any]:
 
 
 def _is_within(position: Node, size: Any) -> bool:
-    """Whether a position is a constant, and within a size that is one."""
+    """Whether a position is a constant within a constant size."""
     number = position.args[1] if position.target is aten.full.default else None
     return type(number) is int and type(size) is int and -size <= number < size
 
@@ -252,6 +251,6 @@ def _flat(value: Any) -> list[Node]:
 
 
 def _form(target: Any) -> Callable[..., Any] | None:
-    """The operator that does the same in place, to the last bit; None where none is known to."""
+    """Return the operator that does the same in place, bitwise equal; None where none is known."""
     found = in_place_form(target) if operator_of(target).same_in_place else None
     return None if found is None else found._op

@@ -1,4 +1,4 @@
-"""Clean-up of functional ATen graphs. Every pass keeps each value's bits and every random draw, in order."""
+"""Clean-up passes for functional ATen graphs. Every pass keeps values bitwise and random draws in order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ aten = torch.ops.aten
 
 
 def is_random(node: torch.fx.Node) -> bool:
-    """Whether running the node moves a generator."""
+    """Whether the node advances a random generator."""
     return operator_of(node.target).draws
 
 
 def has_effect(node: torch.fx.Node) -> bool:
-    """Whether the node must stay though nobody uses its value: eager would have drawn the numbers, or mutated."""
+    """Whether the node must stay even if its value is unused: it draws, mutates or may raise."""
     if node.op in ("placeholder", "output"):
         return True
     known = operator_of(node.target)
-    # An operation that returns nothing is there to raise: linalg's checks for errors. Others may raise, too.
+    # An operation that returns nothing exists to raise: linalg's error checks.
     return bool(known.writes) or known.draws or known.gives_nothing or may_fail(node)
 
 
@@ -42,7 +42,7 @@ def is_view(node: torch.fx.Node) -> bool:
 
 
 def clean(module: torch.fx.GraphModule) -> None:
-    """All passes, in an order that needs no second iteration."""
+    """Run all passes, in an order that needs no repetition."""
     graph = module.graph
     CLEAN_UP.run(graph)
     graph.lint()
@@ -56,7 +56,7 @@ def _drop_profiling(graph: torch.fx.Graph) -> None:
 
 
 def _fix_dtypes(graph: torch.fx.Graph) -> None:
-    """Write out the dtype of factories, which would otherwise follow the default dtype of the moment."""
+    """Make the dtypes of factories explicit, which would otherwise follow the default dtype at run time."""
     for node in graph.nodes:
         if not isinstance(node.target, torch._ops.OpOverload) or "dtype" in node.kwargs:
             continue
@@ -100,7 +100,7 @@ def _called(value: Any, target: object) -> bool:
 
 
 def _alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether both hold tensors of one geometry and dtype."""
+    """Whether both are tensors of equal geometry and dtype."""
     first, second = one.meta.get("val"), other.meta.get("val")
     return (
         isinstance(first, torch.Tensor)
@@ -118,7 +118,7 @@ def _replace(node: torch.fx.Node, value: Any) -> None:
 
 
 def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
-    """The nodes whose memory an output may share: each such result must stay a tensor of its own."""
+    """Return the nodes whose memory an output may share: each such result must stay a distinct tensor."""
     output = next(iter(reversed(graph.nodes)))
     found: set[torch.fx.Node] = set()
     pending = [value for value in output.args[0] if isinstance(value, torch.fx.Node)]
@@ -132,7 +132,7 @@ def _escaping(graph: torch.fx.Graph) -> set[torch.fx.Node]:
 
 
 def _drop_clones(graph: torch.fx.Graph) -> None:
-    """A clone of the same geometry is needed only where the copy leaves the graph (nothing in it is mutated)."""
+    """Drop clones of the same geometry that do not leave the graph; nothing in it is mutated."""
     escaping = _escaping(graph)
     for node in list(graph.nodes):
         if node.target is aten.clone.default and node not in escaping:
@@ -142,8 +142,7 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
 
 
 def _is_read_otherwise(node: Any) -> bool:
-    """Whether it may be a conjugate or a negative view, of which a clone is ordinary memory. (``view_as_real`` wants
-    that.)"""
+    """Whether it may be a conjugate or negative view, whose clone is ordinary memory (``view_as_real`` needs that)."""
     while isinstance(node, torch.fx.Node) and is_view(node):
         if node.target in (aten._conj.default, aten._neg_view.default):
             return True
@@ -152,7 +151,7 @@ def _is_read_otherwise(node: Any) -> bool:
 
 
 def protect_outside(graph: torch.fx.Graph) -> None:
-    """No result may share memory with an input or a constant: clone where one would."""
+    """Clone each result that would share memory with an input or a constant."""
     output = next(iter(reversed(graph.nodes)))
     results = []
     for value in output.args[0]:
@@ -170,7 +169,7 @@ def protect_outside(graph: torch.fx.Graph) -> None:
 
 
 def _merge_equal(graph: torch.fx.Graph) -> None:
-    """Common subexpressions. Random draws stay apart, and so do results that leave the graph."""
+    """Merge common subexpressions, except random draws and results that leave the graph."""
     escaping = _escaping(graph)
     seen: dict[Any, torch.fx.Node] = {}
     for node in list(graph.nodes):
@@ -194,7 +193,7 @@ def _key(value: Any) -> Any:
     if isinstance(value, dict):
         return tuple((name, _key(part)) for name, part in value.items())
     if isinstance(value, float):
-        return float, value.hex()  # -0.0 and 0.0 are equal, and not the same
+        return float, value.hex()  # -0.0 and 0.0 compare equal but differ
     return type(value), value
 
 

@@ -1,10 +1,9 @@
-"""Writes that nobody can see: what is written over as a whole before anybody reads it.
+"""Drop dead writes: those that a later write replaces as a whole before anything reads them.
 
-Functional graphs have each write as a value. ``copy``, ``fill`` and ``zero`` give new contents to all of a tensor and
-look at nothing of it but how it lies, so they need not wait for what was written before: they are led back to what was
-there before that, and what nobody else reads is dead. A ``copy`` of what lies alike is that value itself, but where the
-copy leaves the graph. A tensor that is given back what was in it need not be written at all. Knows the graph, not who
-runs it.
+In a functional graph each write is a value. ``copy``, ``fill`` and ``zero`` replace the whole contents of a tensor and
+depend only on its layout. So they are applied to the value before the writes that they replace, which are then dead
+unless something else reads them. A ``copy`` from a tensor of equal layout is that tensor, unless the copy leaves the
+graph. An input whose old contents are restored need not be written at all. Knows the graph, not who runs it.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ Node = torch.fx.Node
 
 
 def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
-    """Lead whole writes back. ``leaving``: the nodes whose memory the graph gives out. What is dead then is left for
-    dead code elimination."""
+    """Apply whole writes to the value before the dead writes that they replace. ``leaving``: the nodes whose memory the
+    graph returns. Dead nodes are left to dead code elimination."""
     for node in list(graph.nodes):
         if not operator_of(node.target).overwrites:
             continue
@@ -42,20 +41,20 @@ def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
 
 
 def unchanged(given: Sequence[Node], values: Sequence[Node]) -> list[int]:
-    """Which of the ``values`` are copies of the tensors that they are to be written to."""
+    """Return the positions of the ``values`` that are copies of the tensors that they are written to."""
     pairs = enumerate(zip(given, values, strict=True))
     return [place for place, (one, value) in pairs if _copied(value) is one and _alike(value, one)]
 
 
 def _copied(value: Node) -> Any:
-    """What the value is a copy of."""
+    """Return the node of which the value is a copy."""
     if value.target is aten.copy.default:
         return value.args[1]
     return value.args[0] if value.target is aten.clone.default else value
 
 
 def _alike(one: Any, other: Any) -> bool:
-    """Whether both lie alike, and hold elements of one kind on one device."""
+    """Whether both have equal layout, dtype and device."""
     if not isinstance(one, Node) or not isinstance(other, Node):
         return False
     first, second = one.meta.get("val"), other.meta.get("val")
@@ -66,7 +65,7 @@ def _alike(one: Any, other: Any) -> bool:
 
 
 def _seen_by_others(node: Any, write: Node) -> Any:
-    """Back from what is written over, the first value that is needed for something else, too; or an input."""
+    """Return the last value before the overwritten ones that something else reads, too; or an input."""
     while isinstance(node, Node) and node.op == "call_function" and set(node.users) == {write}:
         before = _written_over(node)
         if not _alike(before, node):
@@ -76,7 +75,7 @@ def _seen_by_others(node: Any, write: Node) -> Any:
 
 
 def _written_over(node: Node) -> Any:
-    """What an operation was applied to, as in-place operations are; of a list the element in the same place."""
+    """Return the first argument of an operation, which its in-place form would overwrite; of a list, the element."""
     if node.target is operator.getitem:
         maker, place = node.args
         first = maker.args[0] if isinstance(maker, Node) and maker.args else None

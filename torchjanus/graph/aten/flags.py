@@ -19,8 +19,8 @@ def _run(target: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 
 
 def stack_flags(flags: Sequence[Any], call: Callable[..., Any] = _run) -> Any:
-    """All flags as one tensor; of several devices on the processor, and each device is waited for once. ``call``
-    makes an operation: of tensors, or of nodes that stand for them."""
+    """Return all flags as one tensor; on the CPU if they are on several devices, with one transfer per device. ``call``
+    makes an operation on tensors, or on nodes that represent them."""
     devices = [(flag.meta["val"] if isinstance(flag, torch.fx.Node) else flag).device for flag in flags]
     found = [*flags]
     for device in dict.fromkeys(devices) if len({*devices}) > 1 else ():
@@ -34,7 +34,7 @@ def stack_flags(flags: Sequence[Any], call: Callable[..., Any] = _run) -> Any:
 
 
 def flags_of(node: torch.fx.Node) -> list[torch.fx.Node] | None:
-    """The flags that a node stacks; None where something else has made it."""
+    """Return the flags that a node stacks; None if it is no stack."""
     if node.target is not aten.stack.default:
         return None
     flags: Any = node.args[0]

@@ -1,4 +1,4 @@
-"""Splits ``aten._foreach_*`` calls on lists into single operations, which is what CPU eager does with them.
+"""Split ``aten._foreach_*`` calls on lists into single operations, as eager does on the CPU.
 
 Knows nothing of executors: the caller says how a single call becomes a node.
 """
@@ -16,25 +16,24 @@ __all__ = ["Splits", "split_lists"]
 
 aten = torch.ops.aten
 
-# Per list operation, the single one: by whether its extra argument is a number, a list of numbers or of tensors.
 _UNARY = ("sqrt", "neg", "abs", "reciprocal", "exp", "sign", "rsqrt")
 
 
 class Converter(Protocol):
-    """Who makes nodes of single calls (whose arguments are the old graph's)."""
+    """Makes nodes of single calls, whose arguments are the old graph's."""
 
     def convert_call(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], value: Any) -> torch.fx.Node: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Splits:
-    """The nodes that take part: the list calls, and the picks from their results."""
+    """The nodes that are replaced: the list calls, and the ``getitem`` nodes of their results."""
 
     nodes: frozenset[torch.fx.Node]
     made: dict[torch.fx.Node, list[torch.fx.Node]]
 
     def emit(self, node: torch.fx.Node, converter: Converter) -> Any:
-        """Make what ``node`` stands for: a list of nodes for a list call, one of them for a pick."""
+        """Return the nodes that replace a list call, or the one node that replaces a ``getitem``."""
         if node.target is operator.getitem:
             source, position = node.args
             return self.made[source][position]  # type: ignore[index]
@@ -58,7 +57,7 @@ def split_lists(nodes: Sequence[torch.fx.Node]) -> Splits:
 
 
 def _singles(node: torch.fx.Node) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
-    """The single calls of a list call; empty where it is not known."""
+    """Return the single calls of a list call; empty if unknown."""
     target: Any = node.target
     name = target._schema.name.removeprefix("aten::_foreach_")
     named = dict(zip((argument.name for argument in target._schema.arguments), node.args, strict=False)) | node.kwargs

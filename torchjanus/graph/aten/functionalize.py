@@ -1,6 +1,6 @@
-"""From an ATen graph with in-place operations to a functional one, with the new contents of mutated inputs at the end.
+"""Convert an ATen graph with in-place operations to a functional one that returns the new contents of mutated inputs.
 
-Knows nothing of programs beyond the shapes of their inputs.
+Knows nothing of programs except the shapes of their inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ aten = torch.ops.aten
 def functionalise(
     graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic, sizes: Sequence[Any] = ()
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
-    """A cleaned functional graph, which inputs it wants changed, and which others are written to and have their old
-    contents in the end. ``sizes``: what it takes before these.
+    """Return a cleaned functional graph, the inputs that it mutates, and the inputs that are written to but have their
+    old contents in the end. ``sizes``: the graph's arguments before the inputs.
 
-    The result returns what ``graph`` does and, behind that, the new contents of the mutated inputs.
+    The result returns what ``graph`` does, followed by the new contents of the mutated inputs. Raises Refused.
     """
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
@@ -45,7 +45,7 @@ def functionalise(
     fakes = [*sizes, *(symbolic.fake(entry) for entry in inputs)]
 
     def run(*args: torch.Tensor) -> object:
-        # Not the module itself: calling that would run the hooks that the user has put on all modules.
+        # Not the module itself: calling it would run the user's global module hooks.
         return graph.forward(*args)
 
     _refuse_own_writes(graph)
@@ -58,7 +58,7 @@ def functionalise(
         except RuntimeError as error:
             if "SymIntArrayRef" not in str(error):
                 raise
-            # C++ does not find out the sizes of some results, Python does; but it may compute something else, too.
+            # Python can infer some sizes that C++ cannot, but it may also decompose operations differently.
             with symbolic.dispatcher():
                 second = functional(*fakes)
             if other := sorted(_names(second, writing_back=False) - _names(graph)):
@@ -72,8 +72,7 @@ def functionalise(
 
 
 def _names(graph: torch.fx.GraphModule, writing_back: bool = True) -> set[str]:
-    """The operations of a graph, whether they change their arguments or not. ``writing_back``: with those that take the
-    place of a change through a view."""
+    """Return the names of a graph's operations, in-place or not; ``writing_back``: also those that write views back."""
     known = (operator_of(node.target) for node in graph.graph.nodes)
     names = (one.name for one in known if one.name and (writing_back or not one.writes_back))
     return {name.rstrip("_").removesuffix("_functional") for name in names}
@@ -93,19 +92,19 @@ def _kept_cross_entropy(
 
 _kept_cross_entropy.register_fake(aten.binary_cross_entropy_with_logits.default)
 
-# What functorch, and so functionalisation, takes apart by a formula of its own, that rounds otherwise.
+# Operators that functorch, and so functionalisation, decomposes by a formula that rounds differently.
 _KEPT: dict[Any, Any] = {aten.binary_cross_entropy_with_logits.default: torch.ops.torchjanus.kept_cross_entropy.default}
 
 
 def _exchange(graph: torch.fx.GraphModule, other: Mapping[Any, Any]) -> None:
-    """Put other operations of equal arguments in the place of some."""
+    """Replace operators by others with equal arguments."""
     for node in graph.graph.nodes:
         if node.op == "call_function" and node.target in other:
             node.target = other[node.target]
 
 
 def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
-    """native_batch_norm writes its running statistics without saying so in its schema; its _legit form says so."""
+    """Replace native_batch_norm, whose schema does not declare its writes to running statistics, by its _legit form."""
     for node in graph.graph.nodes:
         if node.target is aten.native_batch_norm.default:
             running = node.args[3:5]
@@ -117,7 +116,7 @@ def _declare_hidden_writes(graph: torch.fx.GraphModule) -> None:
 
 
 def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
-    """In half precision on the CPU ``mul_(tensor, number)`` rounds the number first; its functional form does not."""
+    """Round the number of ``mul_(tensor, number)`` first in half precision, as CPU kernels do in place."""
     for node in list(graph.graph.nodes):
         if not operator_of(node.target).iterations_number:
             continue
@@ -139,9 +138,8 @@ def _multiply_exactly(graph: torch.fx.GraphModule) -> None:
 
 
 def _spread_exactly(graph: torch.fx.Graph) -> None:
-    """The gradient of ``x.max()`` goes to the largest elements. On the CPU autograd fills it in, in memory that lies
-    row by row. For fake tensors it multiplies by a mask, which gives the others negative zeros, or NaN of an infinity.
-    """
+    """Write the gradient of ``x.max()`` as masked_fill of contiguous zeros, as autograd does on the CPU. For fake
+    tensors it multiplies by a mask, which gives the other elements negative zeros, or NaN from an infinity."""
     for node in list(graph.nodes):
         found = _spread(node)
         if found is not None and node.meta["val"].device.type == "cpu":
@@ -157,8 +155,8 @@ def _spread_exactly(graph: torch.fx.Graph) -> None:
 
 
 def _spread(node: torch.fx.Node) -> tuple[torch.fx.Node, torch.fx.Node, torch.fx.Node] | None:
-    """What the gradient of an extremum is of, where that is, and each such element's share, where autograd's formula
-    ends in this node: ``mask * (gradient / mask.sum())``."""
+    """Match the node that ends autograd's formula for the gradient of an extremum: ``mask * (gradient / mask.sum())``.
+    Return the tensor, the mask and the share of each extremal element, or None."""
     if node.target is not aten.mul.Tensor or not all(isinstance(arg, torch.fx.Node) for arg in node.args):
         return None
     mask, share = node.args
@@ -181,7 +179,7 @@ def _undetached(value: Any) -> Any:
 
 
 def _refuse_resizing(graph: torch.fx.Graph) -> None:
-    """An input stays the part of its storage that it is: a graph's updates write elements."""
+    """Refuse in-place changes of an input's geometry: the updates of a graph write elements only."""
     for node in graph.nodes:
         if operator_of(node.target).moves_view and getattr(_undetached(node.args[0]), "op", "") == "placeholder":
             what = f"{node.target} changes a tensor in a way that cannot be held back"
@@ -189,7 +187,7 @@ def _refuse_resizing(graph: torch.fx.Graph) -> None:
 
 
 def _refuse_own_writes(graph: torch.fx.GraphModule) -> None:
-    """Operators that are not torch's own have no functional form that is known."""
+    """Refuse writes of operators that are not torch's own: their functional forms are unknown."""
     for node in graph.graph.nodes:
         if operator_of(node.target).writes and node.target.namespace not in ("aten", "prims"):
             _refuse_write(node.target)
@@ -201,9 +199,10 @@ def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
 
 
 def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
-    """Eager works through the lists one by one, so that an element may read what an earlier one wrote.
+    """Refuse list calls in which an element reads what an earlier element wrote.
 
-    The functional form reads everything first. Only an element's own tensor may appear among its operands.
+    Eager processes the lists one by one; the functional form reads everything first. Only an element's own tensor may
+    appear among its operands.
     """
     for node in graph.graph.nodes:
         known = operator_of(node.target)
@@ -221,8 +220,8 @@ def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
 
 
 def _refuse_other_kernels(graph: torch.fx.GraphModule) -> None:
-    """A product of matrices is computed by another routine where it is written by columns, or with gaps, and its sums
-    are rounded otherwise then. Some kernels write into any given tensor as if it lay row by row."""
+    """Refuse results in given tensors that are not row-major. A matrix product then uses another routine, which rounds
+    sums differently. Some other kernels ignore the strides of the tensor that they write to."""
     for node in graph.graph.nodes:
         target, known = node.target, operator_of(node.target)
         if not known.writes:
@@ -250,7 +249,7 @@ def _refuse_product(target: torch._ops.OpOverload) -> NoReturn:
 
 
 def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: int) -> tuple[int, ...]:
-    """InductionVariable the closing ``copy_`` into each mutated input into one more returned value."""
+    """Turn the final ``copy_`` into each mutated input into one more returned value. Return the mutated inputs."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     mutated, values = [], []
@@ -274,7 +273,7 @@ def _take_commits(graph: torch.fx.GraphModule, inputs: Sequence[Input], sizes: i
 def _drop_restored(
     graph: torch.fx.GraphModule, mutated: tuple[int, ...], sizes: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Leave out the inputs that have been given back what was in them. Returns which are left, and these."""
+    """Drop the updates of inputs that get their old contents back. Return the other mutated inputs, and these."""
     placeholders = [node for node in graph.graph.nodes if node.op == "placeholder"][sizes:]
     output = next(node for node in reversed(graph.graph.nodes) if node.op == "output")
     values = list(output.args[0])
@@ -305,7 +304,7 @@ def _refuse_inference(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
 
 
 def _refuse_overlapping(inputs: Sequence[Input], mutated: Sequence[int]) -> None:
-    """Kernels that write running statistics do not ask whether several elements lie in one place; a commit does."""
+    """Refuse to change inputs with overlapping elements, which kernels of running statistics do not check."""
     for index in mutated:
         example = inputs[index].example
         if any(size > 1 and step == 0 for size, step in zip(example.size(), example.stride(), strict=True)):

@@ -1,7 +1,7 @@
-"""In-place operations of ATen that functionalisation does not know, as operations that give new contents.
+"""Rewrite in-place ATen operations that functionalisation does not support as operations that return new contents.
 
-``x.polygamma_(1)`` has no kernel for functionalisation; ``x.random_(0, 10)`` has one, but its overload is called
-``from``, a keyword of Python, so no code can be written that names it. Knows nothing of programs.
+``x.polygamma_(1)`` has no kernel for functionalisation. ``x.random_(0, 10)`` has one, but its overload is called
+``from``, a keyword of Python, so generated code cannot name it. Knows nothing of programs.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ aten = torch.ops.aten
 
 
 def traced(function: Callable[..., Any], *fakes: Any) -> torch.fx.GraphModule:
-    """What a function does with fake tensors, as a graph. Its code is not written: that may not be possible yet."""
+    """Return what a function does with fake tensors as a graph, without code: generating it may not be possible yet."""
     with _use_lazy_graph_module(True):
         made: torch.fx.GraphModule = make_fx(function, tracing_mode="fake")(*fakes)
     return made
 
 
 def write_code(graph: torch.fx.GraphModule) -> None:
-    """From now on ``graph.forward`` is what it was changed to."""
+    """Generate the code of a changed graph, so that ``graph.forward`` runs it."""
     graph.recompile()
     _LazyGraphModule.force_recompile(graph)
 
@@ -48,7 +48,7 @@ _UNNAMED: dict[Any, Any] = {getattr(aten.random_, "from"): torch.ops.torchjanus.
 
 
 def write_out_of_place(graph: torch.fx.Graph) -> None:
-    """Compute beside a tensor what would have overwritten it, and copy that."""
+    """Replace such an operation by its functional form and a ``copy_``."""
     for node in list(graph.nodes):
         target = node.target
         if not operator_of(target).writes:
@@ -70,6 +70,6 @@ def write_out_of_place(graph: torch.fx.Graph) -> None:
 
 
 def _is_functionalised(target: torch._ops.OpOverload) -> bool:
-    """Whether functionalisation has a kernel for it, or does not come to it."""
+    """Whether functionalisation has a kernel for the operator, or does not handle it at all."""
     name = target._schema.name + (f".{target._overloadname}" if target._overloadname != "default" else "")
     return target.namespace != "aten" or torch._C._dispatch_has_kernel_for_dispatch_key(name, "Functionalize")

@@ -1,8 +1,8 @@
-"""What the elements of an integer tensor of a graph may be: elements of inputs, and numbers within intervals.
+"""Range analysis of integer tensors: their elements are elements of inputs, or numbers within intervals.
 
-Positions are counted up, picked from tables, padded and clamped before something is looked up by them; whoever wants to
-know that a lookup cannot fail need not look at more than the inputs. The ends of intervals may be sizes that change, as
-torch's expressions of them. Knows ATen's operations, not who looks up.
+Positions are counted, picked from tables, padded and clamped before a lookup uses them. With the ranges, checking the
+inputs is enough to know that a lookup cannot fail. The ends of intervals may be symbolic sizes, as sympy expressions.
+Knows ATen's operations, not who looks up.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ __all__ = ["Elements", "elements_of", "end_of", "named"]
 
 Node = torch.fx.Node
 
-_WIDE = frozenset({torch.int32, torch.int64})  # no element of an index is another number there
+_WIDE = frozenset({torch.int32, torch.int64})  # every element of an index keeps its value in these
 _FILLED = {"zeros": 0, "zeros_like": 0, "new_zeros": 0, "ones": 1, "ones_like": 1, "new_ones": 1}
 
-End: TypeAlias = Any  # an int, or a sympy expression of sizes that change
+End: TypeAlias = Any  # an int, or a sympy expression of symbolic sizes
 Ask = Callable[[Node], "Elements | None"]
 
 
 @dataclass(frozen=True, slots=True)
 class Elements:
-    """Each is an element of one of these ``inputs``, or in one of the ``intervals`` (both ends are in)."""
+    """Each element is one of these ``inputs``' elements, or in one of the ``intervals`` (both ends included)."""
 
     inputs: frozenset[int] = frozenset()
     intervals: frozenset[tuple[End, End]] = frozenset()
@@ -39,8 +39,8 @@ class Elements:
         return Elements(self.inputs | other.inputs, self.intervals | other.intervals)
 
     def within(self, limit: End, exempt: int | None) -> list[Any] | None:
-        """What must hold of sizes for the numbers of the intervals to be at least 0 and less than ``limit``, or
-        ``exempt``; None where that is never so."""
+        """Return the conditions on sizes under which the numbers of the intervals are at least 0 and less than
+        ``limit``, or ``exempt``; None where that is impossible."""
         found: list[Any] = []
         for low, high in self.intervals:
             if isinstance(low, int) and isinstance(high, int):
@@ -56,13 +56,13 @@ class Elements:
 
 
 def elements_of(node: Node, inputs: Mapping[Node, int]) -> Elements | None:
-    """What the elements may be; None where that is not known. ``inputs``: which of the graph's placeholders hold
-    elements of which inputs, and no others."""
+    """Return the possible elements; None if unknown. ``inputs``: the placeholders that hold only elements of one input
+    of the step, with its number."""
     known: dict[Node, Elements | None] = {}
     pending = [node]
-    while pending:  # what is asked for first is found first: chains may be long, and come to one node by many variants
+    while pending:  # no recursion: chains may be long, and many paths may lead to one node
         one = pending[-1]
-        used = () if one in inputs else filter(_is_integral, one.all_input_nodes)  # of others nothing is known
+        used = () if one in inputs else filter(_is_integral, one.all_input_nodes)  # other tensors have no ranges
         missing = [other for other in used if other not in known]
         if missing:
             pending += missing
@@ -101,7 +101,7 @@ def _is_integral(node: Node) -> bool:
 
 
 def end_of(value: Any) -> End:
-    """A number, or a size that changes as torch's expression; None for what is neither."""
+    """Return a number as int, or a symbolic size as a sympy expression; None for anything else."""
     if isinstance(value, Node):
         value = value.meta.get("val")
     if isinstance(value, torch.SymInt):
@@ -111,7 +111,7 @@ def end_of(value: Any) -> End:
 
 
 def _interval(low: Any, high: Any) -> Elements | None:
-    """None where an end is not a number that is known."""
+    """Return the elements from ``low`` to ``high``; None where an end is unknown."""
     if low is None or high is None or not all(type(end) is int or isinstance(end, sympy.Expr) for end in (low, high)):
         return None
     empty = type(low) is int and type(high) is int and low > high
@@ -128,7 +128,7 @@ def _any_of(parts: list[Elements | None]) -> Elements | None:
 
 
 def named(node: Node) -> dict[str, Any]:
-    """The arguments of an ATen operation by name."""
+    """Return the arguments of an ATen operation by name."""
     target: Any = node.target
     return dict(zip((a.name for a in target._schema.arguments), node.args, strict=False)) | node.kwargs
 
@@ -138,14 +138,14 @@ def _whole(value: Any) -> Any:
 
 
 def _counted(node: Node, ask: Ask) -> Elements | None:
-    """``arange``, but for steps."""
+    """``arange`` with step 1."""
     given = named(node)
     end, start = end_of(_whole(given.get("end"))), end_of(_whole(given.get("start", 0)))
     return _interval(start, end - 1) if given.get("step", 1) == 1 and end is not None else None
 
 
 def _added(node: Node, ask: Ask) -> Elements | None:
-    """A number added to what is in intervals."""
+    """A number added to elements of intervals."""
     one, other = node.args[0], end_of(node.args[1])
     if not isinstance(one, Node) or other is None or node.kwargs.get("alpha", 1) != 1:
         return None
@@ -159,7 +159,7 @@ def _added(node: Node, ask: Ask) -> Elements | None:
 def _clamped(node: Node, ask: Ask) -> Elements | None:
     given = named(node)
     low, high = _whole(given.get("min")), _whole(given.get("max"))
-    # Where the two are the wrong way round all elements are ``max``.
+    # If min > max all elements are ``max``.
     return _interval(min(low, high), high) if type(low) is int and type(high) is int else None
 
 
@@ -196,7 +196,7 @@ def _rest(node: Node, ask: Ask) -> Elements | None:
 
 
 def _place(node: Node, ask: Ask | None = None) -> Elements | None:
-    """The places of the largest or smallest elements, or of all in order."""
+    """The positions of the largest or smallest elements, or of all in order."""
     given = {"dim": -1, **named(node)} if operator_of(node.target).finds else named(node)
     of = given["self"].meta["val"]
     size = of.numel() if given.get("dim") is None else of.size(given["dim"]) if of.dim() else 1
@@ -205,13 +205,13 @@ def _place(node: Node, ask: Ask | None = None) -> Elements | None:
 
 
 def _position(node: Node, ask: Ask) -> Elements | None:
-    """``nonzero``: along any of the dimensions."""
+    """``nonzero``: positions along any of the dimensions."""
     ends = [end_of(size) for size in node.args[0].meta["val"].size()]  # type: ignore[union-attr]
     return _any_of([_interval(0, end - 1) if type(end) is int or len(ends) == 1 else None for end in ends])
 
 
 def _column(node: Node) -> Elements | None:
-    """One of the columns of positions: along one dimension. Or the places at which others have found something."""
+    """One column of ``nonzero``, with positions along one dimension; or the positions that sort and the like give."""
     columns, place = node.args
     if isinstance(columns, Node) and operator_of(columns.target).finds and place == 1:
         return _place(columns)

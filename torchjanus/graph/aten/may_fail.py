@@ -1,8 +1,7 @@
-"""Operations that raise on some contents of their tensors, and what inputs must keep to so that they do not.
+"""Find operations that raise on some contents of their tensors, and bounds on inputs under which they do not.
 
-Replay commits after its last operation, so whatever raises comes before any update. A compiled artifact updates inputs
-in whatever order its scheduler found: there an operation that raises must be known not to, before the artifact runs.
-Knows ATen's operations, not who runs them.
+Replay commits after its last operation, so every error comes before any update. A compiled artifact updates inputs in
+the order of its scheduler: before it runs, its operations must be known not to raise. Knows no executors.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class OfSizes:
-    """What must hold of the sizes that change, as torch's expression of them."""
+    """A condition on symbolic sizes, as a sympy expression."""
 
     condition: Any
 
@@ -55,20 +54,20 @@ def may_fail(node: torch.fx.Node) -> bool:
 
 
 def _is_chance(node: torch.fx.Node) -> bool:
-    """Whether it draws by a probability that is one: dropout's is a constant as a rule."""
+    """Whether it draws by a constant probability between 0 and 1, as dropout does."""
     chance = node.args[1] if len(node.args) > 1 else node.kwargs.get("p")
     return isinstance(chance, float | int) and 0 <= chance <= 1
 
 
 def _divides(node: torch.fx.Node) -> bool:
-    """Whether this division is one of integers by a tensor's. (``div`` gives them only with a rounding mode.)"""
+    """Whether this division is of integers by a tensor's elements (those of ``div`` only with a rounding mode)."""
     value = node.meta.get("val")
     integral = isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
     return integral and isinstance(node.args[1], torch.fx.Node)
 
 
 def root_of(node: torch.fx.Node) -> torch.fx.Node:
-    """Where the elements of this come from."""
+    """Return the node that the elements of this node come from."""
     while operator_of(node.target).same_elements:
         node = node.args[0]  # type: ignore[assignment]
     return node
@@ -81,8 +80,8 @@ def is_lost(node: torch.fx.Node) -> bool:
 
 
 def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
-    """The bounds of inputs and of sizes under which this operation, which may fail, does not raise; None where that is
-    not known. ``inputs``: which of the graph's placeholders hold elements of which inputs, and no others."""
+    """Return the bounds on inputs and conditions on sizes under which this operation, which may fail, does not raise;
+    None if unknown. ``inputs``: the placeholders that hold only elements of one input, with its number."""
     name = operator_of(node.target).name
     if name in ("index", "index_put"):
         return _subscript(node, inputs)
@@ -108,7 +107,7 @@ def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[
 def _bounds(
     index: torch.fx.Node, limit: Any, exempt: int | None, inputs: Mapping[torch.fx.Node, int]
 ) -> list[Bound | OfSizes] | None:
-    """Under which elements of inputs the index is at least 0 and less than the limit, or exempt."""
+    """Return the bounds under which the index is at least 0 and less than the limit, or exempt; None if unknown."""
     known, below = elements_of(index, inputs), end_of(limit)
     if known is None or below is None or (known.inputs and not isinstance(below, int)):
         return None
@@ -119,7 +118,7 @@ def _bounds(
 
 
 def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
-    """``x[i, :, j]`` with tensors of integers."""
+    """Return the bounds of ``x[i, :, j]`` with integer tensors."""
     indexed, indices = node.args[:2]
     found: list[Bound | OfSizes] = []
     for dim, index in enumerate(indices):  # type: ignore[arg-type]

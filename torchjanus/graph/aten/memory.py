@@ -1,5 +1,5 @@
-"""Which results of a traced program share memory, with each other or with inputs, and which of them are views of others
-to autograd. Knows nothing of programs."""
+"""Find which results of a traced program share memory with each other or with inputs, and which are views of others to
+autograd. Knows nothing of programs."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Memory:
         return len(self.values)
 
     def of_input(self, index: int) -> FromInput:
-        """The source that stands for input ``index``: the first number under which that object was passed."""
+        """Return the source of input ``index``: the first position at which that object was passed."""
         return FromInput(next(i for i, tensor in enumerate(self._inputs) if tensor is self._inputs[index]))
 
     def place(
@@ -40,10 +40,10 @@ class Memory:
         before: Sequence[torch.Tensor] | None = None,
         shown: Collection[int] = (),
     ) -> list[Source]:
-        """A source for each result. Results that are one object get one source; overlapping ones become views: of one
-        that contains the others, or of what they are all views of. ``before``: tensors that lie where the inputs did
-        when the call began. ``shown``: the positions of results that the program itself may look at: the graph gives
-        what these are views of, too. Raises Refused."""
+        """Return a source for each result. Results that are one object share a source; overlapping ones become views of
+        one that contains the others, or of their base. ``before``: tensors with the memory of the inputs at entry.
+        ``shown``: positions of results that the program may inspect: the graph returns their bases, too. Raises
+        Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]
@@ -60,7 +60,7 @@ class Memory:
         return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
 
     def of_base(self, base: torch.Tensor) -> Source | None:
-        """The source of what results are views of; None where the graph does not give it."""
+        """Return the source of a base of results; None where the graph does not return it."""
         return self._known.get(id(base))
 
     def _placed(
@@ -72,7 +72,7 @@ class Memory:
             if id(tensor) not in known:
                 known[id(tensor)] = FromInput(index)
                 bases.setdefault(_storage(lying), []).append((lying, FromInput(index)))
-        # Larger results first, so that one which covers a storage is the base of the views on it.
+        # Larger results first: one that covers a storage is the base of the views on it.
         larger = [sorted(some, key=lambda r: -_count(r.numel())) for some in (first, results)]
         for tensor in (*larger[0], *larger[1]):
             if id(tensor) in known:
@@ -91,7 +91,7 @@ class Memory:
             start, stop = extent(tensor)
             base_start, base_stop = extent(base)
             if stop <= base_start or base_stop <= start:
-                continue  # Disjoint: nobody can tell that they share a storage.
+                continue  # disjoint: that they share a storage is not observable
             if not (base_start <= start and stop <= base_stop and tensor.dtype == base.dtype):
                 what = "two results overlap in memory, and neither contains the other"
                 raise refused("results-overlap", what, "The graph cannot rebuild that aliasing.", "Return a clone.")
@@ -102,7 +102,8 @@ class Memory:
 
 
 def base_of(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    """What a result is a view of to autograd. (Of a size that only the graph finds out the host could make no view.)"""
+    """Return the tensor that a result is a view of to autograd; None where the host could not make the view, as of a
+    size that only the graph knows."""
     if tensor is None or tensor.is_inference() or not tensor._is_view() or not _is_strided(tensor):
         return None
     base = tensor._base
@@ -115,7 +116,7 @@ def _is_strided(tensor: torch.Tensor) -> bool:
 
 
 def counted_apart(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether changes of one in place are not counted as changes of the other."""
+    """Whether two tensors have different version counters."""
     if tensor.is_inference() or other.is_inference():
         return False
     version, there = tensor._version, other._version
@@ -130,5 +131,5 @@ def _storage(tensor: torch.Tensor) -> int:
 
 
 def _count(numel: Any) -> int:
-    """How many elements there are, as far as is known while tracing (of ``a[:-len(b)]`` it is not)."""
+    """Return the number of elements, or 0 where it is unknown while tracing (``a[:-len(b)]``)."""
     return 0 if isinstance(numel, torch.SymInt) and not numel.node.has_hint() else hint(numel)

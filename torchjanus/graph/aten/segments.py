@@ -1,7 +1,7 @@
-"""In which part each operation of a graph with cuts runs, and the last part as a graph of its own.
+"""Assign each operation of a graph with cuts to a segment, and extract the last segment as a graph.
 
-Most of a step comes after its last cut, or as much as backward and optimizer are: as a graph of its own that is run by
-whatever runs graphs. Knows nothing of how graphs are run, nor of what the host does at a cut.
+Most of a step comes after its last cut, at least backward and optimizer. As a graph of its own, every executor can run
+it. Knows neither how graphs are run nor what the host does at a cut.
 """
 
 from __future__ import annotations
@@ -25,11 +25,10 @@ Node = torch.fx.Node
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """The last part of a graph with cuts.
+    """The last segment of a graph with cuts.
 
-    ``lowered`` takes the inputs of the whole and then the values of ``live``, nodes of the whole graph that earlier
-    parts have computed. Of the fresh values of the whole, ``fresh`` says which of its own that is, or, as a node, which
-    of the values of earlier parts.
+    ``lowered`` takes the inputs of the whole graph and then the values of ``live``, nodes that earlier segments have
+    computed. ``fresh``: for each fresh value of the whole, its index in ``lowered`` or the node of an earlier segment.
     """
 
     lowered: Lowered
@@ -38,18 +37,18 @@ class Tail:
 
     @property
     def wanted(self) -> tuple[Node, ...]:
-        """The values of earlier parts that are needed at the end."""
+        """The values of earlier segments that are needed at the end."""
         return tuple(dict.fromkeys((*self.live, *(one for one in self.fresh if not isinstance(one, int)))))
 
 
 def known_from(lowered: Lowered) -> list[int]:
-    """From which part on each placeholder has its value."""
+    """Return for each placeholder the segment from which it has its value."""
     program = lowered.program
     return [*(entry.stage for entry in program.inputs), *(slot.stage for slot in program.slots)]
 
 
 def stages_of(lowered: Lowered) -> dict[Node, int]:
-    """In which part each node runs: as soon as it can, and random operations where eager draws."""
+    """Return the segment of each node: the earliest possible; for random operations the one in which eager draws."""
     entries = known_from(lowered)
     stages: dict[Node, int] = {}
     position = draws = 0
@@ -66,12 +65,12 @@ def stages_of(lowered: Lowered) -> dict[Node, int]:
 
 
 def tail_of(lowered: Lowered) -> Tail:
-    """The last part of a graph with cuts."""
+    """Return the last segment of a graph with cuts."""
     return _Cutting(lowered).tail()
 
 
 class _Cutting:
-    """Copies the last part node by node."""
+    """Copies the last segment node by node."""
 
     def __init__(self, lowered: Lowered) -> None:
         self.lowered = lowered
@@ -115,7 +114,7 @@ class _Cutting:
         return Tail(part, tuple(self.live), tuple(fresh))
 
     def _find(self, nodes: list[Any], made: set[Node]) -> None:
-        """Which values of earlier parts the nodes need. What is only a view, or no tensor, is made once more."""
+        """Collect the values of earlier segments that the nodes need. Views and non-tensors are computed again."""
         seen: set[Node] = set()
         waiting = [used for node in nodes for used in ((node,) if node not in made else node.all_input_nodes)]
         while waiting:
@@ -140,7 +139,7 @@ class _Cutting:
 
 
 def _crosses(node: Node) -> bool:
-    """Whether it is a value that earlier parts hand over."""
+    """Whether one segment may pass this value to another."""
     return node.op == "call_function" and isinstance(node.meta.get("val"), torch.Tensor) and not is_view(node)
 
 

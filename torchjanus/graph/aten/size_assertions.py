@@ -1,7 +1,7 @@
-"""Conditions on sizes that a graph finds out by itself, as assertions of this graph.
+"""Assert conditions on sizes that a graph computes, within that graph.
 
-Tracing decides by such a size now and then (a mean over no elements, a loss of one); where it turns out otherwise the
-graph must not be trusted. Knows nothing of why they are asked.
+Tracing sometimes decides by such a size (a mean over no elements, a loss over one). The graph is valid only if the size
+agrees at run time. Knows nothing of why the conditions are needed.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ _DIVIDING = frozenset({operator.floordiv, operator.mod})
 def assert_sizes(
     module: torch.fx.GraphModule, conditions: Sequence[Any], sizes: Mapping[Any, Any], place: int, asserted: bool
 ) -> None:
-    """Let the graph return a flag for each condition, behind those that it returns at this ``place`` if it has
+    """Let the graph return a flag for each condition, after those that it returns at position ``place`` if it has
     ``asserted`` anything. ``sizes``: torch's symbolic integers, by the tokens of expressions. Raises Refused."""
     graph = module.graph
     if any(node.target in _DIVIDING and isinstance(node.args[1], Node) for node in graph.nodes):
-        # Where it is none, compiled code would end the program.
+        # Compiled code would end the process if it is 0.
         raise _refused("a graph divides by the number of elements that it selects")
     output = next(iter(reversed(graph.nodes)))
     values: list[Any] = list(output.args[0])
@@ -62,7 +62,7 @@ def _refused(what: str) -> Refused:
 
 
 def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any], device: torch.device) -> Node:
-    """A tensor that says whether it holds, computed as soon as what it speaks of is known."""
+    """Return a flag of whether the condition holds, computed as soon as its sizes are known."""
     relation = _RELATIONS.get(condition.func)
     if relation is None or isinstance(condition.args[1], Expr):
         raise _refused(f"a graph cannot ask whether {condition}")
@@ -84,7 +84,7 @@ def _flag(graph: torch.fx.Graph, condition: Any, sizes: Mapping[Any, Any], devic
 
 
 def _known(nodes: Sequence[Node], size: Any) -> tuple[Node, int] | None:
-    """Where a size is known first: of which tensor it is the size in which dimension."""
+    """Return the first node, and its dimension, that has this size; None where there is none."""
     for node in nodes if size is not None else ():
         value = node.meta.get("val")
         numbers: Sequence[Any] = value.size() if isinstance(value, torch.Tensor) else ()

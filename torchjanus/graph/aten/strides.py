@@ -1,10 +1,10 @@
-"""The strides that kernels give, where fake tensors say others.
+"""Correct the strides of fake tensors where kernels return others.
 
-A fake tensor's strides come from a formula in torch, and for some operators the formula is not what the kernel does: a
-batch norm of a transposed tensor, a max pooling. Whatever tracing decides by strides (whether a reshape is a view,
-whether ``contiguous()`` copies, where a view's elements are) would be wrong in the graph. So the operators that are
-known to differ are measured: the kernel is run once on a few made-up numbers that lie as the operands do, and the fake
-result gets the strides that it gave. Where an operation of a program was watched, it is known how its result lay, too.
+Torch computes the strides of a fake tensor by a formula, which for some operators differs from the kernel: batch norm
+of a transposed tensor, max pooling. Decisions on strides during tracing (whether a reshape is a view, whether
+``contiguous()`` copies, where the elements of a view are) would then be wrong in the graph. So the operators that are
+known to differ are measured: the kernel runs once on a few made-up numbers in the layout of the operands, and the fake
+result gets the strides of its result. For operations of a watched run the layout of the result is known, too.
 
 Knows nothing of programs.
 """
@@ -29,20 +29,20 @@ aten = torch.ops.aten
 
 Lie = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]  # sizes, strides, dtype
 
-_SMALL = 3  # elements to which a longer dimension is cut
-_AS_IT_IS = 4096  # operands of so many elements are not cut
-_MOST = 1 << 20  # operands of more are not made
+_SMALL = 3  # the length to which longer dimensions are cut
+_AS_IT_IS = 4096  # the most elements of operands that are not cut
+_MOST = 1 << 20  # the most elements of operands that are made
 
 
 class MeasuredStrides(FakeTensorMode):
-    """Fake tensors with the strides that kernels give."""
+    """A fake tensor mode in which results have the strides that kernels return."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = super().__torch_dispatch__(func, types, args, kwargs)
         return self._corrected(func, args, kwargs or {}, made) if operator_of(func).measured_strides else made
 
     def _corrected(self, func: Any, args: Any, kwargs: dict[str, Any], made: Any) -> Any:
-        """What has been made, lying as the kernel would leave it."""
+        """Return the result in the layout that the kernel would give it."""
         flat, spec = pytree.tree_flatten(made)
         layouts = _layouts(func, args, kwargs)
         if layouts is None or len(layouts) != len(flat):
@@ -67,12 +67,12 @@ _known: dict[Any, tuple[Layout | None, ...] | None] = {}
 
 
 def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | None, ...] | None:
-    """How what the kernel gives lies, for each part of it; None where it cannot be said."""
+    """Return the layout of each part of the kernel's result; None if unknown."""
     leaves, spec = pytree.tree_flatten((args, kwargs))
     given = [number_of(leaf) for leaf in leaves]
     tensors = [leaf for leaf in given if isinstance(leaf, FakeTensor)]
     if any(one.layout != torch.strided or one.device.type != "cpu" for one in tensors):
-        return None  # another device would have to be started, maybe in a process that has nothing to do there
+        return None  # that would start another device, perhaps in a process that never uses it
     lies = {place: _lie(leaf) for place, leaf in enumerate(given) if isinstance(leaf, FakeTensor)}
     if any(None in size or 0 in size for size, _, _ in lies.values()):
         return None
@@ -93,7 +93,7 @@ def _lie(tensor: torch.Tensor) -> Lie:
 
 
 def _cut(lies: dict[int, Lie]) -> dict[int, Lie]:
-    """The same with fewer elements: in the same order, with gaps where there were."""
+    """Return smaller operands with the same order of dimensions and gaps in the same places."""
     found = {}
     for place, (size, stride, dtype) in lies.items():
         less = tuple(min(length, _SMALL) for length in size)
@@ -113,14 +113,14 @@ def _reach(size: tuple[int, ...], stride: tuple[int, ...]) -> int:
 
 
 def _measure(func: Any, lies: dict[int, Lie], given: Sequence[Any], spec: Any) -> tuple[Layout | None, ...] | None:
-    """Run the kernel on made-up numbers."""
+    """Run the kernel on made-up numbers and return the layouts of its results; None where it raises."""
     with _disable_current_modes(), torch.no_grad(), torch.random.fork_rng(devices=()):
         made = {place: _made_up(*lie) for place, lie in lies.items()}
         args, kwargs = pytree.tree_unflatten([made.get(place, leaf) for place, leaf in enumerate(given)], spec)
         try:
             results = func(*args, **kwargs)
         except (RuntimeError, IndexError, ValueError, TypeError):
-            return None  # it needs other numbers; what the graph gives is looked at when it first runs
+            return None  # it needs other numbers; the results of the graph are checked in its first run
     parts = pytree.tree_leaves(results)
     return tuple(layout_of(part) if isinstance(part, torch.Tensor) else None for part in parts)
 
@@ -131,7 +131,7 @@ def _made_up(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype)
 
 
 def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
-    """The tensor if it lies so, or a copy that does. (Strides of dimensions of size 1 do not matter.)"""
+    """Return the tensor if it has this layout, or a copy that has. Strides of dimensions of size 1 do not matter."""
     order = _other_order(tensor, lying)
     if order is None:
         return tensor
@@ -141,8 +141,7 @@ def laid_as(tensor: torch.Tensor, lying: Lying) -> torch.Tensor:
 
 
 def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
-    """In which order its dimensions lie from the outside inwards where it lies so; None where it does already, or
-    nothing can be said."""
+    """Return the dimensions from outermost to innermost in this layout; None where it has it, or it is unknown."""
     if lying is None or tensor.layout != torch.strided or tensor.dim() < 2:
         return None
     size, stride = list(map(number_of, tensor.size())), list(map(number_of, tensor.stride()))
@@ -153,19 +152,19 @@ def _other_order(tensor: torch.Tensor, lying: Lying) -> list[int] | None:
     rows = tuple(tuple(range(dim + 1, len(size))) for dim in range(len(size)))
     wanted = rows if isinstance(lying, bool) else lying
     if made is None or len(wanted) != len(size):
-        return None  # it has gaps: that is another matter
+        return None  # layouts with gaps are not handled
 
     def rank(dim: int) -> int:
         return sum(inner in dims for inner in wanted[dim])
 
     if sorted(map(rank, dims)) != list(range(len(dims))) or all(len(made[dim]) == rank(dim) for dim in dims):
-        return None  # it was watched with other sizes, or lies so
+        return None  # it was watched with other sizes, or has this layout
     return sorted(range(len(size)), key=lambda dim: -rank(dim))
 
 
 def lay_results(module: torch.fx.GraphModule, wanted: Sequence[Lying]) -> None:
-    """Let the first results of a functional graph lie as they did before it was made functional: what was computed into
-    a given tensor, or in place, lies as that did. Views of results are taken of them as they lie."""
+    """Restore the layouts of the first results of a functional graph to those before functionalisation: a result that
+    was computed in place, or into a given tensor, had that tensor's layout. Views of results are taken as they are."""
     graph = module.graph
     output = next(iter(reversed(graph.nodes)))
     results = list(output.args[0])

@@ -1,7 +1,7 @@
-"""Symbolic sizes: fake tensors that have them, what tracing found out about them, and how the host computes them.
+"""Symbolic sizes: fake tensors with them, the conditions that tracing assumed, and how the host computes them.
 
-Tracing asks torch's ShapeEnv whenever it has to decide something by a size; the answers are conditions that must hold
-at each call. Knows nothing of programs' nodes.
+Tracing asks torch's ShapeEnv where a decision depends on a size; the answers are conditions that must hold at each
+call. Knows nothing of programs' nodes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["Fixed", "Symbolic", "geometry", "hint", "key", "quiet", "value_of_fo
 
 
 class Fixed(JanusError):
-    """Tracing has held these dimensions (by number) at the size they had: they cannot change in one graph."""
+    """Tracing has specialised on the sizes of these dimensions (by number): they cannot change in one graph."""
 
     def __init__(self, dimensions: Mapping[int, str]) -> None:
         super().__init__("; ".join(dimensions.values()))
@@ -39,22 +39,22 @@ class Fixed(JanusError):
 
 
 def key(size: Any) -> Hashable:
-    """What tells one size from another without asking anything of it: the number, or its expression as text."""
+    """Return a key that identifies a size without a guard on it: the number, or its expression as text."""
     return str(size.node.expr) if isinstance(size, torch.SymInt) else int(size)
 
 
 def hint(size: Any) -> int:
-    """The number that stands for a size while tracing."""
+    """Return the example value of a size."""
     return int(size.node.hint) if isinstance(size, torch.SymInt) else int(size)
 
 
 def geometry(tensor: torch.Tensor) -> tuple[Hashable, ...]:
-    """Sizes and strides, to be compared."""
+    """Return sizes and strides in a form that can be compared without guards."""
     return (tuple(map(key, tensor.size())), tuple(map(key, tensor.stride())))
 
 
 def value_of_formula(value: Any, sizes: list[Any], measured: Mapping[int, Any]) -> Any:
-    """A Symbol, Measured or Formula in terms of torch's symbolic integers."""
+    """Return a Symbol, Measured or Formula in terms of torch's symbolic integers."""
     if isinstance(value, Symbol):
         return sizes[value.index]
     if isinstance(value, Measured):
@@ -76,7 +76,7 @@ _TRACEABLE: dict[Callable[..., Any], Callable[..., Any]] = {
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Tracing may fail, and is given up then: torch need not write that to the user's terminal."""
+    """Silence torch's loggers while tracing, which may fail; the failure is handled."""
     loggers = [logging.getLogger(name) for name in _COMPLAINING]
     before = [logger.disabled for logger in loggers]
     try:
@@ -89,8 +89,8 @@ def quiet() -> Iterator[None]:
 
 
 class _ByDecomposition(MeasuredStrides):
-    """Finds out sizes by torch's decompositions in Python where C++ would ask for their numbers. What is recorded of
-    the program lies above, and stays as it is."""
+    """Infers sizes by torch's decompositions in Python where C++ would specialise on their values. The recording of the
+    program is a layer above this, and is not affected."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         with enable_python_dispatcher():
@@ -98,12 +98,12 @@ class _ByDecomposition(MeasuredStrides):
 
 
 class Symbolic:
-    """The symbolic sizes of one trace; or numbers in their place, if ``settled``."""
+    """The symbolic sizes of one trace; or the numbers ``settled`` in their place."""
 
     def __init__(self, dimensions: tuple[Dimension, ...], settled: Sequence[int] | None = None) -> None:
         self._dimensions = dimensions
         self.few = tuple(k for k, dimension in enumerate(dimensions) if dimension.few and settled is None)
-        # No two sizes are taken to be one because they are equal in the example: what is equal was told beforehand.
+        # duck_shape=False: sizes that are equal in the example may differ; which are equal is already decided.
         self.env = ShapeEnv(duck_shape=False) if dimensions and settled is None else None
         mode = MeasuredStrides if self.env is None else _ByDecomposition
         self.mode = mode(allow_non_fake_inputs=True, shape_env=self.env)
@@ -127,7 +127,7 @@ class Symbolic:
             self.sizes.append(self.env.create_symintnode(symbol, hint=size, source=source))
 
     def fake(self, entry: Input) -> torch.Tensor:
-        """A tensor without data that is like an input."""
+        """Return a fake tensor for an input."""
         example = entry.example
         sizes: list[Any] = list(example.size())
         strides: list[Any] = list(example.stride())
@@ -140,26 +140,26 @@ class Symbolic:
             return torch.empty_strided(sizes, strides, dtype=example.dtype, device=example.device)
 
     def dispatcher(self) -> contextlib.AbstractContextManager[Any]:
-        """Under which ATen operations, one by one, take symbolic sizes."""
+        """Return a context in which single ATen operations accept symbolic sizes."""
         return contextlib.nullcontext() if self.env is None else enable_python_dispatcher()
 
     def sparing(self) -> contextlib.AbstractContextManager[Any]:
-        """Under which torch does not ask whether a size is 0 or 1 where it can go on without. (What it says then need
-        not be so for these: see ``few``.)"""
+        """Return a context in which torch does not ask whether a size is 0 or 1 where it need not. Its answers may be
+        wrong for those sizes: see ``few``."""
         if not self.few:
             return contextlib.nullcontext()
         spared: contextlib.AbstractContextManager[Any] = _config.patch(backed_size_oblivious=True)  # type: ignore[attr-defined]
         return spared
 
     def at(self, number: Any, settled: Sequence[int]) -> sympy.Expr:
-        """What a number is where the changing sizes are these."""
+        """Return the value of a number where the changing sizes are ``settled``."""
         if not isinstance(number, torch.SymInt | torch.SymFloat):
             return sympy.sympify(number)
         values = {symbol: sympy.Integer(settled[k]) for symbol, k in self._symbols.items()}
         return number.node.expr.xreplace(values)
 
     def check(self, who: str = "the step") -> None:
-        """Raises Fixed where tracing has held a dimension. ``who``: what has been traced just now."""
+        """Raise Fixed where tracing has specialised on a dimension. ``who``: what was traced, for the message."""
         if self.env is None:
             return
         held = [n for s, n in self._symbols.items() if isinstance(self.env.replacements.get(s), sympy.Integer)]
@@ -167,12 +167,12 @@ class Symbolic:
             raise Fixed({n: f"{self._dimensions[n].expr} cannot change: {who} needs its value" for n in held})
 
     def unfit(self, why: str) -> Fixed:
-        """What is raised where all sizes have to stay as they were."""
+        """Return the exception to raise where no size may change."""
         names = ", ".join(str(dimension.expr) for dimension in self._dimensions)
         return Fixed(dict.fromkeys(range(len(self._dimensions)), f"{names} cannot change: {why}"))
 
     def conditions(self) -> Iterator[Expr]:
-        """What must hold of the sizes for the graph to be right. Raises Fixed."""
+        """Yield the conditions on sizes under which the graph is valid. Raises Fixed."""
         self.check()
         if self.env is None:
             return
@@ -183,7 +183,7 @@ class Symbolic:
                 yield self._expression(guard.expr)
 
     def expression(self, size: Any) -> Any:
-        """A size as the host computes it from those of the inputs; a number where it is constant. Raises Fixed."""
+        """Return a size as the host computes it from sizes of inputs; an int where constant. Raises Fixed."""
         if not isinstance(size, torch.SymInt):
             return int(size)
         return self._expression(size.node.expr)

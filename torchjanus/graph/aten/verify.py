@@ -1,6 +1,7 @@
-"""Checks of graphs: that a graph holds no operator that it may not hold, and what every executor relies on.
+"""Check graphs: that they hold no forbidden operator, and the invariants on which every executor relies.
 
-A failure of ``verify`` is a fault of ours, never of the user's program."""
+A failure of ``verify`` is a defect of torchjanus, never of the user's program.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +16,12 @@ from torchjanus.ops.namespaces import REMEDY, TORCH_OVERRIDES, is_operator, oper
 
 __all__ = ["replaced_operators", "require_fit", "verify"]
 
-# For which torch puts functions of Python's in the place of its own kernels: tensors without data, batching.
+# Keys for which torch itself registers Python functions in place of kernels: tensors without data, batching.
 _WITHOUT_DATA = ("/Meta", "/FuncTorchBatched", "/FuncTorchBatchedDecomposition", "/FuncTorchVmapMode", "/MPS")
 
 
 def verify(lowered: Lowered) -> None:
-    """Raise InternalFault unless the graph is functional and its flat output is what ``lowered`` says."""
+    """Raise InternalFault unless the graph is functional and its flat output matches ``lowered``."""
     nodes = list(lowered.graph.graph.nodes)
     placeholders = [node for node in nodes if node.op == "placeholder"]
     expected = len(lowered.program.inputs) + len(lowered.program.slots)
@@ -49,7 +50,7 @@ def verify(lowered: Lowered) -> None:
 
 
 def _alike(made: torch.Tensor, example: torch.Tensor, symbols: tuple[int | None, ...]) -> bool:
-    """Whether the sizes are equal, but for those that change."""
+    """Whether the sizes are equal, except those that change."""
     pairs = zip(made.size(), example.size(), symbols or (None,) * example.dim(), strict=True)
     return made.dim() == example.dim() and all(s is not None or key(one) == other for one, other, s in pairs)
 
@@ -70,13 +71,13 @@ def _require(condition: bool, what: str) -> None:
 
 
 def replaced_operators() -> set[str]:
-    """The operators of torch's own in whose place ``torch.library`` has put a function of somebody else's."""
+    """Return torch's own operators for which others have registered a function through ``torch.library``."""
     keys = (key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_WITHOUT_DATA))
     return {"aten::" + key.split("/")[1].partition(".")[0] for key in keys if key not in TORCH_OVERRIDES}
 
 
 def require_fit(graph: torch.fx.Graph) -> None:
-    """Raise Refused if there is an operator in a graph that no graph may hold, whoever has called it."""
+    """Raise Refused if a graph contains an operator that no graph may contain, whoever calls it."""
     replaced = replaced_operators()
     for node in graph.nodes:
         if node.op != "call_function" or not is_operator(node.target):

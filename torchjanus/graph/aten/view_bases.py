@@ -1,4 +1,4 @@
-"""What results are to autograd: views of others, detached from them, or on their own. Knows nothing of programs."""
+"""Find what results are to autograd: views of others, detached from them, or independent. Knows nothing of programs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ __all__ = ["ViewBases"]
 
 
 class ViewBases:
-    """Tells it of the results of one trace. ``inputs`` and ``tensors`` are those of the trace, ``results`` where the
-    latter come from; ``on_host`` says a source with its sizes as the host computes them."""
+    """Completes the results of one trace with their bases. ``inputs`` and ``tensors`` are those of the trace,
+    ``results`` the Results of the latter; ``on_host`` returns a source with its sizes as the host computes them."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class ViewBases:
         self._hidden: list[torch.Tensor] = []
 
     def merged(self, tensor: torch.Tensor, result: Result) -> Result:
-        """The result, with what autograd knows of the tensor."""
+        """Return the result with the view metadata that autograd has for the tensor."""
         if not isinstance(result.source, ViewOf) or result.inference:
             return result
         base = base_of(tensor)
@@ -48,7 +48,7 @@ class ViewBases:
 
     def _of_base(self, base: torch.Tensor, source: Source, state: GradState) -> Result:
         known = self._known.get(id(base))
-        if known is None:  # nobody sees it but as ``result._base``
+        if known is None:  # only ``result._base`` shows it
             number = next((k for k, one in enumerate(self._hidden) if one is base), len(self._hidden))
             self._hidden[number : number + 1] = [base]
             state = GradState.PLAIN if isinstance(source, FromInput) else state

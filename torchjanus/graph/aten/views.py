@@ -1,9 +1,9 @@
-"""Views through which functionalisation would not write back exactly what was written.
+"""Rewrite or refuse views through which functionalisation would not write back exactly what was written.
 
-It takes a change of an expanded tensor for a difference, which it adds to the base, and a change of an unfolded one for
-the whole of the base. So an expansion that repeats nothing becomes a view of another kind, and changes through others
-are refused. Parts by ``unsafe_split`` it takes for tensors of their own, whose new contents lie without gaps; how they
-lie decides which numbers are computed several at a time, and so their last bits (a sigmoid of it, in a GRU's cell).
+It treats a change of an expanded tensor as a difference, which it adds to the base, and a change of an unfolded one as
+the whole base. So an expansion that repeats nothing becomes another kind of view, and changes through the others are
+refused. It treats the parts of ``unsafe_split`` as independent tensors, whose new contents have no gaps; the layout
+decides which numbers are vectorised together, and so their last bits (the sigmoid in a GRU cell).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def make_exact(graph: torch.fx.Graph) -> None:
             inexact.add(node)
 
 
-# To autograd their parts are no views, but in memory they are, and these graphs are free of autograd.
+# Their parts are no views to autograd, but they are in memory; these graphs have no autograd.
 _UNSAFE = {
     aten.unsafe_split.Tensor: aten.split.Tensor,
     aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
@@ -48,7 +48,7 @@ _UNSAFE = {
 
 
 def _is_changed(split: torch.fx.Node) -> bool:
-    """Whether a part of it is changed in place."""
+    """Whether a part of the split is changed in place."""
     for part in split.users:
         for user in part.users:
             if operator_of(user.target).writes and user.args and user.args[0] is part:

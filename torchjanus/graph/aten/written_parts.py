@@ -1,8 +1,8 @@
-"""Parts of tensors of which parts were written, found without what was written elsewhere.
+"""Read parts of partly written tensors without depending on writes to other parts.
 
-Functionalisation writes a part (``slice_scatter``) and takes all parts anew from the result. A part that was not
-written is one of the tensor before; one that was is what was written, where it does not matter how that lies in memory:
-what is computed several numbers at a time (a sigmoid) has other last bits where it has gaps. Knows nothing of programs.
+Functionalisation writes a part by ``slice_scatter`` and reads all parts from the result. A part that was not written
+equals that of the tensor before. One that was written equals the written value, if the user of it does not depend on
+the layout: vectorised operations (a sigmoid) round differently on memory with gaps. Knows nothing of programs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["find_parts"]
 
 aten = torch.ops.aten
 
-# Each operation rounded once, element by element: the same wherever the elements lie.
+# Elementwise with one rounding per operation: bitwise equal in every layout.
 _EXACT = (
     aten.add.Tensor,
     aten.sub.Tensor,
@@ -29,7 +29,7 @@ _EXACT = (
 
 
 def find_parts(graph: torch.fx.Graph) -> None:
-    """Take parts by ``split`` from the tensor before, or from what was written, where that gives the same bits."""
+    """Read parts by ``split`` from the tensor before, or from the written value, where that is bitwise equal."""
     for part in list(graph.nodes):
         if part.target is operator.getitem and part.args[0].target is aten.split.Tensor:
             _find(graph, part)
@@ -69,7 +69,7 @@ def _find(graph: torch.fx.Graph, part: torch.fx.Node) -> None:
 
 
 def _scatters(source: Any, dim: int) -> Iterator[Any]:
-    """The writes of parts along ``dim`` that a tensor comes from, the latest first."""
+    """Yield the writes of parts along ``dim`` that made a tensor, the latest first."""
     while isinstance(source, torch.fx.Node) and source.target is aten.slice_scatter.default:
         _, _, *where = source.args
         if len(where) != 3 or where[0] != dim or not all(isinstance(number, int) for number in where) or source.kwargs:
@@ -79,7 +79,7 @@ def _scatters(source: Any, dim: int) -> Iterator[Any]:
 
 
 def _use(part: torch.fx.Node, written: torch.fx.Node) -> None:
-    """Let those compute with what was written for whom it is the same."""
+    """Replace the part by the written value in the users for which it is bitwise equal."""
     if not _without_gaps(written) or not _row_by_row(part):
         return
     for user in list(part.users):
@@ -95,5 +95,5 @@ def _row_by_row(node: torch.fx.Node) -> bool:
     value = node.meta["val"]
     strides = value.stride()
     if not all(isinstance(number, int) for number in (*value.shape, *strides)):
-        return False  # to compare symbols would be to assume something of them
+        return False  # comparing symbols would add guards
     return all(one >= other for one, other in pairwise(strides))

@@ -88,8 +88,7 @@ class Dimensions:
         return found if any(number is not None for number in found) else ()
 
     def examples(self) -> tuple[int, ...]:
-        """Return an example size for each symbol: the largest of one run, since code often treats small sizes
-        specially."""
+        """Return an example size for each symbol: the largest of one run, since code often special-cases small ones."""
         met = max(zip(*self.seen, strict=False), key=lambda row: (sum(size > 1 for size in row), sum(row)), default=())
         return tuple(
             max(2, *sizes) if size < 2 and self.may_be_few(k) else size

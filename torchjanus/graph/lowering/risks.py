@@ -90,8 +90,7 @@ def _taken(lowered: Lowered) -> list[Geometry]:
 
 
 class _Finding:
-    """Collects what may raise in a graph and in its loops' iterations. ``known``: the symbols that are sizes of
-    inputs."""
+    """Collects what may raise in a graph and its loops' iterations. ``known``: the symbols that are sizes of inputs."""
 
     def __init__(self, loops: Mapping[int, Partition], known: Container[Any]) -> None:
         self.loops = loops
