@@ -29,10 +29,8 @@ def functionalise(
     graph: torch.fx.GraphModule, inputs: Sequence[Input], symbolic: Symbolic, sizes: Sequence[Any] = ()
 ) -> tuple[torch.fx.GraphModule, tuple[int, ...], tuple[int, ...]]:
     """Return a cleaned functional graph, the inputs that it mutates, and the inputs that are written to but have their
-    old contents in the end. ``sizes``: the graph's arguments before the inputs.
-
-    The result returns what ``graph`` does, followed by the new contents of the mutated inputs. Raises Refused.
-    """
+    old contents in the end. The graph returns what ``graph`` does, followed by the new contents of the mutated inputs.
+    ``sizes``: its arguments before the inputs. Raises Refused."""
     _declare_hidden_writes(graph)
     _refuse_crossed_lists(graph)
     _refuse_other_kernels(graph)
@@ -199,11 +197,8 @@ def _refuse_write(target: torch._ops.OpOverload) -> NoReturn:
 
 
 def _refuse_crossed_lists(graph: torch.fx.GraphModule) -> None:
-    """Refuse list calls in which an element reads what an earlier element wrote.
-
-    Eager processes the lists one by one; the functional form reads everything first. Only an element's own tensor may
-    appear among its operands.
-    """
+    """Refuse list calls in which an element reads what an earlier element wrote. Eager processes the lists one by one;
+    the functional form reads everything first. Only an element's own tensor may appear among its operands."""
     for node in graph.graph.nodes:
         known = operator_of(node.target)
         if not known.writes or not known.name.startswith("_foreach_"):

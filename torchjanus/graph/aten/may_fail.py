@@ -27,6 +27,7 @@ class Bound:
     exempt: int | None = None
 
     def holds(self, inputs: Sequence[torch.Tensor] | Mapping[int, torch.Tensor]) -> bool:
+        """Whether the elements of the input are within the bound. Reads them on the host."""
         tensor = inputs[self.index]
         if not tensor.numel():
             return True

@@ -42,7 +42,7 @@ class Memory:
     ) -> list[Source]:
         """Return a source for each result. Results that are one object share a source; overlapping ones become views of
         one that contains the others, or of their base. ``before``: tensors with the memory of the inputs at entry.
-        ``shown``: positions of results that the program may inspect: the graph returns their bases, too. Raises
+        ``shown``: results that the program may inspect, by position: the graph returns their bases, too. Raises
         Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before

@@ -189,6 +189,7 @@ class Symbolic:
         return self._expression(size.node.expr)
 
     def _expression(self, expr: sympy.Basic) -> Any:
+        """Convert a sympy expression of sizes to one that the host computes. Raises Fixed."""
         if isinstance(expr, sympy.Integer):
             return int(expr)
         if isinstance(expr, sympy.Float):

@@ -36,6 +36,7 @@ def find_parts(graph: torch.fx.Graph) -> None:
 
 
 def _find(graph: torch.fx.Graph, part: torch.fx.Node) -> None:
+    """Replace one part of a split by an equal value that does not depend on writes to the other parts."""
     split: Any = part.args[0]
     index: Any = part.args[1]
     source, size, *rest = split.args

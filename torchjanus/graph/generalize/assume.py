@@ -159,6 +159,7 @@ def _may_change_class(cls: type) -> bool:
 def _of_read(
     work: Numbers, inputs: Inputs, event: Found, taken: set[AccessPath], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
+    """Yield what has to hold for a read to find the same again: its value, type, identity or tensor geometry."""
     access_path, value, place = event.access_path, event.value, event.place
     is_grad = access_path.step is Step.FIELD and access_path.key == "grad" and isinstance(value, torch.Tensor | None)
     if is_grad and not inputs.grads_used:

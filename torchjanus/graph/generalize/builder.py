@@ -125,6 +125,8 @@ class Builder:
     # nodes
 
     def _node(self, op: Op) -> None:
+        """Append the node of an operation, whose function may be replaced by a variant that takes tensors for
+        numbers."""
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
         if op.func is begin_iterations and args[0] is None:
@@ -170,6 +172,7 @@ class Builder:
         return value
 
     def _operand(self, expr: Expr, op: Op) -> Any:
+        """Return an expression as an operand: constant, tensor, size formula or slot, in this order of preference."""
         if not varies(self.work, expr):
             return value_of(self.work, expr)
         if self.decided_in_graph(expr):

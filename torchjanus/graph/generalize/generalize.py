@@ -241,10 +241,8 @@ def _select(work: Numbers, ops: Sequence[Op]) -> None:
 
 
 def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
-    """Return the extern calls whose results the graph or an assumption needs before the commit.
-
-    The types of foreign objects, and of numbers that only the commit uses, do not make a call early.
-    """
+    """Return the extern calls whose results the graph or an assumption needs before the commit. The types of foreign
+    objects, and of numbers that only the commit uses, do not make a call early."""
     waiting = {access_path.waits_for for access_path in builder.inputs.access_paths}
     for expr in builder.slots:
         waiting.update(leaf.access_path.waits_for for leaf in leaves(expr) if isinstance(leaf, Read))

@@ -57,6 +57,7 @@ class _Known:
 
 
 def _known(work: Numbers, ops: list[Op]) -> _Known:
+    """Return which tensors are known at which operations."""
     known = _Known(work.traces[-1].fetched)
     telling = _Telling(work.traces[-1], known)
     open_: set[int] = set()  # the tensors that are known at this operation

@@ -56,10 +56,8 @@ class Schedule:
 
 
 def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
-    """Return the schedule of a run's extern calls. ``wanted``: the numbers of those needed before the commit.
-
-    Raises Refused where a call cannot be made as early as it must.
-    """
+    """Return the schedule of a run's extern calls. ``wanted``: the numbers of those needed before the commit. Raises
+    Refused where a call cannot be made as early as it must."""
     externs = [event for event in trace.events if isinstance(event, Extern)]
     if not externs:
         return Schedule()

@@ -121,6 +121,7 @@ def _begins_iterations(event: Any) -> bool:
 
 
 def _selection(trace: Trace, event: Extern) -> _Selection | None:
+    """Return the selection that an extern call makes, or None where the graph cannot make it."""
     access_path = AccessPath.extern(event.number, "")
     results = [number for number, where in trace.access_paths.items() if where == access_path]
     ops = [one for one in trace.events if isinstance(one, Op)]

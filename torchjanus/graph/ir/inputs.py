@@ -28,9 +28,8 @@ _GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad
 
 class Inputs:
     """The inputs of one path: ``entries[k]`` is read at ``access_paths[k]``; ``refs`` maps tensors of the run to them.
-
-    ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the very same object.
-    """
+    ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the very same
+    object."""
 
     def __init__(self, work: Numbers, trace: Trace, ops: Sequence[Op], sizes: Formulas) -> None:
         self._work = work
@@ -77,6 +76,8 @@ class Inputs:
         )
 
     def _entries(self) -> Iterator[Input]:
+        """Yield the inputs: tensors that the graph uses, gradients that backward() accumulates into, carrier
+        tensors."""
         used, where = self._used(), self._trace.access_paths
         numbers = sorted(number for number in where if number in used)
         grads = [self._live_grad(number) if self._backward else None for number in numbers]

@@ -41,8 +41,8 @@ class Unfit(Exception):
 @dataclass(slots=True)
 class Argument:
     """One argument of a node in each of the iterations. ``kind``: own (made in the same iteration), carried
-    (loop-carried), same (loop-invariant), rows (another input in each iteration), numbers (another constant in each),
-    slot, constant."""
+    (loop-carried), same (loop-invariant), rows (another input in each), numbers (another constant in each), slot,
+    constant."""
 
     kind: str
     key: Any = None
@@ -69,6 +69,7 @@ class Rolled:
         self._check_outside()
 
     def _check_nodes(self) -> None:
+        """Record which node makes each tensor. Raise Unfit for nodes that no loop can contain."""
         last = set(range(len(self.program.inputs)))
         for node in self.program.nodes[: self.segment.start]:
             last.update(ref.index for ref in node.outs)
@@ -98,6 +99,7 @@ class Rolled:
         return [self._classified(position, [column[leaf] for column in columns]) for leaf in range(len(columns[0]))]
 
     def _classified(self, position: int, values: list[Any]) -> Argument:
+        """Return the Argument for these values of one argument, one for each iteration. Raises Unfit."""
         if not isinstance(values[-1], Ref):
             if isinstance(values[-1], Slot) and len(set(values)) == 1:
                 return Argument("slot", values[-1], values)

@@ -75,11 +75,9 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class HostBatch:
-    """Numbers that the host reads from small input tensors before the graph runs, in one batch.
-
-    ``inputs``: positions in the program's inputs of 0-d tensors of one dtype; ``steps``: the arithmetic that the
-    program applies to each before the fetch; ``fetches[k]``: the fetch of ``inputs[k]``.
-    """
+    """Numbers that the host reads from small input tensors before the graph runs, in one batch. ``inputs``: positions
+    in the program's inputs of 0-d tensors of one dtype; ``steps``: the arithmetic that the program applies to each
+    before the fetch; ``fetches[k]``: the fetch of ``inputs[k]``."""
 
     inputs: tuple[int, ...]
     steps: tuple[tuple[Callable[..., Any], float | int], ...]

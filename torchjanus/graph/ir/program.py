@@ -148,9 +148,7 @@ class Node:
 @dataclass(frozen=True, slots=True)
 class Assertion:
     """``bool(tensor)`` was ``expected`` in every watched run, after the node with number ``after`` - 1 had run.
-
-    ``event``: the index of the trace event that the assertion comes from; -1 where it comes from none.
-    """
+    ``event``: the index of the trace event that the assertion comes from; -1 where it comes from none."""
 
     ref: Ref
     expected: bool
@@ -161,10 +159,8 @@ class Assertion:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A point at which the host has to make an extern call, in program order, before the graph can go on.
-
-    It comes before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it.
-    """
+    """A point at which the host has to make an extern call, in program order, before the graph can go on. It comes
+    before node number ``after``. ``outputs``: positions in the program's outputs that the host needs for it."""
 
     after: int
     outputs: tuple[int, ...]

@@ -214,9 +214,8 @@ class _Cut:
             return Rest(self._rest(self.tree), self.tree, live)
         writing = _Writing(self, self._used())
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
-        loops = tuple(
-            node for node in writing.program.nodes if isinstance(node.func, Loop | Switch)
-        )  # the artifacts need them
+        # The program keeps its loops and switches, whose graphs are prepared with this one.
+        loops = tuple(node for node in writing.program.nodes if isinstance(node.func, Loop | Switch))
         program = replace(writing.program, outputs=(), output_after=(), assertions=(), leaves=(), nodes=loops)
         lowered = writing.finish(
             results, program=program, fresh=len(results), outputs=(), leaves=(), requires_grad_set=(), mutated=(),

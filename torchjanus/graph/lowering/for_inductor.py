@@ -54,10 +54,8 @@ class Prepared:
 
 def prepare(lowered: Lowered, *, rewrite_alpha: bool = True, gated: bool = True) -> Prepared:
     """Return a copy of ``lowered.graph`` for Inductor. Raises Refused where a number is used where it cannot be data.
-
     ``rewrite_alpha=False`` leaves ``add(x, y, alpha=...)`` as it is, which Inductor of PyTorch 2.13 compiles wrongly
-    where one operand is a matrix product: for tests only.
-    """
+    where one operand is a matrix product: for tests only."""
     return _Preparation(lowered, rewrite_alpha).build(gated)
 
 
@@ -209,6 +207,7 @@ class _Preparation:
         return made
 
     def _rewritten(self, target: Any, named: dict[str, Any], value: Any) -> torch.fx.Node | None:
+        """Return the replacement of an operation that takes a number or that Inductor compiles wrongly, else None."""
         name = target._schema.name.removeprefix("aten::")
         first = next((part for part in named.values() if isinstance(part, torch.fx.Node) and part in self.values), None)
         like = None if first is None else first.meta["val"]

@@ -305,10 +305,8 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     """Return what a program with the same signature was lowered to. None where slots were specialised on other values.
-
     Its loops have the keys with which they were made, which nothing else may have (see loop_op). Loops that this
-    process has already, for other paths, keep their keys.
-    """
+    process has already, for other paths, keep their keys."""
     graph, seen, kept, rolled, iterations, made = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None

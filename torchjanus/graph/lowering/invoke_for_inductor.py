@@ -52,10 +52,8 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """One part of a cell, ready for Inductor.
-
-    ``checked``: it must check indices that come from data. ``code``: the graph's; ``taken``: its input geometries.
-    """
+    """One part of a cell, ready for Inductor. ``checked``: it must check indices that come from data. ``code``: the
+    graph's; ``taken``: its input geometries."""
 
     part: str
     prepared: Prepared

@@ -175,9 +175,7 @@ def solvable(taken: Sequence[Geometry]) -> frozenset[sympy.Symbol]:
 
 def fitting(taken: Sequence[Geometry], conditions: Sequence[Condition]) -> Callable[[Any], bool] | None:
     """Return a function that takes a graph's inputs and returns whether the conditions hold; None without conditions.
-
-    ``taken``: the geometries of the inputs, in the symbols of the conditions.
-    """
+    ``taken``: the geometries of the inputs, in the symbols of the conditions."""
     if not conditions:
         return None
     places: dict[str, str] = {}

@@ -125,6 +125,7 @@ class _Finding:
                     self.open = True
 
     def _iterations(self, node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> None:
+        """Examine the graph that the iterations of a loop run."""
         direction, given = _given(node, self.loops[node.args[0]])  # type: ignore[index]
         places = (one for one in direction.graph.graph.nodes if one.op == "placeholder")
         known = {}

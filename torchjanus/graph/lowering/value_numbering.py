@@ -63,6 +63,7 @@ class PathValues:
         ]
 
     def _number_path(self, path: Path) -> list[int]:
+        """Number the values of one path, and return those of its calls in order."""
         module = path.lowered.graph
         nodes = list(module.graph.nodes)
         placeholders = [node for node in nodes if node.op == "placeholder"]
