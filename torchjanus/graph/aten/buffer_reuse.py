@@ -37,7 +37,7 @@ class Overwriting:
 
     ``updated``: which of the mutated inputs (by position in ``Lowered.mutated``) are overwritten with their new
     contents. That begins after ``last``, when everything that decides whether the call commits has been computed.
-    ``asked``: tensors and positions in them that are looked up before, which raises if a later index_put would.
+    ``asked``: tensors and positions in them that are looked up before, which raises if the overwriting operation would.
     """
 
     forms: dict[Node, Callable[..., Any]] = field(default_factory=dict)

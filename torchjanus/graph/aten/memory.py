@@ -42,8 +42,7 @@ class Memory:
     ) -> list[Source]:
         """Return a source for each result. Results that are one object share a source; overlapping ones become views of
         one that contains the others, or of their base. ``before``: tensors with the memory of the inputs at entry.
-        ``shown``: results that the program may inspect, by position: the graph returns their bases, too. Raises
-        Refused."""
+        ``shown``: positions of results that the program may inspect: their bases are returned, too. Raises Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]

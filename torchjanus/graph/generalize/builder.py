@@ -125,8 +125,7 @@ class Builder:
     # nodes
 
     def _node(self, op: Op) -> None:
-        """Append the node of an operation, whose function may be replaced by a variant that takes tensors for
-        numbers."""
+        """Append the node of an operation; its function may become a variant that takes tensors for numbers."""
         args = self._symbols(op.args, op)
         kwargs = self._symbols(op.kwargs, op)
         if op.func is begin_iterations and args[0] is None:

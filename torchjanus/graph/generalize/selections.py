@@ -160,7 +160,7 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
 
 
 def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
-    """Yield the extern calls whose results a recipe uses in such a way. ``native``: native code takes it."""
+    """Yield the extern calls whose results a recipe uses other than as tensors. ``native``: native code takes it."""
     for expr in expressions_in(recipe):
         yield from _read_by(expr, late)
     for part in parts_of(recipe):

@@ -22,14 +22,13 @@ from torchjanus.trace.values import Fetch, leaves
 
 __all__ = ["Inputs"]
 
-# Calls that set or clear a gradient even where requires_grad is False at entry (a frozen layer).
+# Calls that can change a gradient even where requires_grad is False at entry (a frozen layer).
 _GIVING = ("Tensor.requires_grad_", "Tensor.requires_grad.__set__", "Tensor.grad.__set__", "Tensor.grad.__delete__")
 
 
 class Inputs:
     """The inputs of one path: ``entries[k]`` is read at ``access_paths[k]``; ``refs`` maps tensors of the run to them.
-    ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the very same
-    object."""
+    ``found``: all reads of the run, by access path. ``identical``: paths at which all runs found the same object."""
 
     def __init__(self, work: Numbers, trace: Trace, ops: Sequence[Op], sizes: Formulas) -> None:
         self._work = work
@@ -76,8 +75,7 @@ class Inputs:
         )
 
     def _entries(self) -> Iterator[Input]:
-        """Yield the inputs: tensors that the graph uses, gradients that backward() accumulates into, carrier
-        tensors."""
+        """Yield the inputs: tensors that the graph uses, gradients that backward() accumulates into, carriers."""
         used, where = self._used(), self._trace.access_paths
         numbers = sorted(number for number in where if number in used)
         grads = [self._live_grad(number) if self._backward else None for number in numbers]

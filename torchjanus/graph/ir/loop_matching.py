@@ -40,9 +40,8 @@ class Unfit(Exception):
 
 @dataclass(slots=True)
 class Argument:
-    """One argument of a node in each of the iterations. ``kind``: own (made in the same iteration), carried
-    (loop-carried), same (loop-invariant), rows (another input in each), numbers (another constant in each), slot,
-    constant."""
+    """One argument of a node in each iteration. ``kind``: own (made in the same iteration), carried (loop-carried),
+    same (loop-invariant), rows (another input in each), numbers (another constant in each), slot, constant."""
 
     kind: str
     key: Any = None

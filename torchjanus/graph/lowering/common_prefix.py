@@ -71,7 +71,7 @@ def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
 
 
 def _alone(flag: Node) -> Any:
-    """Return an argument for tracing without a fake mode: fakes of different paths have different modes."""
+    """Return a new tensor like a flag, without its fake mode: fakes of different paths have different modes."""
     like = flag.meta["val"]
     return torch.empty(like.size(), dtype=like.dtype, device=like.device) if isinstance(like, torch.Tensor) else like
 

@@ -170,8 +170,7 @@ class _Maker:
         return Writing(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
-        """Return the arguments of the part, and the part reading its taken rows by index (``sums`` takes them
-        stacked)."""
+        """Return the part's arguments, and the part reading its taken rows by index (``sums`` takes them stacked)."""
         part, cell = self.part, self.parts.cell
         gathers = self.name != "sums"
         arguments: dict[Argument, None] = {}

@@ -206,7 +206,7 @@ def _shape_of(traced: Traced) -> tuple[Any, ...]:
 def _blame(
     program: Program, held: Mapping[int, float | int], numbers: list[float | int], failure: TraceFailed
 ) -> Pin | Refused:
-    """Explain a failed trace with made-up numbers: pin the slots whose real values let it succeed, or refuse."""
+    """Explain a failed trace with made-up numbers: pin the slots whose made-up numbers make it fail, or refuse."""
     free = [index for index in range(len(program.slots)) if index not in held]
     real = {index: program.slots[index].seen[-1] for index in free}
     if not _works(program, {**dict(enumerate(numbers)), **held, **real}, held):
