@@ -1,6 +1,4 @@
-"""Replacements for functions of torch with a Python number as an argument, where that number differs between batched
-calls and is a 0-d tensor.
-"""
+"""Replacements for functions of torch with a number that differs between batched calls, given as a 0-d tensor."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ __all__ = ["BATCHED", "OF_COLUMNS", "PLAIN"]
 
 
 def _item(tensor: torch.Tensor, key: Any) -> torch.Tensor:
-    """``tensor[key]``, where 0-d tensors in ``key`` represent Python integers. Raises TypeError for mixed
-    subscripts."""
+    """``tensor[key]``, where 0-d tensors represent Python integers. Raises TypeError for mixed subscripts."""
     parts = key if isinstance(key, tuple) else (key,)
     rest = tuple(slice(None) if _is_number(part) else part for part in parts)
     left = tensor[rest]

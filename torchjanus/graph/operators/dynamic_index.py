@@ -138,8 +138,7 @@ def picked_by(node: Node) -> tuple[int, ...]:
 
 
 def put_by(node: Node) -> tuple[int, ...]:
-    """Return the slots that are integer subscripts in this assignment; () for other nodes and unsupported
-    subscripts."""
+    """Return the slots that are integer subscripts in this assignment; () for other nodes or subscripts."""
     return _by_slots(node) if node.func == torch.Tensor.__setitem__ and len(node.args) == 3 else ()
 
 

@@ -1,6 +1,6 @@
 """The numbers of all iterations of a loop as one tensor: an operator that computes a recurrence by Python's arithmetic.
 
-The numbers are bitwise those of eager. Works on forms (see ``trace.find_recurrences``), not on loops.
+The numbers are bitwise those of eager. Works on forms (see ``trace.recurrences``), not on loops.
 """
 
 from __future__ import annotations

@@ -88,8 +88,7 @@ class TerminatedLoopRunner(LoopRunner, Protocol):
         invariants: Sequence[torch.Tensor],
         sizes: Sequence[int] = (),
     ) -> list[torch.Tensor]:
-        """Iterate while the last output is ``go``, at most ``limit`` times (-1: unbounded), and only if all ``ready``
-        are true.
+        """Iterate while the last output is ``go``, at most ``limit`` times (-1: any), and only if ``ready`` are true.
 
         Return the carried values after the last iteration, that iteration's outputs, and the trip count. Raises
         IndexError where an iteration has no row, as eager does."""
@@ -141,7 +140,7 @@ class Given:
         return torch.zeros(self.size, dtype=self.dtype, device=self.device)
 
     def empty(self, rows: int) -> torch.Tensor:
-        """Return uninitialised memory for ``rows`` of it."""
+        """Return an uninitialised tensor of ``rows`` rows of this description."""
         return torch.empty((rows, *self.size), dtype=self.dtype, device=self.device)
 
     def __str__(self) -> str:
@@ -242,8 +241,7 @@ def is_until(target: object) -> bool:
 
 
 def shapes_of(text: str, count: Any, known: Sequence[Any] = ()) -> list[torch.Tensor]:
-    """Return empty tensors as the text describes. ``count``: the rows of stacked ones, an int or a list with one int
-    for each."""
+    """Return empty tensors as described. ``count``: rows of the stacked ones, an int or a list of one int each."""
     rows = iter(count) if isinstance(count, list) else itertools.repeat(count)
     made = []
     for dtype, stacked, sizes, *device in (kind.split("|") for kind in text.split(";") if kind):

@@ -152,8 +152,7 @@ def _shape(data: Any) -> tuple[int, ...]:
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: int = -1) -> torch.Tensor:
-    """``one_hot`` by scatter, which checks the classes; the traced original compares with a range and checks
-    nothing."""
+    """``one_hot`` by scatter, which checks the classes; traced, the original compares with a range instead."""
     if num_classes < 0:
         return torch.nn.functional.one_hot(tensor, num_classes)
     zeros = torch.zeros((*tensor.shape, num_classes), dtype=torch.int64, device=tensor.device)

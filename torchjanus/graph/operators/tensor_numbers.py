@@ -69,8 +69,7 @@ class Tensorised:
 
 
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
-    """Return the number that ``fetch`` reads from tensor ``ref`` at this point, and the nodes that copy it. Raises
-    Refused."""
+    """Return the number that ``fetch`` reads from ``ref`` at this point, and its nodes. Raises Refused."""
     if fetch.each:
         what = "a number that the iterations of a loop hand on decides what tensors do"
         raise refused("text-of-tensor", what, "it is made when the graph has run.", "Compute it with torch functions.")
@@ -95,8 +94,7 @@ def tensorise(
     new_ref: Callable[[], Ref],
     place: Place,
 ) -> tuple[Tensorised, list[Node]]:
-    """Return the expression's value and its nodes. ``given``: maps a part without fetches to a number. Raises
-    Refused."""
+    """Return an expression's value and nodes. ``given``: maps parts without fetches. Raises Refused."""
     nodes: list[Node] = []
 
     def emit(func: Callable[..., Any], args: tuple[Any, ...], kind: type) -> Tensorised:

@@ -165,8 +165,7 @@ def forward_block(partition: Partition, width: int) -> Block:
 
 
 def backward_block(partition: Partition, width: int, widest: int) -> Block:
-    """Return a block of ``width`` iterations backward, last iteration first. ``widest``: width of the loop's widest
-    block."""
+    """Return a block of ``width`` backward iterations, last one first. ``widest``: of the loop's widest block."""
     direction, gives, factored = without_products(partition, widest)
     work = _Writing(direction, width)
     flowing: dict[int, Any] = {}

@@ -47,7 +47,7 @@ class Loop:
     rounding, since those of invariants are summed iteration by iteration.
 
     ``loose``: stacked tensors may have more rows than there are iterations. The runner checks the row count then.
-    ``unseen``: carried outputs that may be cloned. ``trains``: iterations compute gradients themselves, and none flow
+    ``unseen``: outputs that may be cloned. ``trains``: iterations compute gradients themselves, and none flow
     through."""
 
     body: Program
@@ -63,7 +63,7 @@ class Loop:
     def shared(self) -> bool:
         """Whether loops of equal structure share their partitions.
 
-        Compiled code is then not specialised on a trip count, but paths that diverge after a loop have it in common."""
+        Compiled code is then not specialised on one loop's trip counts, but paths that diverge after it share it."""
         return any(isinstance(node.func, Switch) for node in self.body.nodes)
 
     def __call__(

@@ -310,6 +310,7 @@ class _Assembly:
         self.outs, self.tangents, self.wanted = outs, tangents, tuple(wanted)
 
     def partition(self, forward: torch.fx.GraphModule, backward: torch.fx.GraphModule | None) -> Partition:
+        """Return the partition of a joint graph's forward and backward part. Raises Refused."""
         carried, results = self.carried, len(self.outs)
         flat = returned(forward)
         made, saved = flat[:results], flat[results:]

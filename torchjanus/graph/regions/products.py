@@ -29,8 +29,7 @@ Factor = Source | int  # the source of an operand, or the index of a row output 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The gradient at ``position`` (see ``Partition.wanted``): ``left.T @ right``, with the rows of all iterations
-    concatenated."""
+    """The gradient at ``position`` (see ``Partition.wanted``): ``left.T @ right`` over the rows of all iterations."""
 
     position: int
     left: Factor
@@ -49,8 +48,7 @@ NOTHING = Factored((), ())
 
 
 def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], Factored]:
-    """Return the backward graph with rows in place of products of them, the positions of its gradients, and the
-    products.
+    """Return the backward graph with rows in place of products, the positions of its gradients, and the products.
 
     ``width``: the number of iterations after which a sum would be added to."""
     direction = partition.backward

@@ -87,8 +87,7 @@ def root_views(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, re
 
 
 def pack(forward: torch.fx.GraphModule, backward: torch.fx.GraphModule, results: int) -> None:
-    """Stack saved values of one size and dtype into one tensor. Inputs of the iteration are excluded: they need no
-    copy."""
+    """Stack saved values of one size and dtype into one tensor, except inputs, which need no copy."""
     values = returned(forward)
     given = {node.name: node for node in backward.graph.nodes if node.op == "placeholder"}
     groups: dict[Any, list[torch.fx.Node]] = {}

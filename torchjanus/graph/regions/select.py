@@ -1,8 +1,8 @@
 """If-conversion: arms that differ in few cheap operations become one program that runs all and selects (JANUS 4.2.1).
 
-Nobody has to wait for the decision then. Common operations before and after the difference occur once. The gradient of
-a value that is not selected is zero, and zero times a non-finite value is NaN; so no operation between the arms may
-have a derivative that multiplies by a value.
+The host then does not wait for the decision. Common operations before and after the difference occur once. A value that
+is not selected has a zero gradient, and zero times a non-finite value is NaN; so no operation within the arms may have
+a derivative that multiplies by a value.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ class _Unfit(Exception):
 
 
 def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
-    """Return one program for the arms (see ``switch.ArmProgram``) that outputs the results and the number of the arm
-    taken.
+    """Return one program for the arms (see ``switch.ArmProgram``) that outputs the results and the arm's number.
 
     Returns None where the arms differ in more than cheap operations, or where these may not run speculatively."""
     try:
@@ -75,6 +74,7 @@ class _Joining:
             self.known[place] = self.looks[0].known[place]
 
     def program(self) -> Program:
+        """Return the merged program. Raises _Unfit."""
         rest = self._rest(list(range(len(self.arms))), [0] * len(self.arms), frozenset())
         nodes, first = list(rest.nodes), self.bodies[0]
         modes = replace(nodes[0].modes, grad=any(node.modes.grad for node in nodes)) if nodes else Modes()
@@ -102,7 +102,7 @@ class _Joining:
         nodes.append(Node(func, args, {}, (Ref(number),), modes))
         return number
 
-    # -- ways of which some are the same up to a point --------------------------------------------------------------
+    # -- common beginnings of arms ------------------------------------------------------------------------------------
 
     def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
         """Merge what these arms do, each from its position in ``at`` on. Raises _Unfit.
@@ -172,7 +172,7 @@ class _Joining:
             at[arm] += 1
         return made
 
-    # -- two that part at a decision --------------------------------------------------------------------------------
+    # -- joining two arms ---------------------------------------------------------------------------------------------
 
     def _joined(self, flag: int, yes: _Rest, no: _Rest) -> _Rest:
         length = 0

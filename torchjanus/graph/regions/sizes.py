@@ -41,8 +41,7 @@ class Named:
 
 
 def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named:
-    """Return kinds and sizes in the iteration's own symbols, independent of the surrounding graph. Raises
-    InternalFault."""
+    """Return kinds and sizes in symbols of the iteration, for any surrounding graph. Raises InternalFault."""
     known: dict[sympy.Symbol, sympy.Symbol] = {}
     values: list[Any] = []
 

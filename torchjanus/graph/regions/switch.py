@@ -32,8 +32,7 @@ __all__ = ["ArmProgram", "Switch", "SwitchPartition"]
 
 @dataclass(frozen=True, slots=True)
 class ArmProgram:
-    """One arm: a program whose outputs are the results and then the predicates; ``answers``: their outcomes on this
-    arm."""
+    """One arm: a program that outputs the results, then the predicates; ``answers``: their outcomes on this arm."""
 
     body: Program
     answers: tuple[bool, ...]
@@ -68,9 +67,7 @@ class Switch:
     results: int
     made: dict[Any, SwitchPartition] = field(default_factory=dict)
     flowing: dict[Any, Any] = field(default_factory=dict)  # gradient checks, by the results that are used
-    joined: dict[Any, Program | None] = field(
-        default_factory=dict
-    )  # the if-converted arms by kinds; None where that does not pay
+    joined: dict[Any, Program | None] = field(default_factory=dict)  # if-converted arms by kinds, where that pays
     stale: bool = False  # superseded by a switch of more arms
     __name__ = "choice"
 

@@ -1,3 +1,1 @@
-"""Traces a tensor program on fake tensors under ``make_fx``, with autograd, the ambient state and the user's own
-code.
-"""
+"""Traces a tensor program on fake tensors under ``make_fx``, with autograd, ambient state and the user's code."""

@@ -22,8 +22,7 @@ SET_GRAD = torch.Tensor.grad.__set__  # type: ignore[union-attr]
 
 
 def thrown_early(program: Program) -> dict[Ref, bool]:
-    """Return the leaves whose gradients are set to None before anything reads a gradient; True if other operations
-    precede.
+    """Return the leaves whose gradients become None before any is read; True if other operations come first.
 
     Empty for a program with assertions or cuts: after a failure Python would find the gradients gone."""
     found: dict[Ref, bool] = {}

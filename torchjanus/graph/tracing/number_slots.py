@@ -127,6 +127,7 @@ class _Finder:
         one: torch.fx.GraphModule,
         other: torch.fx.GraphModule,
     ) -> None:
+        """Record the differences between two corresponding nodes."""
         if node.op == "get_attr":
             self._compare_constants(number, getattr(one, str(node.target)), getattr(other, str(twin.target)))
             return
@@ -191,8 +192,7 @@ class _Finder:
 
 
 def _same(expected: Any, met: Any) -> bool:
-    """Whether values and types are equal: an int slot that occurs as a float has been converted. NaN equals itself
-    here."""
+    """Whether values and types are equal: an int slot as a float has been converted. NaN equals itself here."""
     if type(expected) is not type(met):
         return False
     return bool(expected == met or (isinstance(expected, float) and math.isnan(expected) and math.isnan(met)))

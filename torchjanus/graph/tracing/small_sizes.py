@@ -27,8 +27,7 @@ _DIVIDING = (operator.floordiv, operator.mod, operator.truediv)
 def conditions_of_few(
     program: Program, numbers: Sequence[float | int], held: Container[int], traced: Traced, others: Iterable[Any]
 ) -> Iterator[Expr]:
-    """Yield the conditions on the sizes that may be 0 or 1. ``others``: other expressions of sizes that the host
-    computes."""
+    """Yield the conditions on sizes that may be 0 or 1. ``others``: other expressions of sizes on the host."""
     few = traced.symbolic.few
     least = 2 if few else 0
     traced_apart = any(is_own(node.func) for node in program.nodes)

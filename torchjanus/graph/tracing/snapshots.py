@@ -19,8 +19,7 @@ __all__ = ["Snapshots"]
 
 
 class Snapshots:
-    """The snapshots of one run with these ``values``. ``moves``: tensors may move to other memory, see
-    ``Replacing``."""
+    """The snapshots of one run with these ``values``. ``moves``: see ``Replacing``."""
 
     def __init__(self, program: Program, values: Mapping[int, torch.Tensor], changes: Changes, moves: bool) -> None:
         self.measured: dict[int, Any] = {}  # the program's measures
@@ -59,8 +58,7 @@ class Snapshots:
                     self.flags.append(truth if assertion.expected else truth.logical_not())
 
     def finals(self) -> list[torch.Tensor]:
-        """Return the program's outputs as they were at their positions: a copy only where the tensor has changed
-        since."""
+        """Return the outputs as they were at their positions: a copy only where the tensor has changed since."""
         found = []
         for number, ref in enumerate(self._program.outputs):
             if number in self._kept:

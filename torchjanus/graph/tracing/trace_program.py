@@ -278,8 +278,7 @@ class _Run:
                 args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
                 if name == "unbind":
                     self._count_rows(node, *args, **kwargs)
-                # torch.func.grad() requires gradients in place, under a switch of its own; users' calls were refused
-                # before.
+                # torch.func.grad() requires gradients in place, under a switch of its own; a user's call raises.
                 opened = enable_inplace_requires_grad(True) if transformed else contextlib.nullcontext()
                 given = _versions(kwargs.get("out"))
                 with opened, as_eager(name, lambda: _tensors_in((args, kwargs))):
@@ -327,8 +326,7 @@ class _Run:
 
     @staticmethod
     def _part(node: Node, made: list[torch.Tensor], values: dict[int, torch.Tensor]) -> None:
-        """Clone a tensor that a fake kernel returns twice where the real one returns two
-        (``mkldnn_rnn_layer_backward``)."""
+        """Clone a tensor that a fake kernel returns twice, unlike the real one (``mkldnn_rnn_layer_backward``)."""
         first: dict[int, int] = {}
         for place, (ref, tensor) in enumerate(zip(node.outs, made, strict=True)):
             if first.setdefault(id(tensor), ref.index) != ref.index and ref.index not in values:

@@ -19,8 +19,7 @@ __all__ = ["Calling"]
 
 
 class Calling:
-    """The code sections of one run. ``execute(first, last)`` runs the nodes in between and the snapshots at
-    ``last``."""
+    """The code sections of one run. ``execute(first, last)`` runs the nodes between and the snapshots at ``last``."""
 
     def __init__(
         self, nodes: tuple[Node, ...], values: dict[int, torch.Tensor], execute: Callable[[int, int], None]

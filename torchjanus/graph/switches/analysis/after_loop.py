@@ -57,8 +57,7 @@ class After:
         self.context = hash((context, place))
 
     def variable(self, tensor: int) -> Any:
-        """Return the variable that this use of ``tensor`` refers to; None if it is loop-invariant or not resolved
-        yet."""
+        """Return the variable that this use of ``tensor`` means; None if it is loop-invariant or not resolved yet."""
         if tensor in self.later:
             self.count += 1
             return None
@@ -77,8 +76,7 @@ class After:
         return any(is_content(held, expr) for name, held in self.numbers.items() if name in self.counting.moving)
 
     def number(self, value: Any) -> Any:
-        """Return the variable that this use of a number refers to; None if it is loop-invariant. Raises
-        NotMergeable."""
+        """Return the variable that this use of a number means; None if it is loop-invariant. Raises NotMergeable."""
         token = value.token if isinstance(value, Expr) else token_of(value)
         candidates: set[Source] = {("constant", token)}
         for name, held in self.numbers.items():

@@ -42,9 +42,7 @@ class Acting:
     ) -> None:
         self.arms, self.held = arms, held
         self.lists = lists
-        self.filled: dict[int, list[Recipe]] = {
-            one.number: [] for one in lists.values()
-        }  # items that iterations append
+        self.filled: dict[int, list[Recipe]] = {one.number: [] for one in lists.values()}  # appended items
         self.iterations = list(iterations)  # those of this run
         self.taken = [next(n for n, arm in enumerate(arms) if arm is one) for one in taken]
         seen = [arm.seen for arm in arms]
@@ -186,8 +184,7 @@ def _parting(one: Iteration, other: Iteration) -> int:
 
 
 def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
-    """Return the sources of the numbers an arm uses, narrowed by all other arms: before arms diverge they are
-    identical."""
+    """Return the sources of an arm's number operands, narrowed by other arms up to where these diverge."""
     found = dict(one.counts)
     for other in others:
         parting = _parting(one, other)
@@ -198,8 +195,7 @@ def _shared(one: Iteration, others: Sequence[Iteration]) -> dict[Any, Any]:
 
 
 def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Drop the iteration index as a source where a constant is one, too: for an arm that was seen in one iteration
-    only."""
+    """Drop the iteration index where a constant is a source, too; for an arm that one iteration took."""
     constant = {key: frozenset(one for one in found if one[0] != "turn") for key, found in takes.items()}
     return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 

@@ -171,8 +171,7 @@ class SwitchSites:
     def leaves_all(self, arm: Arm) -> bool:
         """Whether the arm is known to leave all that iterations leave in containers and objects.
 
-        An iteration at index 0 shows that directly; for tensors and numbers an arm that sets them anew shows it, too.
-        """
+        An iteration at index 0 shows that directly; so does an arm that sets the tensor or number itself."""
         if 0 in arm.indices:
             return True
         made = {"tensor": arm.seen.ends, "number": arm.seen.number_ends}

@@ -128,8 +128,7 @@ class Before:
         return ("unknown", tensor) if access_path is None else access_path.token
 
     def tensor(self, path: Any, access_paths: Mapping[Any, int]) -> int:
-        """Return the tensor of a name. ``access_paths``: those found in this run. Raises NotMergeable if there is
-        none."""
+        """Return the tensor of a name. ``access_paths``: those found in this run. Raises NotMergeable for none."""
         if path in self._tensors:
             return self._tensors[path]
         if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):

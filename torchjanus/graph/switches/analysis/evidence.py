@@ -21,8 +21,9 @@ _FIRST = 1
 def limits_of(
     arms: Sequence[Arm], begun: Sequence[Any]
 ) -> tuple[tuple[tuple[int, int], ...], tuple[int, ...], tuple[tuple[int, ...], ...]]:
-    """Return the limits of arms: those allowed at one index, as (arm, index); those allowed last only; and groups of
-    arms that must not be taken in all iterations, since they leave a variable of ``begun`` unset."""
+    """Return the limits of arms: (arm, index) of those allowed at one index only, those allowed last only, and groups.
+
+    All iterations together must not stay within a group: its arms leave one variable of ``begun`` as it was."""
     alone = tuple((number, min(arm.indices)) for number, arm in enumerate(arms) if arm.is_alone)
     last = tuple(number for number, arm in enumerate(arms) if not arm.followed)
     keeping = [tuple(n for n, arm in enumerate(arms) if ("name", name) in arm.ends(name)) for name in begun]

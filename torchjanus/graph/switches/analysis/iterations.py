@@ -41,9 +41,8 @@ __all__ = [
     "subject_of",
 ]
 
-Source = tuple[
-    Any, ...
-]  # ("own", order), ("name", variable), ("outside", path), ("row", unbind, offset), ("indexed", key)
+# ("own", order), ("name", variable), ("outside", path), ("row", unbind, offset), ("indexed", key)
+Source = tuple[Any, ...]
 OUTSIDE = "outside"
 
 _OF_THEMSELVES = frozenset({"backward", "resize_as_"})  # in addition to ``knows``
@@ -157,6 +156,7 @@ class _Loop:
         self.questions = Questions(trace, frames)
 
     def iterations(self) -> Any:
+        """Yield all iterations, after collecting how their integer subscripts follow the index."""
         frames = self.frames
         operations = sum(isinstance(event, Op) for event in self.trace.events[: frames.starts[0]])
         computed = zip(itertools.pairwise(frames.plains), itertools.pairwise(frames.given), strict=True)
@@ -227,6 +227,7 @@ class _One:
         )
 
     def round(self) -> Iteration:
+        """Return the description of this iteration. Raises NotMergeable."""
         for event in self.given:
             self._event(event)
         shown, numbers = self.numbers.shown, self.numbers
@@ -368,8 +369,7 @@ class _One:
         self.after.append(self.after[-1] + 1)
 
     def _index(self, op: Op) -> bool:
-        """Record an operation that indexes a tensor from before the loop by the iteration index; return whether it
-        is one."""
+        """Record an operation on a tensor from before the loop as indexing by the iteration index, if it is that."""
         source, indices = op.args[0], list[tuple[int, int]]()
         integers = enumerate(self.loop.offset(key) for key, _ in self.loop.integers(op))
         if not self.loop.frames.counters or not isinstance(source, TensorRef) or op.kwargs or len(op.outs) != 1:

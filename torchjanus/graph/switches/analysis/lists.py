@@ -23,8 +23,7 @@ __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
 @dataclass(frozen=True, slots=True)
 class FilledList:
-    """A list. ``number``: that of its Build; ``lengths``: before each iteration and after the last; ``items``: all
-    items."""
+    """A list. ``number``: of its Build; ``lengths``: before each iteration and after the last; ``items``: all."""
 
     number: int
     lengths: tuple[int, ...]

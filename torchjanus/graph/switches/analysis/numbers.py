@@ -91,8 +91,7 @@ def is_content(content: Any, value: Any) -> bool:
 
 
 def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the variables that hold numbers, without lengths of lists and without contents of known objects (see
-    ``Heap``)."""
+    """Return the variables that hold numbers, except lengths of lists and places that ``Heap`` describes."""
     return {
         name: value[1]
         for name, value in state.items()
@@ -162,8 +161,7 @@ class Held:
 
 
 class IterationNumbers:
-    """The numbers of one iteration. ``before``, ``after``: contents of variables; ``shown``: variables of shown
-    tensors."""
+    """The numbers of one iteration. ``before``, ``after``: contents of variables; ``shown``: see ``effects``."""
 
     def __init__(self, iteration: int, before: Mapping[Any, Any], after: Mapping[Any, Any], shown: Mapping[int, Any]):
         self.iteration, self.before, self.after, self.shown = iteration, before, after, shown

@@ -52,8 +52,7 @@ class Asking:
         return after + sum(position < after for position in self.added)
 
     def ask(self, tree: Tree, question: Question, numbered: Callable[[int], int]) -> None:
-        """Append the operations and the assertion of a predicate. ``numbered``: maps its tensors to those of the trace.
-        Raises NotMergeable."""
+        """Append a predicate's operations and assertion. ``numbered``: renumbers its tensors. Raises NotMergeable."""
         if tree[0] == "c" and not isinstance(tree[2], Expr):
             return  # its outcome is constant
         self._place, self._iteration = question.place, TensorRef(numbered(question.ref.number))

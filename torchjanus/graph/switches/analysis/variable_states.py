@@ -110,8 +110,7 @@ def _growth(values: list[int], before: Any) -> Any:
 
 
 def without_elements(frames: Frames, made: Container[int]) -> Frames:
-    """Return the loop without the states of single elements of lists that grow. Raises NotMergeable if they change
-    otherwise.
+    """Return the loop without states of elements of growing lists. Raises NotMergeable if they change otherwise.
 
     ``made``: tensors that the iterations made."""
     first, last = frames.states[0], frames.states[-1]

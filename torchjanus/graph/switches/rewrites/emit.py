@@ -1,6 +1,6 @@
 """Rewrites a run: each iteration of a switched loop becomes one switch operation.
 
-All iterations are then alike, whichever arm they took. How the loop is lowered is not known here.
+All iterations then have equal events, whichever arm they took. How the loop is lowered is not known here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from torchjanus.trace.values import Size
 
 __all__ = ["with_switches"]
 
-MOST = 4  # sets of facts kept for one loop, see ``SwitchSites.fits``
+MOST = 4  # records of one loop, see ``SwitchSites.fits``
 _NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
@@ -84,6 +84,7 @@ class _Writing(Placing):
     # -- the run --------------------------------------------------------------------------------------------------
 
     def trace(self) -> Trace:
+        """Return the rewritten run. Raises NotMergeable, Refused."""
         self.rest()  # collects the live-outs
         self.check_leaving()
         self.wanted.update((name, None) for arm in self.acting.arms for name in arm.seen.ends if is_shown(name))
@@ -161,8 +162,7 @@ class _Writing(Placing):
         return Numbering(made).trace()
 
     def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
-        """Return the tensors that the first iteration receives, None for those of each iteration, and the events that
-        make them.
+        """Return the initial operands, None for those of each iteration, and the events that make them.
 
         The events include facts about the heap that iterations found."""
         old = self.old
@@ -316,8 +316,7 @@ class _Writing(Placing):
     def _iterations(
         self, resolved: Resolved, switch: Switch, given: Sequence[Any], before: int
     ) -> tuple[list[int], list[Any]]:
-        """Return the starts and the events of all iterations. ``before``: the number of operations that precede
-        them."""
+        """Return the starts and the events of all iterations. ``before``: the number of operations before them."""
         frames, old = self.frames, self.old
         operations = [event for event in old.events[self.start : self.end] if isinstance(event, Op)]
         modes = self.modes()
@@ -362,8 +361,7 @@ class _Writing(Placing):
         return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
     def _check(self, after: int, resolved: Resolved) -> list[Any]:
-        """Return the assertions: each iteration took a known arm, and gradients reach the inputs that they reached
-        when watched."""
+        """Return the assertions: the iterations took known arms, and gradients reach the inputs that they did."""
         place, flow = self.frames.place, self.flow
         quiet = replace(self.modes(), grad=False)
         stacked, known = self.new(), self.new()

@@ -138,6 +138,7 @@ class Hosting(Adding):
         return after + self.inserted if later else after
 
     def trace(self) -> Trace:
+        """Return the rewritten run."""
         old, draws, frames = self.old, self.draws, self.frames
         gone = {at for some in draws.externs for at in some} | set(draws.first)
         gone |= {
@@ -195,8 +196,7 @@ class Hosting(Adding):
         return replace(made, fetched=fetched | made.fetched, pins=pins | made.pins)
 
     def drawn(self, gone: set[int]) -> list[Any]:
-        """Return the events before the loop: the calls, their results, and the facts they need. ``gone``: events to
-        move."""
+        """Return the events before the loop: calls, their results, facts that they need. ``gone``: events to move."""
         for at in gone:
             event = self.old.events[at]
             if id(event) in self.old.recipes:
@@ -220,8 +220,7 @@ class Hosting(Adding):
         )
 
     def _said(self, merged: Any) -> Any:
-        """Return a plain computation's structure with names for the drawn numbers that are the same in all
-        iterations."""
+        """Return a plain computation's structure with names for drawn numbers that all iterations share."""
         if not isinstance(merged, tuple):
             return merged
         return self._words[merged] if merged in self._words else tuple(map(self._said, merged))

@@ -59,6 +59,7 @@ class _Looking:
         self.reads: dict[AccessPath, int] = {}
 
     def draws(self) -> Draws | None:
+        """Return the draws and the predicates on them; None if no predicate uses a draw. Raises NotMergeable."""
         trace = self.trace
         externs = tuple(
             tuple(at for at in range(start, end) if isinstance(trace.events[at], Extern)) for start, end in self.limits
@@ -96,8 +97,7 @@ class _Looking:
         return Draws(externs, given, asked, held, tuple(needed))
 
     def _form(self, expr: Any, iteration: int) -> Any:
-        """Return a condition with ``Drawn`` leaves; None where it does not depend on a draw of the loop. Raises
-        NotMergeable."""
+        """Return a condition with ``Drawn`` leaves; None if it depends on no draw of the loop. Raises NotMergeable."""
         found = [
             self.own[leaf.access_path]
             for leaf in leaves(expr)

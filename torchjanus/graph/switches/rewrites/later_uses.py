@@ -71,9 +71,8 @@ class Speaking(Rewriting):
         self.shift = 0  # operations that the rewrite adds to those of the loop
         self.marks_behind: list[tuple[int, int]] = []  # (operation, event) after which a mark is inserted
         found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
-        self._found = {
-            event.access_path.token: -1 for event in found
-        }  # tensors from before the call, by where they are
+        # Tensors from before the call, by access path.
+        self._found = {event.access_path.token: -1 for event in found}
         self._found |= {access_path.token: number for number, access_path in old.access_paths.items()}
         self.access_paths = dict(old.access_paths)
         self.tensors = list(old.tensors)

@@ -46,8 +46,7 @@ def _dimension_of(one: Indexed) -> int:
 
 
 def in_order(base: torch.Tensor, indices: torch.Tensor, dim: int, first: int) -> torch.Tensor:
-    """Gather a row for each iteration, an arbitrary one where it does not exist. ``first``: the row of the first
-    iteration."""
+    """Gather a row per iteration, an arbitrary one where it does not exist. ``first``: that of the first iteration."""
     return base.index_select(dim, (indices + first).remainder(base.size(dim)))
 
 
@@ -87,8 +86,7 @@ class Picking(Speaking):
         return found, self.known.tensor(source[1][3], numbers)
 
     def order(self, source: Source, events: list[Any]) -> int:
-        """Append the operations that gather the rows in iteration order. Raises NotMergeable if the loop counts
-        down."""
+        """Append operations that gather the rows in iteration order. Raises NotMergeable if the loop counts down."""
         if self.frames.back:
             raise NotMergeable
         (one, base), count = self.picking(source), self.frames.count
