@@ -33,7 +33,7 @@ def limits_of(
 def are_known(
     arms: torch.Tensor, alone: Sequence[tuple[int, int]], last: Sequence[int], keeping: Sequence[Sequence[int]]
 ) -> torch.Tensor:
-    """Return a boolean tensor: whether each iteration took a known arm at an index where it is allowed."""
+    """Return a scalar boolean tensor: whether each iteration took a known arm, within the limits."""
     fine = arms.ge(0)
     if alone or last:
         places = torch.ones_like(arms).cumsum(0)

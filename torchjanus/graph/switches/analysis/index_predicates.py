@@ -41,7 +41,7 @@ class Question:
 
 
 class Questions:
-    """Tells index predicates from other comparisons of one loop's iterations."""
+    """Distinguishes index predicates from other comparisons in one loop's iterations."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
         events = trace.events[frames.starts[0] : frames.end]

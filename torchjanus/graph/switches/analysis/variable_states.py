@@ -157,7 +157,7 @@ def _shape_of_growth(frames: Frames, name: Any) -> Any:
 
 
 def _shape(mark: Any) -> Any:
-    """What an element is like, whichever tensors are in it."""
+    """Return the structure of an element, without which tensors it contains."""
     match mark:
         case ("tensor", int()):
             return "tensor"

@@ -64,7 +64,7 @@ def _program(
     done = (event.modes for one in resolved.arms for event in one.seen.events if isinstance(event, Op))
     modes = next(done, None)
     if modes is None:
-        raise NotMergeable  # iterations with predicates only compute nothing
+        raise NotMergeable  # iterations that consist of predicates compute nothing
     asking = Asking(trace, begins, modes)
     for position, event in enumerate(arm.events):
         if isinstance(event, Question):

@@ -1,7 +1,7 @@
 """Hoists the host's random draws out of a loop, so that tensors decide what the host decided by chance.
 
-Where one call gives all draws (``Several``), the trip count may change. Which draws and predicates there are is found
-in ``host_decisions``.
+Where one call gives all draws (``Several``), the trip count may change. ``host_decisions`` finds
+the draws and the predicates.
 """
 
 from __future__ import annotations

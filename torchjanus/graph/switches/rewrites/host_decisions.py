@@ -53,9 +53,7 @@ class _Looking:
     def __init__(self, trace: Trace, frames: Frames) -> None:
         self.trace, self.frames = trace, frames
         self.limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
-        self.own: dict[
-            AccessPath, tuple[int, int]
-        ] = {}  # whose number is found there: the iteration, the order of the call
+        self.own: dict[AccessPath, tuple[int, int]] = {}  # of a drawn number -> its iteration, order of the call
         self.reads: dict[AccessPath, int] = {}
 
     def draws(self) -> Draws | None:

@@ -54,9 +54,7 @@ class Speaking(Rewriting):
         self.wanted: dict[Any, None] = {}
         self.columns: dict[Any, None] = {}  # variables whose values of all iterations are used
         self.lasts: dict[Any, None] = {}  # variables whose final value is used
-        self.results: list[dict[Any, int]] | None = (
-            None  # per iteration, carried variable -> tensor; None in the first pass
-        )
+        self.results: list[dict[Any, int]] | None = None  # per iteration, carried variable -> tensor
         self.graded: set[Any] = set()  # variables that gradients may reach
         self.grading = False  # whether gradients may reach the operands of the current event
         self.marked: dict[int, int] = {}  # tensor made of a column -> the marked tensor that replaces it
