@@ -63,7 +63,8 @@ class Loop:
     def shared(self) -> bool:
         """Whether loops of equal structure share their partitions.
 
-        Compiled code is then not specialised on one loop's trip counts, but paths that diverge after it share it."""
+        Blocks are compiled for a loop's own trip counts, so only loops that contain a switch share: paths that diverge
+        after such a loop then have it in common."""
         return any(isinstance(node.func, Switch) for node in self.body.nodes)
 
     def __call__(
