@@ -28,7 +28,7 @@ __all__ = ["DOCS", "Block", "Output", "blocks", "mismatch", "outputs", "pages"]
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 ELSEWHERE = {"reasons.md"}  # written by a command, whose own tests run the programs
-LIMIT = 300  # seconds: against programs that hang, not a bound on their speed
+LIMIT = 1800  # seconds: against programs that hang, not a bound on their speed
 
 _FENCE = re.compile(
     r"^(?P<hidden><!-- not run -->\n+)?"
