@@ -7,9 +7,12 @@ import os
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeGuard
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
+from torchjanus.core.reasons import reasons
+from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.graph.operators.data_sizes import found
 from torchjanus.host.assumption import (
@@ -65,13 +68,14 @@ class Explanation:
     overhead: Overhead
     entries: tuple[EntryStory, ...]
     refusals: tuple[Refusal, ...]
+    remarks: tuple[Remark, ...]
     events: tuple[Event, ...]
 
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of all reasons in the report, each once: see docs/reasons.md."""
-        known = (*(refusal.reason for refusal in self.refusals), *(event.reason for event in self.events))
-        return tuple(dict.fromkeys(filter(None, known)))
+        told: Iterator[Refusal | Remark | Event] = chain(self.refusals, self.remarks, self.events)
+        return tuple(dict.fromkeys(one.reason for one in told if one.reason))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -98,6 +102,7 @@ def explain(step: Any) -> Explanation:
         step.overhead,
         tuple(_story(number, entry, step.path_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
+        tuple(step.remarks),
         tuple(step.events),
     )
 
@@ -191,6 +196,15 @@ def _lines(story: Explanation) -> list[str]:
                 lines.append(f"        {text}")
             if refusal.remedy:
                 lines.append(f"        instead: {refusal.remedy}")
+    own = [remark for remark in story.remarks if not _is_library(remark.place)]
+    if own:
+        lines.append("  not optimised:")
+    for remark in own[:_SHOWN]:
+        reason = reasons()[remark.reason]
+        lines.append(f"    {_where(remark.place)}  {remark.detail or reason.title.rstrip('.')} [{remark.reason}]")
+        if text := _source(remark.place):
+            lines.append(f"        {text}")
+        lines.append(f"        instead: {reason.remedy}")
     told = [event for event in story.events if event.kind != "refused"]
     if told:
         lines.append("  what happened:")

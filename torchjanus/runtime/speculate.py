@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from torchjanus.core.dynamo import apart, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
+from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.hooks import hide_frames
 from torchjanus.runtime.calls import Calls
@@ -145,6 +146,11 @@ class Speculated(Generic[P, R]):
     def refusals(self) -> list[Refusal]:
         """What could not be speculated on."""
         return self._learning.story.refusals
+
+    @property
+    def remarks(self) -> list[Remark]:
+        """Loops, branches and recursive calls that are not optimised, and why."""
+        return list(self._learning.story.remarks)
 
     @property
     def events(self) -> list[Event]:

@@ -13,6 +13,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
+from torchjanus.core.remarks import Remarks
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.loop_records import Frames, Loop, LoopInstance, LoopRecord, Plain
@@ -131,6 +132,7 @@ class Trace:
     reread: list[tuple[int, Any]] = field(default_factory=list)
     built: dict[int, int] = field(default_factory=dict)  # id of a new object that escapes -> its Build number
     pins: dict[Any, int] = field(default_factory=dict)  # token of an expression -> how often it was specialised on
+    remarks: Remarks = field(default_factory=Remarks, compare=False)  # what is not optimised, for all forms of the run
     failures: int = 0  # operations that raised, caught or not
     looked_at: set[Any] = field(default_factory=set)  # tokens of what the program has inspected, or ANYTHING
     appends: set[tuple[int, bool]] = field(default_factory=set)  # of a recursive call: (list, whether with gradients)

@@ -11,11 +11,12 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.program import Node, Program, Ref, Slot
 from torchjanus.graph.ir.repetition import Segment, leaves_of
 from torchjanus.trace.user_code import MARKS
 
-__all__ = ["Argument", "Rolled", "Unfit", "call_name", "is_training"]
+__all__ = ["Argument", "Rolled", "call_name", "is_training"]
 
 MANY = 3  # the fewest nodes of an iteration without loop-carried values
 
@@ -34,10 +35,6 @@ _PERSONAL = frozenset(
 _NEW = frozenset({"stack", "cat", "clone", "written"})  # their results share no memory with their arguments
 
 
-class Unfit(Exception):
-    """The segment is not the iterations of one loop."""
-
-
 @dataclass(slots=True)
 class Argument:
     """One argument of a node in each iteration. ``kind``: own (made in the same iteration), carried (loop-carried),
@@ -49,7 +46,7 @@ class Argument:
 
 
 class Rolled:
-    """One segment as a loop. Raises Unfit."""
+    """One segment as a loop. Raises NotMergeable."""
 
     def __init__(self, program: Program, segment: Segment) -> None:
         self.program, self.segment = program, segment
@@ -64,46 +61,50 @@ class Rolled:
         self.arguments = [self._arguments(position) for position in range(segment.length)]
         few = segment.length < MANY and not segment.marks
         if few and not any(one.kind == "carried" for found in self.arguments for one in found):
-            raise Unfit  # short iterations without loop-carried values: little to gain
+            raise NotMergeable("loop-small", "an iteration makes few calls and carries nothing")
         self._check_outside()
 
     def _check_nodes(self) -> None:
-        """Record which node makes each tensor. Raise Unfit for nodes that no loop can contain."""
+        """Record which node makes each tensor. Raise NotMergeable for nodes that no loop can contain."""
         last = set(range(len(self.program.inputs)))
         for node in self.program.nodes[: self.segment.start]:
             last.update(ref.index for ref in node.outs)
         for number, nodes in enumerate(self.iterations):
             for position, node in enumerate(nodes):
                 if isinstance(node.func, MARKS) or node.modes.autocast or node.modes.inference:
-                    raise Unfit
+                    raise NotMergeable("loop-modes", "iterations run under autocast or in inference mode")
                 if (call_name(node) in _PERSONAL or not node.outs) and not (self.trains and self.segment.marks):
-                    raise Unfit
+                    raise NotMergeable(
+                        "loop-body", "an iteration makes a call that gives no tensor, or speaks of a tensor itself"
+                    )
                 for which, ref in enumerate(node.outs):
                     if ref.index in last:
-                        raise Unfit  # a tensor from before the loop is changed in place
+                        raise NotMergeable("loop-in-place", "an iteration changes a tensor from before the loop")
                     known = self.made.get(ref.index)
                     if known is None:
                         self.made[ref.index] = (number, position, which)
                     elif known[0] != number:
-                        raise Unfit
+                        raise NotMergeable("loop-in-place", "an iteration changes what another one has made")
         if any(self.segment.start <= cut.after <= self.segment.end for cut in self.program.cuts):
-            raise Unfit
+            raise NotMergeable("loop-native-call", "the host makes a call in the middle of the loop")
 
     def _arguments(self, position: int) -> list[Argument]:
         if len({_merged(nodes[position].func) for nodes in self.iterations}) != 1:
-            raise Unfit
+            raise NotMergeable("loop-iterations-differ", "iterations make different calls")
         columns = [list(leaves_of((nodes[position].args, nodes[position].kwargs))) for nodes in self.iterations]
         if len({len(column) for column in columns}) != 1:
-            raise Unfit
+            raise NotMergeable("loop-iterations-differ", "iterations give different numbers of arguments to a call")
         return [self._classified(position, [column[leaf] for column in columns]) for leaf in range(len(columns[0]))]
 
     def _classified(self, position: int, values: list[Any]) -> Argument:
-        """Return the Argument for these values of one argument, one for each iteration. Raises Unfit."""
+        """Return the Argument for these values of one argument, one for each iteration. Raises NotMergeable."""
         if not isinstance(values[-1], Ref):
             if isinstance(values[-1], Slot) and len(set(values)) == 1:
                 return Argument("slot", values[-1], values)
             if any(isinstance(value, Slot | Ref) for value in values):
-                raise Unfit
+                raise NotMergeable(
+                    "loop-iterations-differ", "an argument is a tensor or a changing number in some iterations only"
+                )
             if len({(type(value), repr(value)) for value in values}) == 1:
                 return Argument("constant", None, values)
             return Argument("numbers", None, values)
@@ -111,41 +112,47 @@ class Rolled:
         last = where[-1]
         if last is None:
             if any(place is not None for place in where):
-                raise Unfit
+                raise NotMergeable(
+                    "loop-iterations-differ", "an argument comes from another iteration in some iterations only"
+                )
             return Argument("same" if len(set(values)) == 1 else "rows", values[0], values)
         number, node, which = last
         behind = len(self.iterations) - 1 - number
         if behind not in (0, 1):
-            raise Unfit
+            raise NotMergeable("loop-carried", "a value is used more than one iteration later")
         first = behind
         for index in range(first, len(values)):
             if where[index] != (index - behind, node, which):
-                raise Unfit
+                raise NotMergeable("loop-carried", "iterations take what different calls of the one before have made")
         if behind and where[0] is not None:
-            raise Unfit
+            raise NotMergeable("loop-carried", "the first iteration takes what a later one has made")
         return Argument("carried" if behind else "own", (node, which), values)
 
     def _check_outside(self) -> None:
-        """Raise Unfit if a later node depends on the identity of a tensor of the iterations, not only its value."""
+        """Raise NotMergeable if a later node depends on the identity of a tensor of the iterations, not its value."""
         tainted = set(self.made)
         for node in self.program.nodes[self.segment.end :]:
             taken = [value.index for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
             touched = [index for index in taken if index in tainted]
             if isinstance(node.func, MARKS) and touched:
-                raise Unfit
+                raise NotMergeable(
+                    "loop-results", "a part of an extern call or of user code takes what an iteration has made"
+                )
             if not touched:
                 continue
             name = call_name(node)
             about_itself = name in _PERSONAL - {"backward", "grad"} or _is_property(node.func)
             if name == "grad" and any(value.index in tainted for value in _inputs_of_grad(node)):
-                raise Unfit  # the gradient of one row is not the gradient of the whole tensor
+                raise NotMergeable("loop-results", "the gradient of what one iteration made is asked for")
             if about_itself or (name == "backward" and any(v.index in tainted for v in _inputs_of_grad(node))):
-                raise Unfit
+                raise NotMergeable(
+                    "loop-results", "a call after the loop speaks of a tensor itself that an iteration has made"
+                )
             changed = name.endswith("_") and not name.endswith("__")
             in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
-                raise Unfit
-            if name != "backward" and name not in _NEW and not in_place:  # an in-place operation does not move memory
+                raise NotMergeable("loop-in-place", "what iterations have made is changed in place after the loop")
+            if name != "backward" and name not in _NEW and not in_place:  # what is changed lies where it lay
                 tainted.update(ref.index for ref in node.outs)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.speculation import Known, leaves_of, looked
@@ -24,17 +25,13 @@ __all__ = ["selecting"]
 MOST = 12  # speculative operations
 
 
-class _Unfit(Exception):
-    """The arms cannot be if-converted."""
-
-
 def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
     """Return one program for the arms (see ``switch.ArmProgram``) that outputs the results and the arm's number.
 
     Returns None where the arms differ in more than cheap operations, or where these may not run speculatively."""
     try:
         return _Joining(arms, results, kinds).program()
-    except _Unfit:
+    except NotMergeable:
         return None
 
 
@@ -74,7 +71,7 @@ class _Joining:
             self.known[place] = self.looks[0].known[place]
 
     def program(self) -> Program:
-        """Return the merged program. Raises _Unfit."""
+        """Return the merged program. Raises NotMergeable."""
         rest = self._rest(list(range(len(self.arms))), [0] * len(self.arms), frozenset())
         nodes, first = list(rest.nodes), self.bodies[0]
         modes = replace(nodes[0].modes, grad=any(node.modes.grad for node in nodes)) if nodes else Modes()
@@ -105,7 +102,7 @@ class _Joining:
     # -- common beginnings of arms ------------------------------------------------------------------------------------
 
     def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
-        """Merge what these arms do, each from its position in ``at`` on. Raises _Unfit.
+        """Merge what these arms do, each from its position in ``at`` on. Raises NotMergeable.
 
         ``asked``: the predicates that separate these arms from others."""
         nodes: list[Node] = []
@@ -120,10 +117,10 @@ class _Joining:
             return _Rest(nodes, results, self._number(first, asked))
         parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(arm, n) for arm in arms}) > 1]
         if not parting:
-            raise _Unfit  # they differ without a predicate
+            raise NotMergeable("branch-not-selected", "more than the decision tells the arms apart")
         numbers = {self.names[arm].get(self.flags[arm][parting[0]], -1) for arm in arms}
         if len(numbers) > 1 or -1 in numbers:
-            raise _Unfit
+            raise NotMergeable("branch-not-selected", "the arms decide by different tensors")
         (flag,) = numbers
         yes = [arm for arm in arms if self._answer(arm, parting[0])]
         no = [arm for arm in arms if not self._answer(arm, parting[0])]
@@ -141,7 +138,7 @@ class _Joining:
             if number not in asked:
                 flag = self.names[arm].get(self.flags[arm][number])
                 if flag is None:
-                    raise _Unfit
+                    raise NotMergeable("branch-not-selected", "the decision is made of what is not known before")
                 found = _Asked(flag, found, UNKNOWN) if answer else _Asked(flag, UNKNOWN, found)
         return found
 
@@ -189,7 +186,7 @@ class _Joining:
         ends = len(yes.nodes) - length, len(no.nodes) - length
         speculated = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
         if len(speculated) > MOST or not all(self.cheap[id(node)] for node in speculated):
-            raise _Unfit
+            raise NotMergeable("branch-not-selected", "an arm is too dear to be computed in vain")
         nodes: list[Node] = list(speculated)
         made = {out.index for node in speculated for out in node.outs}
         pairs: dict[tuple[int, int], int] = {}
@@ -213,7 +210,7 @@ class _Joining:
             if any(out.index in mine or out.index in made or out.index < self.inputs for out in a.outs) or any(
                 x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
             ):
-                raise _Unfit  # an in-place change
+                raise NotMergeable("branch-not-selected", "an arm changes a tensor in place")
             theirs = iter([leaf for leaf in leaves_of((b.args, b.kwargs)) if isinstance(leaf, Ref)])
 
             def leaf(value: Any, theirs: Iterator[Ref] = theirs) -> Any:
@@ -236,9 +233,9 @@ class _Joining:
     def _selected(self, nodes: list[Node], flag: int, a: int, b: int) -> int:
         one, other = self.known[a], self.known[b]
         if (one.size, one.dtype, one.device) != (other.size, other.dtype, other.device):
-            raise _Unfit
+            raise NotMergeable("branch-not-selected", "the arms give tensors of different sizes, types or devices")
         if one.stride != other.stride and (one.dtype.is_floating_point or one.dtype.is_complex or len(one.size) > 1):
-            raise _Unfit  # a reduction might add in another order
+            raise NotMergeable("branch-not-selected", "the arms give tensors of different strides")
         modes = nodes[-1].modes if nodes else Modes()
         number = self._emit(nodes, torch.where, (Ref(flag), Ref(a), Ref(b)), replace(modes, grad=True))
         self.known[number] = one

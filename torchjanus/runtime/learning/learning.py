@@ -132,6 +132,7 @@ class Learning:
                 self.patience.refused(str(self.story.placed(trace.refusals[0])), most)
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
+        self.story.remarks.take(trace.remarks, self.paths.concerns)
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
         if self._unrolled is not None and self._is_wasted(*self._unrolled[:3]):
@@ -191,7 +192,7 @@ class Learning:
         """Record the recursive calls of a run. Returns whether the run may become part of an entry."""
         recursion = self.recursion
         for unsuited in recursion.unsuited():
-            self.story.say("unrolled", f"calls are not run many at a time: {unsuited}", unsuited.place, unsuited.reason)
+            self.story.unroll(f"calls are not run many at a time: {unsuited}", unsuited)
         if names := recursion.discover(trace):
             self.story.say(
                 "recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each variant"
@@ -215,8 +216,7 @@ class Learning:
 
     def _unroll(self, refusal: Refusal) -> None:
         names = ", ".join(self.recursion.unroll())
-        text = f"calls of {names} are not run many at a time: {refusal}"
-        self.story.say("unrolled", text, refusal.place, refusal.reason)
+        self.story.unroll(f"calls of {names} are not run many at a time: {refusal}", refusal)
         self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
@@ -276,7 +276,7 @@ class Learning:
             if self.passes is not None:
                 self.passes.refused(str(group.refusal))
             if group.cut:
-                self.story.say("unrolled", str(group.refusal), group.refusal.place, group.refusal.reason)
+                self.story.unroll(str(group.refusal), group.refusal)
                 return None
             self.counts.refused += 1
             self.story.refuse(group.refusal)

@@ -89,6 +89,7 @@ class Paths:
         self._counts = counts
         self._groups: dict[Any, Group] = {}
         self._lengths = Lengths()
+        self.concerns = self._lengths.concerns
         self._lean: dict[int, Trace] = {}  # traces from which all replaced tensors have been released
         self._kept_until = -1  # the last speculated call after which traces are searched for replaced tensors
 

@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.remarks import Remarks
 
 __all__ = ["Counts", "Event", "Profile", "Statistics", "Story"]
 
@@ -93,6 +94,7 @@ class Story:
         self.counts = Counts()
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS) if after is None else after.events
         self.refusals: list[Refusal] = [] if after is None else after.refusals
+        self.remarks: Remarks = Remarks() if after is None else after.remarks
         self._said: set[str] = set()
         self._before = dataclasses.asdict(Counts()) if after is None else after.totals()
 
@@ -106,6 +108,11 @@ class Story:
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             log.info("%s %s: %s", place if place.line else self.name, kind, text)
+
+    def unroll(self, text: str, refusal: Refusal) -> None:
+        """Tell of a loop or a recursion that is unrolled."""
+        self.say("unrolled", text, refusal.place, refusal.reason)
+        self.remarks.note(self.placed(refusal).place, refusal.reason, refusal.what)
 
     def placed(self, refusal: Refusal) -> Refusal:
         """Return the refusal with a place: that of the whole function if it has none."""

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.loops.rewrites.fold import Chosen, Shortened, brief, shorten
 from torchjanus.graph.switches.rewrites.fold import Merger
@@ -89,6 +90,10 @@ class Lengths:
             if again is not before:
                 _keep(self._merged, again.tokens(), [*self._merged.get(again.tokens(), [])[-2:], again], MAX_PATHS)
                 self._cut(again)
+
+    def concerns(self, remark: Remark) -> bool:
+        """Whether a remark is worth telling: not if a loop was unrolled that has always had as many iterations."""
+        return not remark.reason.startswith("loop-") or self._merger.changes(remark.place)
 
     def _cut(self, trace: Trace) -> list[Trace]:
         """Return the run and earlier ones of its path, folded for all trip counts; empty as long as the counts have not

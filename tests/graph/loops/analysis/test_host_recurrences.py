@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.graph.loops.analysis.host_recurrences import Exprs, NotMergeable, pick
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.host_recurrences import Exprs, pick
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
 COUNT = 5

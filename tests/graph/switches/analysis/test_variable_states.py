@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
 from torchjanus.semantics.record.marks import AppendOnlyList
 from torchjanus.trace.loop_records import Frames

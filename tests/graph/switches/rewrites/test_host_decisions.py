@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
 from torchjanus.graph.switches.rewrites.host_decisions import hosted
 from torchjanus.semantics.watch.watch import watch_call

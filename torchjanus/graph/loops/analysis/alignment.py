@@ -13,9 +13,11 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.errors import Place
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.repetition import ARITHMETIC
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs, NotMergeable
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs
 from torchjanus.graph.loops.analysis.number_forms import plain_form
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
@@ -25,7 +27,7 @@ from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["LoopOfRun", "NotMergeable", "token_of_count"]
+__all__ = ["LoopOfRun", "token_of_count"]
 
 TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
@@ -39,9 +41,7 @@ class LoopOfRun:
         self.until = iterations.count if isinstance(iterations.count, Until) else None
         self.token = token_of_count(iterations)
         last = trace.events[iterations.end - 1]
-        following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-        # Its location: that of the event for its end, or of the predicate that ended it.
-        self.place = following.place if isinstance(following, Trips) else last.place
+        self.place = place_of_loop(trace, iterations)
         self.trips = frozenset(self._trips(trace))
         self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
         self.pinned = not iterations.unpinned and any(
@@ -53,7 +53,7 @@ class LoopOfRun:
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
         if not operations:
-            raise NotMergeable  # there is nothing to make a node of
+            raise NotMergeable("loop-small", "iterations make no call of torch")
         self.modes = operations[0].modes
         self.trains = any(op.name in TRAINING for op in operations)  # its iterations compute gradients
         self.made: dict[int, tuple[int, int]] = {}  # tensor -> (iteration, index within the iteration)
@@ -76,7 +76,9 @@ class LoopOfRun:
         patterns = [self._pattern(number) for number in range(len(self.events))]
         patterns[1:] = _with_indexes(patterns[1:], 1 + iterations.first)
         if any(pattern != patterns[1] for pattern in patterns[2:]):
-            raise NotMergeable
+            raise NotMergeable(
+                "loop-iterations-differ", "iterations make different calls, or give them different arguments"
+            )
         if self.count > 1:
             first, second = (
                 [part for part in pattern if part[0] in ("op", "asked", "effect")]
@@ -84,7 +86,9 @@ class LoopOfRun:
             )
             _check_first(first, second, iterations.first)
         if self.trains and self._are_shared(trace):
-            raise NotMergeable
+            raise NotMergeable(
+                "loop-in-place", "iterations change a tensor that shares its memory with another that they take"
+            )
         if self.until is not None and self.until.limit is None and (sources := self.unbound()):
             # The number of rows limits the trip count; a call that would exceed it is a fallback.
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
@@ -157,7 +161,9 @@ class LoopOfRun:
                 if numbers := [leaf.token for leaf in leaves(event.expr) if isinstance(leaf, Read)]:
                     found.append(("compared", event.place, *numbers))
             elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
-                raise NotMergeable  # an effect, or a fact that only some iterations depend on
+                raise NotMergeable(
+                    "loop-iterations-differ", "an iteration checks, writes or asks something that those before did not"
+                )
         return found
 
     def _operation(self, number: int, op: Op) -> Any:
@@ -185,7 +191,7 @@ class LoopOfRun:
         outs = tuple(self._tensor(number, ref.number) for ref in op.outs)
         if any(out[0] != "own" for out in outs):
             if not self.trains:
-                raise NotMergeable
+                raise NotMergeable("loop-in-place", "an iteration changes a tensor from before it in place")
             outs = tuple(out if out[0] == "own" else _changed(op, ref) for out, ref in zip(outs, op.outs, strict=True))
         args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
         alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
@@ -248,7 +254,7 @@ class LoopOfRun:
     def _own(self, number: int, tensor: int) -> int:
         found, order = self.made.get(tensor, (-1, -1))
         if found != number:
-            raise NotMergeable
+            raise NotMergeable("loop-carried", "the condition of the loop asks a tensor of another iteration")
         return order
 
     def _tensor(self, number: int, tensor: int) -> Any:
@@ -256,11 +262,18 @@ class LoopOfRun:
         if where is not None and number - where[0] in (0, 1):
             return ("own" if number == where[0] else "previous", where[1])
         if where is not None:
-            raise NotMergeable
+            raise NotMergeable("loop-carried", "a tensor is used more than one iteration later")
         for kind, behind in (("row", 0), ("row before", 1)):
             if self._is_row(number - behind, tensor):
                 return (kind, self.rows[tensor][0])
         return ("outside", tensor)
+
+
+def place_of_loop(trace: Trace, iterations: LoopInstance) -> Place:
+    """Where a loop is written: one that comes to its end says so, another one asks."""
+    following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
+    place: Place = (following if isinstance(following, Trips) else trace.events[iterations.end - 1]).place
+    return place
 
 
 def token_of_count(iterations: LoopInstance) -> Any:
@@ -285,7 +298,7 @@ def _changed(op: Op, ref: TensorRef) -> tuple[str, int]:
     """Return which argument the operation changes in place and returns."""
     given = list(refs_in(op.args))
     if ref not in given:
-        raise NotMergeable
+        raise NotMergeable("loop-in-place", "an iteration changes a tensor that it is not given")
     return ("changed", given.index(ref))
 
 
@@ -294,7 +307,7 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
     it. ``first``: the index of the first iteration. A constant that has the same value in one iteration stays a
     constant."""
     if any(len(pattern) != len(patterns[0]) for pattern in patterns):
-        raise NotMergeable
+        raise NotMergeable("loop-iterations-differ", "iterations make different numbers of calls")
     found: list[list[Any]] = [[] for _ in patterns]
     for row in zip(*patterns, strict=True):
         given = [part[3][1] if part[0] == "op" else () for part in row]
@@ -303,7 +316,7 @@ def _with_indexes(patterns: list[list[Any]], first: int) -> list[list[Any]]:
                 pattern.append(part)
             continue
         if len({len(some) for some in given}) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-iterations-differ", "iterations look up different numbers of elements")
         loop_record = [_iteration(column, first) for column in zip(*given, strict=True)]
         for pattern, part in zip(found, row, strict=True):
             merged = tuple(
@@ -326,12 +339,14 @@ def _iteration(column: tuple[int, ...], first: int) -> int | tuple[int, int] | N
 def _check_first(first: list[Any], second: list[Any], number: int) -> None:
     """Check that the first iteration does the same with other tensors. ``number``: its index."""
     if [_alike(pattern) for pattern in first] != [_alike(pattern) for pattern in second]:
-        raise NotMergeable
+        raise NotMergeable("loop-first-iteration", "the first iteration makes other calls than the later ones")
     for one, other in zip(first, second, strict=True):
         if one[0] == "op" and one[1].rpartition(".")[2] in ARITHMETIC:
             merged = [_at(value, number) for value in other[3][1]]
             if merged != list(one[3][1]):
-                raise NotMergeable
+                raise NotMergeable(
+                    "loop-first-iteration", "the first iteration computes with another index than the later ones"
+                )
 
 
 def _at(value: Any, number: int) -> int:

@@ -10,7 +10,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable, token_of_count
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun, place_of_loop, token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op
@@ -45,27 +46,42 @@ def loops_of(trace: Trace) -> list[LoopOfRun]:
                 fit.append(loop)
         if all(_is_free(trace, loop, fit) for loop in fit):
             return fit
-        bound.update(loop.token for loop in fit if not _is_free(trace, loop, fit))
+        for loop in fit:
+            if not _is_free(trace, loop, fit):
+                bound.add(loop.token)
+                trace.remarks.note(loop.place, "loop-count-used", "the trip count decides something else, too")
 
 
 def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:
     """Return the loop if it can be rolled, that is, if runs with other trip counts differ in nothing else; else None.
     ``plain``: the untraced computations that may have used the trip count or a number of the last iteration; all of the
     trace if it is not given."""
-    least = 1 if isinstance(iterations.count, Until) else KEPT
-    if len(iterations.starts) < least or trace.measured > iterations.starts[0]:
+    if len(iterations.starts) < (1 if isinstance(iterations.count, Until) else KEPT):
         return None
+    place = place_of_loop(trace, iterations)
+    try:
+        _check_count(trace, iterations, plain)
+        loop = LoopOfRun(trace, iterations)
+    except NotMergeable as error:
+        trace.remarks.note(place, error.reason, error.detail)
+        return None
+    trace.remarks.merged(place)
+    return loop
+
+
+def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None) -> None:
+    """Raises NotMergeable where the number of iterations may decide more than how many there are."""
+    if trace.measured > iterations.starts[0]:
+        raise NotMergeable("loop-count-used", "the length of a container is asked for after the loop has begun")
     counted = frozenset(iterations.counted())
     made = trace.plain if plain is None else plain
     after = (one for one in made if one.position >= iterations.end and counted.intersection(one.operands))
     if not all(_goes_by_iterations(trace, one, counted) for one in after):
-        return None  # the result of a computation with the trip count may decide anything
-    if passes_on(trace, iterations) or _computes_on(trace, iterations):
-        return None
-    try:
-        return LoopOfRun(trace, iterations)
-    except NotMergeable:
-        return None
+        raise NotMergeable("loop-count-used", "Python computes with the number of iterations after the loop")
+    if passes_on(trace, iterations):
+        raise NotMergeable("loop-numbers", "a number that iterations hand on is used after the loop")
+    if _computes_on(trace, iterations):
+        raise NotMergeable("loop-count-used", "Python computes with a number of a tensor that the loop has changed")
 
 
 def _goes_by_iterations(trace: Trace, plain: Plain, counted: frozenset[int]) -> bool:

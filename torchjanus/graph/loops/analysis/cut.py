@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun
 from torchjanus.graph.loops.analysis.merged_effects import Merged
 from torchjanus.graph.loops.roll.reversal import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
@@ -256,10 +257,10 @@ class Cut:
     def _number(self, tensor: int) -> int:
         if self.inside is None or tensor not in self.inside.made:
             if tensor in self.gone:
-                raise NotMergeable
+                raise NotMergeable("loop-results", "what an iteration before the last has made is used after the loop")
             tensor = self.last.get(tensor, tensor)
         if tensor not in self.numbers:
-            raise NotMergeable
+            raise NotMergeable("loop-results", "a tensor of the loop is used where it is not known")
         return self.numbers[tensor]
 
     def _event(self, event: Any) -> Any:
@@ -354,7 +355,7 @@ class Cut:
         assert isinstance(source, Op)
         along = source.args[1] if len(source.args) > 1 else source.kwargs.get("dim", 0)
         if along != 0 or expr.dim < 0:
-            raise NotMergeable
+            raise NotMergeable("loop-sizes", "the size of a row is asked for that is not one along the first dimension")
         made = Size(self._number(source.args[0].number), expr.dim + 1, self._position(inside.positions[0]))
         self.fetched[made.token] = self.old.fetched[expr.token]
         return made
@@ -386,7 +387,9 @@ class Cut:
         if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
             found = {expr.token: expr for expr in self.counted[recipe.value]}
             if len(found) > 1:
-                raise NotMergeable  # two induction variables had this value
+                raise NotMergeable(
+                    "loop-count-used", "it is not known which loop has counted a number that leaves the step"
+                )
             return Number(*found.values())
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.loops.analysis.host_recurrences import Exprs, NotMergeable
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.host_recurrences import Exprs
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import (
@@ -63,7 +64,7 @@ class Telling:
         self.recipes: dict[int, tuple[Recipe, ...]] = {}  # recipes of the merged events, by their id
         self.each: Each | None = None
         if any(len(row) != len(effects[0]) for row in effects):
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write or print different numbers of times")
         if effects[0]:
             events = tuple(self._event(row) for row in zip(*effects, strict=True))
             self.each = Each(exprs.count, events, events[0].place)
@@ -74,19 +75,21 @@ class Telling:
         """Return one event for the same effect of all iterations."""
         first = row[0]
         if any(type(event) is not type(first) for event in row):
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write or print in different ways")
         self._row = row
         recipes = [list(self.trace.recipes.get(id(event), ())) for event in row]
         if len({len(some) for some in recipes}) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write or print different numbers of values")
         merged = first
         if isinstance(first, Extern):
             same = {(token_of(e.func), len(e.args), tuple(e.kwargs), e.draws) for e in row if isinstance(e, Extern)}
             if len(same) > 1 or first.draws or any(e.handled for e in row if isinstance(e, Extern)):
-                raise NotMergeable
+                raise NotMergeable(
+                    "loop-native-call", "iterations make different extern calls, or draw, or handle their errors"
+                )
         elif isinstance(first, Mutation):
             if len({event.token for event in row}) > 1 or first.method not in _GROWING:
-                raise NotMergeable
+                raise NotMergeable("loop-effects", "iterations change a container in a way other than appending")
         else:
             merged, key = self._stored(first, row)
             if key is not None:
@@ -104,12 +107,12 @@ class Telling:
     def _stored(self, first: Stored, row: Sequence[Any]) -> tuple[Stored, Any]:
         """Return the write, and its key if the iterations have different ones."""
         if first.how not in _WRITES or len({(e.how, e.base.token) for e in row}) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write to different objects")
         keys = [event.key for event in row]
         if len({(type(key).__name__, token_of(plain(key))) for key in keys}) == 1 and not isinstance(keys[0], Traced):
             return first, None
         if len({type(key) for key in keys}) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write under keys of different kinds")
         expr = self.exprs.merged([key.expr if isinstance(key, Traced) else key for key in keys])
         return replace(first, key=trace_value(plain(keys[0]), expr)), expr
 
@@ -119,7 +122,7 @@ class Telling:
         """Return one recipe for the recipes of all iterations."""
         first = row[0]
         if any(type(one) is not type(first) for one in row):
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write values of different kinds")
         match first:
             case TensorOf():
                 refs = [one.ref.number for one in row]  # type: ignore[union-attr]
@@ -128,7 +131,7 @@ class Telling:
                 refs = [one.ref.number for one in row]  # type: ignore[union-attr]
                 taken = {self.exprs.taken(k, one.after) for k, one in enumerate(row)}  # type: ignore[union-attr]
                 if len(taken) > 1:
-                    raise NotMergeable
+                    raise NotMergeable("loop-effects", "iterations write tensors as they are at different places")
                 return self._tensor(refs, taken.pop(), first)
             case Number():
                 return Number(self.exprs.merged([one.expr for one in row]))  # type: ignore[union-attr]
@@ -138,11 +141,11 @@ class Telling:
             case Constant() if type(first.value) is float and len({one.token for one in row}) > 1:
                 form = self.form([one.value for one in row], self._row) if self._row else None  # type: ignore[union-attr]
                 if form is None or kind_of(form) is not float:
-                    raise NotMergeable
+                    raise NotMergeable("loop-numbers", "iterations write floats that follow no formula")
                 return Number(self.exprs.reckoned(form))
             case Constant() | FoundAt():
                 if len({one.token for one in row}) > 1:
-                    raise NotMergeable
+                    raise NotMergeable("loop-effects", "iterations write different constants or objects")
                 return first
             case Build():
                 return self._build(row)
@@ -151,7 +154,7 @@ class Telling:
             case Perhaps():
                 items, whens = zip(*((one.item, one.when) for one in row), strict=True)  # type: ignore[union-attr]
                 return Perhaps(self.recipe(items), Number(self.exprs.merged([one.expr for one in whens])))
-        raise NotMergeable
+        raise NotMergeable("loop-effects", "iterations write a value that cannot be made for each of them")
 
     def _tensor(self, refs: Sequence[int], taken: int, first: Recipe) -> Recipe:
         if self.exprs.is_outside(refs):
@@ -169,7 +172,7 @@ class Telling:
             for one in row
         }
         if len(alike) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations make objects of different shapes")
         for known, built in zip(self._known, row, strict=True):
             known[built.number] = len(known)
             self.built.add(built.number)
@@ -195,9 +198,9 @@ class Telling:
         made = [known.get(one.number) for known, one in zip(self._known, row, strict=True)]
         if None in made:
             if len({one.number for one in row}) > 1 or row[0].number in self.built:
-                raise NotMergeable
+                raise NotMergeable("loop-effects", "iterations write an object that others have made")
         elif len(set(made)) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-effects", "iterations write different objects of their own")
         return row[0]  # type: ignore[no-any-return]
 
     # -- values after the loop ----------------------------------------------------------------------------------------
@@ -232,4 +235,7 @@ class Telling:
             rows = [memory[number] for number in refs]
             others = {memory[number] for number in leaving.difference(refs)}
             if len(set(rows)) < len(rows) or not (given | others).isdisjoint(rows):
-                raise NotMergeable
+                raise NotMergeable(
+                    "loop-results",
+                    "a tensor that an iteration writes shares its memory with another that leaves the step",
+                )

@@ -13,15 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.trace import recurrences
 from torchjanus.trace.recurrences import Form
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
-__all__ = ["MOST", "Column", "Exprs", "NotMergeable", "entering", "expr_token", "pick"]
-
-
-class NotMergeable(Exception):
-    """The iterations differ, or something outside depends on the iterations that would be dropped."""
+__all__ = ["MOST", "Column", "Exprs", "entering", "expr_token", "pick"]
 
 
 MOST = 200  # most columns of one loop
@@ -84,10 +81,10 @@ class Exprs:
             return True
         where = [self.made.get(ref, (-1, -1)) for ref in refs]
         if len({order for _, order in where}) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-results", "iterations take what different calls have made")
         first = where[0][0]
         if [number for number, _ in where] != list(range(first, first + len(where))) or first < 0:
-            raise NotMergeable
+            raise NotMergeable("loop-carried", "a tensor of an iteration is not used in the same iteration or the next")
         return False
 
     def taken(self, number: int, after: int) -> int:
@@ -99,7 +96,7 @@ class Exprs:
         column = Column(self.made[refs[0]][1], taken)
         if column not in self.columns:
             if len(self.columns) == MOST:
-                raise NotMergeable
+                raise NotMergeable("loop-numbers", "iterations fetch more numbers than are followed")
             self.columns[column] = self.free + len(self.columns) * (1 + self.kept)
         return self.columns[column]
 
@@ -121,7 +118,7 @@ class Exprs:
         first = row[0]
         kinds = {type(expr) for expr in row}
         if len(kinds) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "iterations compute numbers in different ways")
         if isinstance(first, Apply) and first.func is entering:
             return self._entered(row)
         if isinstance(first, Apply):
@@ -129,7 +126,7 @@ class Exprs:
             if scanned is not None:
                 return scanned
             if len({(token_of(expr.func), len(expr.args)) for expr in row}) > 1:
-                raise NotMergeable
+                raise NotMergeable("loop-numbers", "iterations compute numbers by different operations")
             args = zip(*(expr.args for expr in row), strict=True)
             return Apply(first.func, tuple(self.merged(column) for column in args))
         if isinstance(first, Fetch) and self.latest(first) >= 0:
@@ -137,13 +134,13 @@ class Exprs:
         if isinstance(first, Size) and self.latest(first) >= 0:
             self.is_outside([size.ref for size in row])
             if len({size.dim for size in row}) > 1:
-                raise NotMergeable
+                raise NotMergeable("loop-sizes", "iterations ask for different dimensions")
             return row[-1]
         if len({expr_token(expr) for expr in row}) == 1:
             return first
         if kinds <= {int, InductionVariable}:
             return self._iteration([expr.first if isinstance(expr, InductionVariable) else expr for expr in row])
-        raise NotMergeable
+        raise NotMergeable("loop-numbers", "a number of an iteration follows no formula")
 
     def reckoned(self, form: Form) -> Apply:
         """Return the expression for an untraced number that each iteration has computed by a closed form."""
@@ -154,10 +151,10 @@ class Exprs:
     def _entered(self, row: Sequence[Any]) -> Apply:
         """Return the expression for a loop-carried number before each iteration."""
         if any(expr.func is not entering for expr in row):
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "a number is handed on in some iterations only")
         made = self.merged([expr.args[1] for expr in row])
         if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, Scanning)):
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "a number that is handed on is not made from the one before")
         return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), InductionVariable(0, 1)))
 
     def _iteration(self, values: Sequence[int]) -> InductionVariable | Apply:
@@ -167,14 +164,14 @@ class Exprs:
         for first, step in self.counters:
             if all(value == first + step * number for number, value in enumerate(values)):
                 return InductionVariable(first, step)
-        raise NotMergeable
+        raise NotMergeable("loop-numbers", "a number of an iteration is no multiple of its index")
 
     def _fetched(self, row: Sequence[Fetch]) -> Apply:
         refs = [fetch.ref for fetch in row]
         taken = {self.taken(number, fetch.after) for number, fetch in enumerate(row)}
         kinds = {(fetch.type, fetch.index) for fetch in row}
         if self.is_outside(refs) or self.iteration_of(refs[0]) or len(taken) > 1 or len(kinds) > 1:
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "iterations fetch numbers from different places")
         fetch = Fetch(self.column(refs, taken.pop()), self.positions[-1], row[0].type, row[0].index, True)
         self.listed[fetch] = list(row)
         return Apply(pick, (fetch, InductionVariable(0, 1)))
@@ -202,7 +199,7 @@ class Exprs:
             return Apply(expr.func, tuple(self.after(arg) for arg in expr.args))
         merged = self.merged(chain)
         if not (isinstance(merged, Apply) and merged.func is pick and merged.args[1] == InductionVariable(0, 1)):
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "a number that is used after the loop is not the last of a recurrence")
         return Apply(pick, (merged.args[0], -1))
 
     def _speaks_of_earlier(self, expr: Any, last: int) -> bool:
@@ -247,7 +244,7 @@ class Exprs:
             return None
         starts = list(_at_holes(bodies[0], row[0]))
         if not starts or len({expr_token(one) for one in starts}) > 1 or self.latest(starts[0]) >= 0:
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "a recurrence of numbers begins in no known way")
         first = _like(bodies[0], row[0])
         body = self.merged([first, *bodies])
         scanning, given = _scanning(body)
@@ -305,7 +302,7 @@ def _at_holes(body: Any, expr: Any) -> Iterator[Any]:
         yield expr
     elif isinstance(body, Apply):
         if not isinstance(expr, Apply) or len(expr.args) != len(body.args):
-            raise NotMergeable
+            raise NotMergeable("loop-numbers", "the first iteration computes a number in another way")
         for inner, arg in zip(body.args, expr.args, strict=True):
             yield from _at_holes(inner, arg)
 

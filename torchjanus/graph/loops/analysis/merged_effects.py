@@ -12,8 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.trace.actions import Each, Extern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Computed, Found
@@ -72,7 +72,7 @@ class Merged:
         built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
         for recipe in outside:
             if any(isinstance(part, Again) and part.number in built for part in _without_iterations(recipe)):
-                raise NotMergeable
+                raise NotMergeable("loop-results", "an object that an iteration has made is used after the loop")
         recipes = (self.trace.result, *(r for some in self.trace.recipes.values() for r in some))
         parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
         leaving = frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
@@ -80,11 +80,11 @@ class Merged:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)
             if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
-                raise NotMergeable  # tensors that leave a training loop have no backward graph
+                raise NotMergeable("loop-training", "a tensor with a backward graph leaves a loop that trains")
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
         given = (e.access_path.waits_for for e in self.trace.events if isinstance(e, Found))
         if calls and any(number > min(calls) for number in given):
-            raise NotMergeable
+            raise NotMergeable("loop-native-call", "a later call needs the result of a call that iterations make")
 
     def _has_graph(self, number: int) -> bool:
         kind = self.trace.kinds.get(number)

@@ -27,7 +27,10 @@ __all__ = ["untils"]
 def untils(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops that may be tensor-terminated. Of two that overlap the first one is preferred."""
     for row in _rows(trace):
-        yield from _iterations(trace, row)
+        found = list(_iterations(trace, row))
+        if not found and len(row) > 2 and _is_stopped(trace, row):
+            trace.remarks.note(trace.events[row[0]].place, "loop-tensor-exit")
+        yield from found
 
 
 def _rows(trace: Trace) -> Iterator[list[int]]:

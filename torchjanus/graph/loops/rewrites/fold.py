@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import Step
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun
 from torchjanus.graph.loops.analysis.candidates import loops_of
 from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.recurrences import as_host_columns
@@ -272,7 +273,9 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         cut = Cut(trace, fit, spared=frozenset(spared), whole=whole)
         made = FOLD.gave(cut.trace())
         return Shortened(made, counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
-    except NotMergeable:
+    except NotMergeable as error:
+        for loop in fit:
+            trace.remarks.note(loop.place, error.reason, error.detail)
         return None
 
 

@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.alignment import LoopOfRun
 from torchjanus.graph.loops.analysis.candidates import as_loop, token_of_count
 from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.hoisting import hoisted
@@ -112,7 +113,9 @@ class _Cutting:
         cut = Cut(self.trace, fit, spared=frozenset(self._spared(loops)))
         try:
             trace = cut.trace()
-        except NotMergeable:
+        except NotMergeable as error:
+            for loop in fit:
+                self.trace.remarks.note(loop.place, error.reason, error.detail)
             return every
         if cut.merged.numbers() or (_has_rows(trace) and not _has_rows(self.trace)):
             return every

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.ir.loop_matching import Rolled, Unfit
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.ir.loop_matching import Rolled
 from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.ir.repetition import leaves_of
 from torchjanus.graph.loops.roll.inputs import IterationInputs, filled
@@ -32,7 +33,7 @@ __all__ = ["rewritten"]
 
 
 def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
-    """Return the program with these loops rolled. Raises Unfit."""
+    """Return the program with these loops rolled. Raises NotMergeable."""
     return _Rewriting(program, loops).program()
 
 
@@ -208,7 +209,9 @@ class _Emission:
         if not (inputs.starts or inputs.stacked or inputs.same) or any(
             ref.index in self.used for key in rows[:-1] for ref in self._all(key)[:-1]
         ):
-            raise Unfit  # the number of rows would be unknown
+            raise NotMergeable(
+                "loop-results", "what all iterations gave is used, and a tensor decides how many there are"
+            )
         ready: list[Ref] = []
         if work.assertions:
             ready.append(work.fresh())
@@ -264,7 +267,7 @@ class _Emission:
         last = refs[-1] if key in self.given.carried else None
         if self.loop.segment.marks:
             if any(ref != refs[-1] for ref in outside):
-                raise Unfit
+                raise NotMergeable("loop-body", "an argument from before the loop is another one in each iteration")
             if last is None:
                 row = self.work.fresh()
                 self.given.node(torch.select, (stack, 0, -1), (row,))

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 import torch
 
-from torchjanus.graph.ir.loop_matching import Argument, Rolled, Unfit, call_name
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.ir.loop_matching import Argument, Rolled, call_name
 from torchjanus.graph.ir.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.loops.roll.reversal import SELECT_BACK
 from torchjanus.graph.loops.roll.uses import Stepping, count_up, is_counting, one_later, parts_of, stepping, windows
@@ -74,7 +75,10 @@ class IterationInputs:
             self.taking[position] = taken[0]
         elif numbers and not self._is_arithmetic(nodes[-1], numbers):
             if any(one.kind in ("own", "carried") for one in found) or len(nodes[-1].outs) != 1:
-                raise Unfit
+                raise NotMergeable(
+                    "loop-numbers",
+                    "a number that changes in each iteration is given to a call that takes no tensor for it",
+                )
             self._hoist(position, nodes)
             return None
         plan: list[tuple[str, Any]] = []
@@ -89,7 +93,7 @@ class IterationInputs:
                         self.carried[one.key] = len(self.starts)
                         self.starts.append(one.values[0])
                     elif self.starts[self.carried[one.key]] != one.values[0]:
-                        raise Unfit
+                        raise NotMergeable("loop-carried", "what is carried begins with two different values")
                     plan.append(("carried", self.carried[one.key]))
                 case "same":
                     plan.append(("same", self.same.setdefault(one.key.index, len(self.same))))
@@ -171,7 +175,7 @@ class IterationInputs:
         out = self.work.fresh()
         if self.loop.segment.marks:
             if self.loop.segment.until is not None or not is_counting(values):
-                raise Unfit  # no closed form is known
+                raise NotMergeable("loop-numbers", "a number follows no formula")
             self.node(count_up, (self.count, values[0]), (out,), grad=False)
             self.stacked.append(out)
             return len(self.stacked) - 1
@@ -187,7 +191,7 @@ class IterationInputs:
             for ref in refs:
                 inputs = self.work.old.inputs
                 if ref.index < len(inputs) and inputs[ref.index].requires_grad and inputs[ref.index].is_leaf:
-                    raise Unfit  # stacking parameters of layers would copy them
+                    raise NotMergeable("loop-parameters", "each iteration takes a parameter of its own")
             out = self._unbound(refs)
             if out is None and self.loop.segment.marks:
                 out = self._one_later(refs)
@@ -213,7 +217,7 @@ class IterationInputs:
         the first iteration takes."""
         rows = self._unbound(refs[1:])
         if rows is None or self.loose:
-            raise Unfit
+            raise NotMergeable("loop-sources", "iterations take rows of something that is not one tensor")
         out = self.work.fresh()
         self.node(one_later, (refs[0], rows), (out,))
         return out
@@ -221,7 +225,7 @@ class IterationInputs:
     def _part(self, source: Ref, dim: int, first: int, back: bool = False) -> Ref:
         until = self.loop.segment.until is not None
         if until and back:
-            raise Unfit
+            raise NotMergeable("loop-sources", "a loop that a tensor ends goes over rows backwards")
         if back:
             whole, source = source, self.work.fresh()
             self.node(torch.flip, (whole, (dim,)), (source,))
@@ -241,7 +245,7 @@ class IterationInputs:
     def _windows(self, steps: Stepping) -> Ref:
         until = self.loop.segment.until
         if until is not None and (until.limit is None or isinstance(until.limit, Slot)):
-            raise Unfit  # past the end eager gets a narrower window
+            raise NotMergeable("loop-sources", "a loop that a tensor ends takes rows behind the last one")
         out = self.work.fresh()
         self.loose |= isinstance(self.count, Slot)
         count = None if isinstance(self.count, Slot) else self.count if until is None else until.limit
@@ -263,7 +267,7 @@ class IterationInputs:
                 out = self._part(steps.source, steps.dim, steps.first, call_name(nodes[0]) == SELECT_BACK)
             self.rests[position] = steps.rest
         elif self.loop.segment.marks:
-            raise Unfit
+            raise NotMergeable("loop-sources", "a slice by the index cannot be taken before the loop")
         else:
             rows = []
             for node in nodes:
@@ -274,7 +278,7 @@ class IterationInputs:
         self.columns["hoisted", position] = len(self.stacked)
         self.stacked.append(out)
         if any(ref.index in self.used for node in nodes for ref in node.outs):
-            raise Unfit
+            raise NotMergeable("loop-results", "what an iteration has picked is used after the loop")
 
     def _own(self, value: Any) -> Any:
         """Return a constant of the body; a size as one of the sizes that the loop node is given."""

@@ -11,7 +11,8 @@ import itertools
 from collections.abc import Iterator
 
 from torchjanus.core.errors import NOWHERE, Place, refused
-from torchjanus.graph.ir.loop_matching import Rolled, Unfit
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.ir.loop_matching import Rolled
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Program, Slot
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
@@ -38,14 +39,14 @@ _REMEDY = "Let all iterations do the same with what they carry on and with what 
 
 def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
     """Yield the program with its loops rolled, the form with all of them first; nothing if no segment fits. A segment
-    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else Unfit)."""
+    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else NotMergeable)."""
     found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
     fit: list[Rolled] = []
     for segment in found:
         try:
             rolled = Rolled(program, segment)
             rewritten(program, [rolled])
-        except Unfit:
+        except NotMergeable:
             continue
         fit.append(rolled)
     if fit:
@@ -82,7 +83,7 @@ def roll_marked(program: Program) -> Program:
         while is_cut_down(program):  # inner loops first
             found = marked(program.nodes)
             if found is None:
-                raise Unfit
+                raise NotMergeable("loop-iterations-differ", "the iterations do not line up")
             loops: list[Rolled] = []
             for segment in found:
                 place = program.nodes[segment.start - 1].place
@@ -90,11 +91,9 @@ def roll_marked(program: Program) -> Program:
                 rewritten(program, loops[-1:])
             program = rewritten(program, loops)
         return program
-    except Unfit:
-        what = "the iterations of a loop whose trip count changes are not all alike"
-        raise refused(
-            "loop-iterations-differ", what, "Each trip count has an entry of its own.", _REMEDY, place
-        ) from None
+    except NotMergeable as error:
+        what = f"the iterations of a loop whose trip count changes are not all alike: {error.detail}"
+        raise refused(error.reason, what, "Each trip count has an entry of its own.", _REMEDY, place) from None
 
 
 TRAINING_LOOPS = Pass(

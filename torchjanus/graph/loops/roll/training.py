@@ -8,7 +8,7 @@ backward graph.
 
 An iteration does one of five things with the gradient of a parameter (``Keeping``). Where it only adds to it, the first
 iteration adds to -0.0, which changes no number. Tracing the iteration checks that the parameters get the gradients that
-are expected here. A pure rewriting of programs; raises Unfit where an iteration is not of that kind.
+are expected here. A pure rewriting of programs; raises NotMergeable where an iteration is not of that kind.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refused, refused
-from torchjanus.graph.ir.loop_matching import Unfit, call_name, is_training
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.ir.loop_matching import call_name, is_training
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.ir.repetition import Segment, leaves_of, marked
 from torchjanus.graph.tracing.early_release import SET_GRAD
@@ -46,12 +47,12 @@ class Keeping(enum.Enum):
 
 
 def functional_iterations(program: Program) -> Program:
-    """Return the program with its training loops made functional. Raises Unfit."""
+    """Return the program with its training loops made functional. Raises NotMergeable."""
     done = 0
     while True:
         found = marked(program.nodes)
         if found is None:
-            raise Unfit
+            raise NotMergeable("loop-iterations-differ", "the iterations do not line up")
         training = [s for s in found if any(is_training(n.func) for n in program.nodes[s.start : s.end])]
         if done == len(training):
             return program
@@ -160,7 +161,7 @@ class _Telling:
 
     def __init__(self, program: Program, segment: Segment) -> None:
         if program.cuts:
-            raise Unfit
+            raise NotMergeable("loop-native-call", "the host makes a call in the middle of the step")
         self.old, self.segment = program, segment
         self.iterations = [
             program.nodes[segment.start + k * segment.length : segment.start + (k + 1) * segment.length]
@@ -200,22 +201,22 @@ class _Telling:
     # -- loop-carried states ------------------------------------------------------------------------------------------
 
     def _states(self) -> Iterator[_State]:
-        """Return the tensors that are loop-carried. Raises Unfit if the iterations differ."""
+        """Return the tensors that are loop-carried. Raises NotMergeable if the iterations differ."""
         changed = [list(self._changed(number)) for number in range(len(self.iterations))]
         if len({tuple(place for place, _ in row) for row in changed}) > 1:
-            raise Unfit
+            raise NotMergeable("loop-training", "iterations change different tensors in place")
         known: set[int] = set()
         leaves_ = _leaves(self.old, self.segment)
         inputs = self.old.inputs
         if any(index < len(inputs) and not inputs[index].is_leaf for index in leaves_):
-            raise Unfit
+            raise NotMergeable("loop-training", "an iteration trains a tensor that is no leaf")
         found = []
         for column in zip(*changed, strict=True):
             refs = tuple(ref for _, ref in column)
             fixed = len(set(refs)) == 1
             after = all(ref.index in self.made[number] for number, ref in enumerate(refs[1:]))
             if refs[0].index not in self.before or not (fixed or after):
-                raise Unfit
+                raise NotMergeable("loop-training", "an iteration changes a tensor that another one has made")
             if refs[0].index not in known:
                 known.add(refs[0].index)
                 found.append(_State(refs, fixed, True, fixed and refs[0].index in leaves_))
@@ -229,12 +230,12 @@ class _Telling:
                 known.add(ref.index)
         for row in taken:
             if any(ref.index in leaves_ and ref.index not in known for ref in row):
-                raise Unfit
+                raise NotMergeable("loop-training", "an iteration takes a parameter in a way that is not followed")
         for state in found:
             if state.requires_grad:
                 keepings = {self._keeping(nodes, state.refs[0]) for nodes in self.iterations}
                 if len(keepings) > 1:
-                    raise Unfit
+                    raise NotMergeable("loop-training", "iterations treat a gradient in different ways")
                 state.keeping = keepings.pop()
         return iter(found)
 
@@ -242,13 +243,13 @@ class _Telling:
         """Yield what the iteration changes in place without having created it, and where."""
         for position, node in enumerate(self.iterations[number]):
             if isinstance(node.func, MARKS):
-                raise Unfit
+                raise NotMergeable("loop-training", "an iteration runs user code within its backward pass")
             for which, ref in enumerate(node.outs):
                 if ref.index not in self.made[number]:
                     yield (position, which), ref
             owner = getattr(getattr(node.func, "__self__", None), "__name__", "")
             if owner in ("requires_grad", "data") and call_name(node) == "__set__":
-                raise Unfit
+                raise NotMergeable("loop-training", "an iteration sets requires_grad or data of a tensor")
             if call_name(node) == "batch_norm":
                 given = [*node.args, *(None,) * 3][1:3]
                 stats = [node.kwargs.get(n, v) for n, v in zip(("running_mean", "running_var"), given, strict=True)]
@@ -257,13 +258,13 @@ class _Telling:
                         yield (position, "stats", which), ref
 
     def _keeping(self, nodes: Sequence[Node], leaf: Ref) -> Keeping:
-        """Return what the iteration does with the gradient of this parameter. Raises Unfit if it does something
+        """Return what the iteration does with the gradient of this parameter. Raises NotMergeable if it does something
         else."""
         acts: list[str] = []
         for position, node in enumerate(nodes):
             if node.func == SET_GRAD and node.args[0] == leaf:
                 if node.args[1] is not None:
-                    raise Unfit
+                    raise NotMergeable("loop-training", "an iteration sets a gradient to something other than None")
                 acts.append("thrown")
             elif node.func == _GET_GRAD and node.args[0] == leaf:
                 acts.append("seen")
@@ -271,7 +272,7 @@ class _Telling:
                 acts.append("made")
         if "made" not in acts:
             if "seen" in acts:
-                raise Unfit
+                raise NotMergeable("loop-training", "an iteration reads a gradient that it has not made")
             return Keeping.GONE if acts else Keeping.UNTOUCHED
         first, last = acts[0], next(act for act in reversed(acts) if act != "seen")
         if first == "thrown":
@@ -279,7 +280,7 @@ class _Telling:
         if last == "thrown":
             return Keeping.USED_UP
         if "thrown" in acts or "seen" in acts:
-            raise Unfit
+            raise NotMergeable("loop-training", "an iteration reads a gradient that the next one throws away")
         return Keeping.ADDED
 
     # -- the program ----------------------------------------------------------------------------------------------

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import refused
-from torchjanus.graph.ir.loop_matching import Rolled, Unfit, call_name
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.ir.loop_matching import Rolled, call_name
 from torchjanus.graph.ir.program import Assertion, Node, Program, Ref
 from torchjanus.graph.ir.repetition import leaves_of
 from torchjanus.graph.loops.roll.reversal import UNBIND_BACK
@@ -73,21 +74,21 @@ def used_of(program: Program, loop: Rolled) -> set[int]:
 
 
 def check_measures(program: Program, loop: Rolled) -> None:
-    """Check that no data-dependent size is measured within the iterations. Raises Unfit."""
+    """Check that no data-dependent size is measured within the iterations. Raises NotMergeable."""
     if any(loop.segment.start < measure.after < loop.segment.end for measure in program.measures):
-        raise Unfit
+        raise NotMergeable("loop-sizes", "a size that iterations measure is asked for outside of them")
 
 
 def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
-    """Return the assertions at the ends of the iterations. Raises Unfit if they are not alike."""
+    """Return the assertions at the ends of the iterations. Raises NotMergeable if they are not alike."""
     segment = loop.segment
     found = [a for a in program.assertions if segment.start < a.after <= segment.end]
     ends = [segment.start + (number + 1) * segment.length for number in range(segment.iterations)]
     where = [loop.made.get(assertion.ref.index, (-1, -1, -1)) for assertion in found]
     if [a.after for a in found] != ends or len({place[1:] for place in where}) != 1:
-        raise Unfit
+        raise NotMergeable("loop-iterations-differ", "iterations assert different things")
     if [place[0] for place in where] != list(range(segment.iterations)):
-        raise Unfit
+        raise NotMergeable("loop-iterations-differ", "some iterations assert what others do not")
     return found
 
 

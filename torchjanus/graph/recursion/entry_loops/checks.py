@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.columns import only_numbers
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
-from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
+from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
@@ -31,7 +32,7 @@ def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bo
 
 
 def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
-    """Raise UnlikeRoots if the trip count matters but for lengths of lists. ``columns``: tokens of collected lists."""
+    """Raise NotMergeable if the trip count matters but for lengths of lists. ``columns``: tokens of collected lists."""
     for loop in loops:
         for access_path in loop.over:
             token = Read(access_path.then(Step.LEN)).token
@@ -40,14 +41,16 @@ def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[A
             known = sum(access_path in other.over for other in loops)
             known += sum(access_path.token == token for token in columns)
             if old.pins.get(token, 0) != known:
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "the number of trees decides something else")
     counts = {len(loop.starts) for loop in loops}
     picks = frozenset[tuple[int, int]]().union(*(loop.picks for loop in loops))
     for loop_record in old.loop_records:
         if loop_record.end is not None and len(loop_record.starts) in counts:
             inside = (one for one in old.plain if loop_record.starts[0] <= one.position <= loop_record.end)
             if not all(one.where in picks for one in inside):
-                raise UnlikeRoots
+                raise NotMergeable(
+                    "recursion-entry-loop", "an iteration computes with its index, beyond looking up elements"
+                )
 
 
 def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int]) -> set[int]:

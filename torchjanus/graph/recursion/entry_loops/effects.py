@@ -14,12 +14,12 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, NotMergeable, pick
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, pick
 from torchjanus.graph.loops.analysis.merged_effects import Merged
 from torchjanus.graph.recursion.entry_loops.columns import column_along
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
-from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots
 from torchjanus.trace.actions import Op, Several
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Found, Held
@@ -50,7 +50,7 @@ class _Exprs(Exprs):
         if column not in self.columns:
             memory = self.trace.memory
             if len(self.columns) == MOST or not self.changed.isdisjoint(memory[ref] for ref in refs):
-                raise NotMergeable
+                raise NotMergeable("recursion-entry-loop", "an iteration writes a tensor that is changed elsewhere")
             self.columns[column] = next(self.numbers)
         return self.columns[column]
 
@@ -72,7 +72,7 @@ class _Exprs(Exprs):
                 found = {e.access_path.token: e.value for e in self.trace.events if isinstance(e, Found)}
                 self.listed[fetch], self.read[fetch] = [], [found[one.access_path.token] for one in row]
                 return Apply(pick, (fetch, InductionVariable(0, 1)))
-        raise NotMergeable
+        raise NotMergeable("recursion-entry-loop", "an iteration writes a number that is none of its tree's")
 
     def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
         """See Exprs."""
@@ -110,7 +110,7 @@ class Beside:
         )  # fmt: skip
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
         if any(isinstance(event, Several) for events in effects for event in events):
-            raise NotMergeable
+            raise NotMergeable("recursion-entry-loop", "an iteration calls native code several times")
         self.telling = Telling(trace, self.exprs, effects)
 
     @property
@@ -151,14 +151,11 @@ class _Merged(Merged):
 
 def merged_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
     """Return the trace with what iterations do beside their calls merged into host operations, and its loops. The
-    iterations' own writes and extern calls stay in place. Raises UnlikeRoots."""
+    iterations' own writes and extern calls stay in place. Raises NotMergeable."""
     inside = [event for loop in loops for event in trace.events[loop.starts[0] : loop.end]]
     changed = frozenset(_changed(trace))
-    try:
-        beside = [Beside(trace, loop, numbers, changed) for loop in loops]
-        merged = _Merged(trace, beside)
-    except NotMergeable as error:
-        raise UnlikeRoots from error
+    beside = [Beside(trace, loop, numbers, changed) for loop in loops]
+    merged = _Merged(trace, beside)
     if not any(one.merged for one in beside):
         return trace, beside
     events = [merged.computed.get(id(event), event) for event in trace.events]

@@ -14,6 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
 from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
 from torchjanus.graph.recursion.entry_loops.effects import Beside, merged_beside
@@ -21,7 +22,6 @@ from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, added_up
 from torchjanus.graph.recursion.entry_loops.iterations import (
     IterationOfEntryCalls,
     Telling,
-    UnlikeRoots,
     calls_in,
     items_of,
 )
@@ -44,7 +44,7 @@ _FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
 
 
 class Rooted(Rewriting):
-    """Writes the new trace. Raises UnlikeRoots."""
+    """Writes the new trace. Raises NotMergeable."""
 
     def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
         self.new = itertools.count(len(old.tensors))  # numbers of added tensors
@@ -57,13 +57,13 @@ class Rooted(Rewriting):
         recipes = old.all_recipes()
         read = [access_path for one in self.beside for access_path in one.lists if access_path.token not in self.over]
         if not all(only_read(old, access_path, recipes) for access_path in read):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "the list of trees is changed, or used as a whole")
         self.over.update((access_path.token, 0) for access_path in read)
         beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
         self.over.update((access_path.token, 0) for access_path in beside)
         self.lists = [*(access_path for loop in loops for access_path in loop.over), *beside]
         if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "the step looks at what all objects hold")
         self.columns = {
             position: column
             for position, event in enumerate(old.events)
@@ -83,7 +83,7 @@ class Rooted(Rewriting):
         self.calls = {position: n for n, position in enumerate(order)}
         self.merged_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
         if any(calls_in(_Made(recipe)) for recipe in recipes):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "single results of calls leave the step")
         refuse_counted(old, loops, [token for token, _ in self.columns.values()])
         used = used_outside(old, loops, self.inside)
         free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
@@ -120,7 +120,7 @@ class Rooted(Rewriting):
         finals = {outs[-1] for _, _, outs in added}
         carried = {number for _, _, outs in added for number in outs}
         if used & carried - finals:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "a sum is used before the loop is over")
         plain = [[n for n in some if n not in carried] for some in loop.made]
         # The outputs of iterations: the terms of each sum, then other live-outs in the order of computation.
         outs = [
@@ -136,17 +136,19 @@ class Rooted(Rewriting):
             for n, some in enumerate(plain)
         ]
         if any(n in carried for rows in beside.columns.values() for n in rows):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration writes a sum that is not finished")
         calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
         passed = _passed_along(calls)
         if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
-            raise UnlikeRoots
+            raise NotMergeable(
+                "recursion-entry-loop", "the calls of iterations return different numbers of tensors, or none"
+            )
         sums = {positions[key] for positions in loop.keyed for key in loop.sums}
         iterations = [self._iteration(loop, number, sums, some, len(passed)) for number, some in enumerate(outs)]
         self.fixed[loop.end] = list({fact.token: fact for one in iterations for fact in one.fixed}.values())
         first, merged = calls[0], iterations[0]
         if any(one.given != merged.given for one in iterations):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "iterations give their calls different arguments")
         self.rows += [some[which] for which in range(len(outs[0])) for some in outs]
         self.rows += [ref.number for refs in passed.values() for ref in refs]
         # Iterations that call other inner functions of the same code differ, though their events do not show it.
@@ -206,19 +208,19 @@ class Rooted(Rewriting):
             if isinstance(event, _FACTS) and ((items := items_of(event, loop.lists)) or calls_in(event)):
                 if calls_in(event) - set(calls):
                     if number in items or calls_in(event) & set(calls):
-                        raise UnlikeRoots
+                        raise NotMergeable("recursion-entry-loop", "an iteration uses the call of another one")
                     continue
                 if items <= {number}:
                     facts.append(event)
                 elif number in items and not isinstance(event, Same):
-                    raise UnlikeRoots
+                    raise NotMergeable("recursion-entry-loop", "an iteration uses the tree of another one")
         limits = (*loop.starts, loop.end)
         events = []
         for position in range(limits[number], limits[number + 1]):
             event = old.events[position]
             if position not in sums and not isinstance(event, (*_FACTS, Stored, Mutation, Extern)):
                 if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
-                    raise UnlikeRoots
+                    raise NotMergeable("recursion-entry-loop", "something else uses a tree or the result of a call")
                 events.append(event)
         own = frozenset(loop.made[number]) | self.inside
         over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
@@ -254,7 +256,7 @@ class Rooted(Rewriting):
         for position, event in enumerate(old.events):
             loop = next((one for one in self.loops if one.holds(position)), None)
             if loop is None and calls_in(event):
-                raise UnlikeRoots  # its number as a call has changed
+                raise NotMergeable("recursion-entry-loop", "the result of a single call is used after the loop")
             if isinstance(event, Op):
                 self.after.append(operations)
             places.append(len(steps))
@@ -275,7 +277,7 @@ class Rooted(Rewriting):
                 if position in self.columns:
                     steps += ((made, before) for made in self._column(event, position))
                 elif items_of(event, self.over):
-                    raise UnlikeRoots
+                    raise NotMergeable("recursion-entry-loop", "a single tree is used outside of the loop")
                 else:
                     steps.append((event, before))
                 operations += isinstance(event, Op)
@@ -291,7 +293,9 @@ class Rooted(Rewriting):
         try:
             events = [self.event(event, after) for event, after in steps]
         except (KeyError, IndexError) as error:
-            raise UnlikeRoots from error
+            raise NotMergeable(
+                "recursion-entry-loop", "a tensor of a single iteration is used outside of the loop"
+            ) from error
 
         def outside(starts: Sequence[int]) -> bool:
             return not any(loop.holds(start) for loop in self.loops for start in starts)
@@ -340,7 +344,7 @@ class Rooted(Rewriting):
                 counted=[],
             )  # fmt: skip
         except (KeyError, IndexError) as error:
-            raise UnlikeRoots from error
+            raise NotMergeable("recursion-entry-loop", "a tensor of a single iteration leaves the step") from error
 
     def _rows_of(self, token: Any, column: Column) -> AccessPath:
         """Return the path of the numbers that the host collects from a list."""
@@ -404,7 +408,7 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     """Return the step's lists to which the calls of iterations append, with all that they append."""
     counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
     if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
-        raise UnlikeRoots
+        raise NotMergeable("recursion-entry-loop", "iterations count or append in different ways")
     found: dict[int, tuple[TensorRef, ...]] = {}
     for event in calls:
         for number, refs in event.grown:
@@ -418,7 +422,7 @@ def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
     for event in calls:
         for access_path, ref in zip(event.own, event.kwargs.get("own", ()), strict=True):
             if found.setdefault(access_path, ref) != ref:
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "iterations find different tensors at the same place")
     return found
 
 

@@ -12,7 +12,8 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots, items_of
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
@@ -61,7 +62,7 @@ def loop_of(
     picked: Sequence[AccessPath] = (),
 ) -> LoopOfRoots | None:
     """Return the loop, or None if it iterates over no lists. ``picked``: lists of which iterations pick elements by
-    their index. Raises UnlikeRoots."""
+    their index. Raises NotMergeable."""
     limits = [*starts, end]
     spans = list(itertools.pairwise(limits))
     lengths = [
@@ -124,36 +125,36 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
         if not carried:
             continue
         if place not in first or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "a sum is changed outside of its place")
         yield place
 
 
 def added_up(
     trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
-    """Return the sum's terms, start (None: zero), and value after each iteration. Raises UnlikeRoots."""
+    """Return the sum's terms, start (None: zero), and value after each iteration. Raises NotMergeable."""
     terms: list[int] = []
     outs: list[int] = []
     start: int | None = None
     for number, positions in enumerate(loop.keyed):
         op = trace.events[positions[place]] if place in positions else None
         if not isinstance(op, Op) or op.name not in _ADDING or op.kwargs or len(op.args) != 2 or len(op.outs) != 1:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration carries on more than a sum")
         own = [a.number for a in op.args if isinstance(a, TensorRef) and a.number in loop.made[number]]
         others = [a for a in op.args if not (isinstance(a, TensorRef) and a.number in loop.made[number])]
         if len(own) != 1 or op.outs[0].number in own:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "a sum takes its term in another way")
         if number:
             if others != [TensorRef(outs[-1])]:
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "a sum is not carried from one iteration to the next")
         elif isinstance(others[0], TensorRef):
             start = others[0].number
         elif type(others[0]) not in (int, float) or others[0] != 0:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "a sum begins with a number other than zero")
         terms.append(own[0])
         outs.append(op.outs[0].number)
     if start is not None and start in inside:
-        raise UnlikeRoots
+        raise NotMergeable("recursion-entry-loop", "a sum begins with what an iteration has made")
     if set(terms) & set(outs):
-        raise UnlikeRoots
+        raise NotMergeable("recursion-entry-loop", "a term of a sum is a sum itself")
     return terms, start, outs

@@ -13,6 +13,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
@@ -23,15 +24,11 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["IterationOfEntryCalls", "Telling", "UnlikeRoots", "calls_in", "items_of", "rebased"]
+__all__ = ["IterationOfEntryCalls", "Telling", "calls_in", "items_of", "rebased"]
 
 # Roots and steps of values that may differ in each call: arguments of the step, extern results, and sizes.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
 _FACTS = (Found, Absent, Same, Held, Pinned, Computed)
-
-
-class UnlikeRoots(Exception):
-    """The iterations of a loop over trees cannot be merged into calls of one function."""
 
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:
@@ -116,7 +113,9 @@ class _Paths(Rewriting):
             access_path = rebased(expr.access_path, self.over)
             return expr if access_path is expr.access_path else Read(access_path)
         if isinstance(expr, Fetch | Size):
-            raise UnlikeRoots
+            raise NotMergeable(
+                "recursion-entry-loop", "an iteration computes with a number that it fetches from a tensor"
+            )
         return super().expr(expr)
 
 
@@ -131,7 +130,7 @@ class IterationOfEntryCalls:
 
 
 class Telling(_Paths):
-    """Writes the trace of one iteration. Raises UnlikeRoots."""
+    """Writes the trace of one iteration. Raises NotMergeable."""
 
     def __init__(self, step: Trace, over: Mapping[Any, int], inside: frozenset[int]) -> None:
         """``inside``: all tensors that iterations compute."""
@@ -161,10 +160,10 @@ class Telling(_Paths):
                 case Decision() | Entered() | Left() | Trips():
                     self.events.append(event)
                 case Stored() | Mutation() | Extern() | Asserted():
-                    raise UnlikeRoots
+                    raise NotMergeable("recursion-entry-loop", "an iteration writes, prints or asserts")
         for number, place in zip(outs, lists, strict=True):
             if number not in self.numbers:
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "a list of an iteration is used by another one")
             at = events[-1].place if events else Place("", 0)
             append = Mutation(AccessPath.grown(place), "append", (), list, at)
             made.recipes[id(append)] = (TensorOf(TensorRef(self.numbers[number])),)
@@ -199,18 +198,18 @@ class Telling(_Paths):
     def _operation(self, op: Op) -> Op:
         """Return the operation with the numbers of the new trace."""
         if op.draws or "backward" in op.name or ".grad." in op.name or op.name == "autograd.grad":
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration draws random numbers or computes gradients")
         before = set(self.numbers)
         if isinstance(op, Invoked):
             # All calls share these tensors, unless an iteration has computed one.
             if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "a call uses a tensor that an iteration has made")
             op = replace(op, kwargs={name: refs for name, refs in op.kwargs.items() if name != "own"})
         for ref in refs_in((op.args, op.kwargs)):
             self._take(ref.number, op.place)
         for ref in op.outs:
             if ref.number not in self.inside or (ref.number in before and not self._is_own(ref.number)):
-                raise UnlikeRoots
+                raise NotMergeable("recursion-entry-loop", "an iteration changes a tensor in place")
             self._number(ref.number)
         args, kwargs = self.values(op.args, 0), self.values(op.kwargs, 0)
         outs = tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs)
@@ -234,7 +233,7 @@ class Telling(_Paths):
         if number in self.numbers:
             return
         if number in self.inside:
-            raise UnlikeRoots  # loop-carried
+            raise NotMergeable("recursion-entry-loop", "an iteration uses what another one has made")
         step, made = self.step, self.made_trace
         access_path = step.access_paths.get(number)
         new = self._number(number)
@@ -246,7 +245,7 @@ class Telling(_Paths):
             return
         kind = step.kinds.get(number)
         if kind is None:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration uses a tensor of unknown kind")
         size, _, dtype, device, _ = kind
         example = torch.empty(size, dtype=dtype, device=device)
         detail: tuple[Any, ...] = ("Tensor", str(dtype).removeprefix("torch."), size, example.stride(), str(device))
@@ -277,10 +276,10 @@ class Telling(_Paths):
         """Return the value of a number that is the same for all trees. It is pinned, since it may decide sizes."""
         access_path, found = number.access_path, self.found.get(number.access_path.token)
         if access_path.step in _CHANGING or access_path.waits_for or found is None:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration uses a number that may change during the step")
         value = plain(found.value)
         if type(value) not in (int, float, str):
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "an iteration uses a value that is neither a number nor a text")
         self.fixed.setdefault(access_path.token, Pinned(number, value, found.place, "is used in recursive calls"))
         self.made_trace.around.update(around([found]))
         return value

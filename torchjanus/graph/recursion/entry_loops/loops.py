@@ -12,13 +12,13 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.recursion.entry_loops.carried import carries_nothing
 from torchjanus.graph.recursion.entry_loops.emit import Rooted
 from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, loop_of
 from torchjanus.graph.recursion.entry_loops.index import picked_from, picks_at
-from torchjanus.graph.recursion.entry_loops.iterations import UnlikeRoots
 from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS
 from torchjanus.trace.actions import Each, Invoked, InvokedEach
 from torchjanus.trace.events import Trace
@@ -40,7 +40,8 @@ class RootLoops:
 
     def merged(self, trace: Trace, made: Any) -> Trace:
         """Return the trace with loops over trees as calls; itself without any. ``made``: see ``unseen``."""
-        if not any(isinstance(event, Invoked) for event in trace.events) or trace.failures:
+        first = next((event for event in trace.events if isinstance(event, Invoked)), None)
+        if first is None or trace.failures:
             return trace
         ranges = [
             (loop_record.starts[0], loop_record.end)
@@ -60,31 +61,33 @@ class RootLoops:
             self._check_variants(loops, result)
             if rooted.does_more:
                 self._check_more(loops, result)
-        except UnlikeRoots:
+        except NotMergeable as error:
+            trace.remarks.note(first.place, error.reason, error.detail)
             return trace
+        trace.remarks.merged(first.place)
         for loop in loops:
             if len(loop.starts) >= LEAST:
                 self._known.setdefault(loop.place, ([o.token for o in loop.over], loop.sums))
         return result
 
     def _check_variants(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
-        """Raise UnlikeRoots if iterations take different paths and values may be loop-carried."""
+        """Raise NotMergeable if iterations take different paths and values may be loop-carried."""
         calls = (event for event in merged.events if isinstance(event, InvokedEach))
         for loop, event in zip(loops, calls, strict=True):
             if not carries_nothing(loop.place):
                 variants = {self._variants.setdefault(loop.place, one.call.tokens()) for one in event.iterations[:1]}
                 if variants != {one.call.tokens() for one in event.iterations}:
-                    raise UnlikeRoots
+                    raise NotMergeable("recursion-entry-loop", "calls of the trees do not go the same way")
 
     def _check_more(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
-        """Raise UnlikeRoots if iterations do more than make calls and no run with enough of them has shown the same."""
+        """Raise NotMergeable if iterations do more than make calls and no run of enough iterations has shown it."""
         each = (event.token for event in merged.events if isinstance(event, Each))
         recipes = (recipe.token for some in merged.recipes.values() for recipe in some)
         what = (*each, *recipes, None if merged.result is None else merged.result.token)
         if all(len(loop.starts) >= LEAST for loop in loops):
             self._more.add(what)
         elif what not in self._more:
-            raise UnlikeRoots
+            raise NotMergeable("recursion-entry-loop", "only one length of the list has been seen")
 
     def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
         """Whether the sizes of the program's own containers do not depend on the trip count."""

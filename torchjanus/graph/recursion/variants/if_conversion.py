@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
 from torchjanus.graph.recursion.variants.predicates import DECIDED, Path, Switch, masked, selected
 from torchjanus.trace.actions import Invoked, Op
@@ -41,10 +42,6 @@ _SILENT = (Entered, Left, Decision, Trips)
 _FACTS = (Found, Absent, Filled, Keys, Same, Instance, Held, Pinned, Computed)
 
 
-class _Unfit(Exception):
-    """The variants cannot be merged."""
-
-
 def converted(events: Sequence[Invoked]) -> Switch | None:
     """Return the merged variant of calls on paths between which tensors decide, or None if they cannot be merged."""
     first = events[0]
@@ -52,7 +49,7 @@ def converted(events: Sequence[Invoked]) -> Switch | None:
         return None
     try:
         return _Conversion(events).switch()
-    except _Unfit:
+    except NotMergeable:
         return None
 
 
@@ -121,12 +118,12 @@ class _Conversion:
         self.paths: dict[int, Path] = {}  # by leaf
 
     def switch(self) -> Switch:
-        """Return the merged trace. Raises _Unfit."""
+        """Return the merged trace. Raises NotMergeable."""
         traces = [leaf.old for leaf in self.leaves]
         around: dict[Any, Any] = {}
         for trace in traces:
             if disagree(around, trace.around):
-                raise _Unfit
+                raise NotMergeable("recursion-branch", "the arms rely on different facts")
             around |= trace.around
         following = self._follow(self.leaves, 0, ())
         outs: Any = None
@@ -178,7 +175,7 @@ class _Conversion:
                 one = replace(loop, starts=tuple(places[n] for n in loop.starts), end=places[loop.end])
                 spanned = range(one.starts[0], one.end) if one.starts else range(0)
                 if any(number in self.deciding or not self._is_of(leaf, number) for number in spanned):
-                    raise _Unfit  # iterations that contain a decision or events of other paths
+                    raise NotMergeable("recursion-branch", "a loop within an arm depends on the decision")
                 if (key := (one.place, one.starts, one.end)) not in met:
                     met.add(key)
                     yield one
@@ -195,7 +192,7 @@ class _Conversion:
         if new is None:
             access_path = leaf.old.access_paths.get(number)
             if access_path is None:
-                raise _Unfit
+                raise NotMergeable("recursion-branch", "an arm takes a tensor that the other one does not find")
             new = leaf.numbers[number] = self._input(leaf, number, access_path)
         return new
 
@@ -241,11 +238,11 @@ class _Conversion:
         self.ops += isinstance(event, Op)
 
     def _fact(self, event: Any) -> bool:
-        """Whether the fact is new. Raises _Unfit if it contradicts a fact of another path."""
+        """Whether the fact is new. Raises NotMergeable if it contradicts a fact of another path."""
         place = about(event)
         if place in self.said:
             if self.said[place] != event.token:
-                raise _Unfit
+                raise NotMergeable("recursion-branch", "the arms rely on facts that exclude each other")
             return False
         self.said[place] = event.token
         return True
@@ -273,7 +270,7 @@ class _Conversion:
                 for leaf in group:
                     leaf.after.append(self.ops)
         if len({None if leaf.old.result is None else leaf.old.result.token for leaf in group}) > 1:
-            raise _Unfit
+            raise NotMergeable("recursion-branch", "the arms return different kinds of values")
         for leaf in group:
             self.paths[id(leaf)] = path
         return first.recipe(first.old.result)
@@ -303,7 +300,7 @@ class _Conversion:
         if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
             return
         if path and not isinstance(event, (*_FACTS, *_SILENT, Asserted)):
-            raise _Unfit  # only some calls have this effect
+            raise NotMergeable("recursion-branch", "an arm has an effect")
         said = first.event(event, len(first.after) - 1)
         if decides(event) and path:
             self.within[len(self.events)] = path
@@ -315,16 +312,18 @@ class _Conversion:
         self._emit(event)
 
     def _check(self, leaf: _Leaf, op: Op) -> None:
-        """Raise _Unfit unless the operation is defined everywhere and changes no tensor that others see."""
+        """Raise NotMergeable unless the operation is defined everywhere and changes no tensor that others see."""
         short = op.name.rpartition(".")[2].strip("_")
         if op.name.endswith(".__get__"):
             short = op.name.split(".")[-2]
         constant = short in _CONSTANT_DIVISOR and len(op.args) == 2 and type(op.args[1]) in (int, float) and op.args[1]
         power = short == "pow" and len(op.args) == 2 and type(op.args[1]) is int and op.args[1] > 0
         if not (short in _TOTAL or constant or power) or op.draws or op.modes != self.first.modes:
-            raise _Unfit
+            raise NotMergeable(
+                "recursion-branch", "an arm runs an operation that is not defined or smooth for all values"
+            )
         if any(leaf.old.memory[ref.number] in leaf.given for ref in op.outs if ref.number in leaf.numbers):
-            raise _Unfit
+            raise NotMergeable("recursion-branch", "an arm changes a tensor in place")
 
     def _asked(self, leaf: _Leaf, event: Invoked) -> _Call:
         """Return the inner call in terms of the new trace."""
@@ -344,13 +343,13 @@ class _Conversion:
     def _decide(self, group: Sequence[_Leaf], position: int, path: Path) -> _Following:
         """Merge leaves that part at a predicate on a tensor."""
         if any(position >= len(leaf.old.events) for leaf in group):
-            raise _Unfit
+            raise NotMergeable("recursion-branch", "only one of the arms returns")
         some: list[Any] = [leaf.old.events[position] for leaf in group]
         yes = [leaf for leaf, event in zip(group, some, strict=True) if getattr(event, "outcome", False)]
         no = [leaf for leaf in group if leaf not in yes]
         tokens = {event.token if event.outcome else flipped(event) for event in some if decides(event)}
         if not all(map(decides, some)) or len(tokens) > 1 or not yes or not no:
-            raise _Unfit
+            raise NotMergeable("recursion-branch", "the arms do not decide by the same tensor")
         decision = len(self.events)
         event = yes[0].event(yes[0].old.events[position], len(yes[0].after) - 1)
         self._emit(replace(event, after=self.ops) if isinstance(event, Asserted) else event)
@@ -378,15 +377,15 @@ class _Conversion:
                     found.append((True, done.value))
             (ended, one), (other_ended, other) = found
             if ended != other_ended:
-                raise _Unfit  # only one arm makes another call
+                raise NotMergeable("recursion-branch", "only one of the arms makes a call")
             if ended:
                 return self._one_recipe(decision, one, other)
             if (one.event.callee, one.event.made) != (other.event.callee, other.event.made) or one.event.grown:
-                raise _Unfit
+                raise NotMergeable("recursion-branch", "the arms call different functions")
             given, args = [], list(one.args)
             for (name, a), (other_name, b) in zip(one.event.given, other.event.given, strict=True):
                 if name != other_name:
-                    raise _Unfit
+                    raise NotMergeable("recursion-branch", "the arms give calls different parameters")
                 given.append((name, self._one_recipe(decision, a, b)))
             args = [self._selected(decision, a, b) for a, b in zip(one.args, other.args, strict=True)]
             outs = yield _Call(replace(one.event, given=tuple(given)), tuple(args))
@@ -397,11 +396,11 @@ class _Conversion:
             return TensorOf(TensorRef(self._selected(decision, one.ref.number, other.ref.number)))
         if isinstance(one, Build) and isinstance(other, Build):
             if _shape(one) != _shape(other) or one.attributes or one.fields or one.cls is dict:
-                raise _Unfit
+                raise NotMergeable("recursion-branch", "the arms make different objects")
             parts = zip(one.items, other.items, strict=True)
             return replace(one, items=tuple(self._one_recipe(decision, a, b) for a, b in parts))
         if type(one) is not type(other) or one is None or one.token != other.token:
-            raise _Unfit
+            raise NotMergeable("recursion-branch", "the arms return different values")
         return one
 
     def _selected(self, decision: int, one: int, other: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.arm_effects import Acting
 from torchjanus.graph.switches.analysis.arms import Resolving, SwitchSites
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
@@ -86,7 +86,7 @@ class After:
         self.count += 1
         meant = self.switches.meant(key, frozenset(candidates))
         if len(meant) != 1:
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "it is not known which number of the loop is meant after it")
         (source,) = meant
         return source[1] if source[0] == "name" else None
 

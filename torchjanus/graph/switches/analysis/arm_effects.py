@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable, entering
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.host_recurrences import entering
 from torchjanus.graph.switches.analysis.arms import Arm
 from torchjanus.graph.switches.analysis.carried_numbers import Counting, Tree, build, chosen, names_in
 from torchjanus.graph.switches.analysis.effects import Shown
@@ -52,7 +53,7 @@ class Acting:
         for number, one in enumerate(seen):
             for key in one.plain:
                 if not self.counting.is_constant(number, counts[number].get(key, ())):
-                    raise NotMergeable
+                    raise NotMergeable("branch-numbers", "a plain number of an arm follows no formula")
         self.questions = [
             {
                 position: self._question(number, event.form)
@@ -67,7 +68,7 @@ class Acting:
         first = [_key(effect) for effect in self.effects[0]]
         self.same = all([_key(effect) for effect in some] == first for some in self.effects)
         if any(one.items.keys() != lists.keys() for one in seen):
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "only some arms append to a list")
         self.items = {
             name: [
                 None if (form := one.items[name]) is None else self.counting.settle_form(number, form)
@@ -84,13 +85,13 @@ class Acting:
         """Check that the predicates before the point where two arms diverge are equal. Raises NotMergeable."""
         mine, others = self.questions[one], self.questions[other]
         if any(tree != others.get(position) for position, tree in mine.items() if position <= parting):
-            raise NotMergeable
+            raise NotMergeable("branch-arms-differ", "arms ask different questions before they part")
 
     def _question(self, arm: int, form: Any) -> Tree:
         """Return the settled tree of a predicate of the iteration index. Raises NotMergeable."""
         tree = self.counting.settle_form(arm, form)
         if any(part[0] not in "ctm" for part in _parts(tree)):
-            raise NotMergeable  # it depends on a loop-carried value
+            raise NotMergeable("branch-numbers", "a number that iterations hand on decides")
         return tree
 
     def _settled(self, arm: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
@@ -107,7 +108,7 @@ class Acting:
         self.numbers = self.counting.closed([*names, *(name for tree in trees for name in names_in(tree))])
         self.values = {name: self.held.states[0].get(name) for name in self.numbers}
         if None in self.values.values():
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "a number that is used after the loop is not there before it")
         self.offsets = {
             one for tree in (*trees, *(t for ts in self.numbers.values() for t in ts)) for one in _turns(tree)
         }
@@ -150,7 +151,7 @@ class Acting:
                 return TensorAt(TensorRef(results[value[1]]), after)
             made = build(value[1], merged, held, fetch)
             if not self.same and not is_safe(made):
-                raise NotMergeable
+                raise NotMergeable("branch-effects", "an arm writes what may raise in another arm")
             return Number(made) if isinstance(made, Expr) else Constant(made)
 
         for number, some in enumerate(self.effects[:1] if self.same else self.effects):
@@ -172,7 +173,7 @@ class Acting:
         made = chosen(flag, [value(some if tree is None else tree) for tree in trees])
         when = chosen(flag, [tree is not None for tree in trees])
         if when is not True and not is_safe(made):
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "an arm appends what may raise in another arm")
         item = Number(made) if isinstance(made, Expr) else Constant(made)
         yield item if when is True else Perhaps(item, Number(when))
 

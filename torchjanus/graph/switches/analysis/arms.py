@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.effects import is_shown
 from torchjanus.graph.switches.analysis.index_predicates import Question
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Indexed, Iteration, Source, subject_of
@@ -73,9 +73,9 @@ class Arm:
         mine.number_ends = {name: mine.number_ends[name] & other.number_ends[name] for name in both}
         mine.plain |= other.plain
         if mine.items != other.items:
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "only some iterations append to a list")
         if not all(mine.takes):
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "an iteration takes something that no other has taken in the same way")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class SwitchSites:
                 known.refine(one, len(iterations))
             else:
                 if len(self.arms) == MOST or not all(_part(arm.seen, one) for arm in self.arms):
-                    raise NotMergeable
+                    raise NotMergeable("branch-too-many-arms")
                 self.arms.append(Arm(one, {one.iteration}, not one.last, {len(iterations)}))
                 grown = True
             for fact in one.facts:
@@ -256,11 +256,11 @@ class Resolving:
         if moving and not others and len({classes[one[1]] for one in moving}) == 1:
             return moving[0]
         if moving or not others:
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "it is not known which of several values an iteration takes")
         own = [one for one in others if one[0] not in ("name", OUTSIDE)]
         if own:
             if len(others) > 1:
-                raise NotMergeable
+                raise NotMergeable("branch-carried", "it is not known which of several results an iteration takes")
             return own[0]
         outside = [one for one in others if one[0] == OUTSIDE]
         return (outside or others)[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Pinned
@@ -134,7 +134,7 @@ class Before:
         if path[0] == "row" and path[1] < len(self.unbindings) and path[2] < len(self.unbindings[path[1]].outs):
             return int(self.unbindings[path[1]].outs[path[2]].number)
         if path not in access_paths:
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "an iteration takes a tensor that other runs do not find")
         return access_paths[path]
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import Chosen, Form, Source, is_safe
 from torchjanus.trace.values import Apply, Expr, Fetch
 
@@ -38,7 +38,7 @@ def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
     if len(different) == 1:
         return different[0]
     if not all(map(is_safe, different)):
-        raise NotMergeable
+        raise NotMergeable("branch-numbers", "a number of one arm may raise in another arm")
     return Apply(_CHOSEN.setdefault(tuple(places), Chosen(tuple(places))), (arm, *different))
 
 
@@ -132,7 +132,7 @@ class Counting:
         """Return the resolved tree of the candidates. Raises NotMergeable while they are ambiguous."""
         found = self._trees(arm, candidates)
         if len(found) != 1:
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "it is not known from which number an iteration goes on")
         return self._settled(next(iter(found)))
 
     def is_constant(self, arm: int, candidates: Iterable[Source]) -> bool:
@@ -146,7 +146,7 @@ class Counting:
 
     def _settled(self, tree: Tree) -> Tree:
         if tree[0] == _OPEN:
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "it is not known which number an iteration hands on")
         if tree[0] == "v":
             return ("v", self.names[tree[1]])
         if tree[0] == "m":

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, contents_of
 from torchjanus.trace.actions import Extern, Mutation, Op, Stored
@@ -65,7 +65,7 @@ def _shown_by(
         if tensor in found or tensor not in made:
             continue
         if tensor not in trace.kinds:
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "an iteration writes a tensor of unknown kind")
         kind = trace.kinds[tensor]
         found[tensor] = (_SHOWN, kind, sum(name[1] == kind for name in found.values()))
     return found
@@ -74,9 +74,11 @@ def _shown_by(
 def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNumbers) -> Shown:
     """Return the form of an effect that is equal in other iterations. Raises NotMergeable."""
     if isinstance(event, Extern) and (event.draws or event.handled):
-        raise NotMergeable
+        raise NotMergeable(
+            "branch-native-call", "an iteration makes an extern call that draws, or whose error is handled"
+        )
     if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
-        raise NotMergeable
+        raise NotMergeable("branch-effects", "an iteration writes a variable, or under a key that changes")
     values = tuple(merged_recipe(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
     return Shown((event.place, event.token, words), event, values)
@@ -86,7 +88,7 @@ def merged_recipe(recipe: Recipe, numbers: IterationNumbers) -> Any:
     """Return the form of one argument of an effect. Raises NotMergeable."""
     if isinstance(recipe, TensorAt):
         if recipe.ref.number not in numbers.shown:
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "an iteration writes a tensor that it has not made")
         return ("at", numbers.shown[recipe.ref.number])
     if isinstance(recipe, Number):
         return ("number", numbers.form(recipe.expr))
@@ -94,7 +96,7 @@ def merged_recipe(recipe: Recipe, numbers: IterationNumbers) -> Any:
         return ("number", numbers.take(recipe.value))
     if isinstance(recipe, Constant | FoundAt):
         return ("kept", recipe)
-    raise NotMergeable
+    raise NotMergeable("branch-effects", "an iteration writes a value that cannot be made for each of them")
 
 
 def _tensors(recipe: Recipe) -> Iterator[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from torchjanus.core.access_path import Step, token_of
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.rewrites.accumulators import knows
 from torchjanus.graph.switches.analysis.before_loop import Before, map_values
 from torchjanus.graph.switches.analysis.effects import Shown, is_shown, merged, merged_recipe
@@ -104,9 +104,9 @@ def _is_size(leaf: Expr) -> bool:
 def iterations_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Iteration]:
     """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
     if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
-        raise NotMergeable  # an iteration may depend on its index in an unknown manner
+        raise NotMergeable("branch-numbers", "an iteration computes with a plain number, and may know its index")
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
-        raise NotMergeable
+        raise NotMergeable("branch-arms-differ", "an iteration does nothing")
     return list(_Loop(trace, frames, held, lists).iterations())
 
 
@@ -232,7 +232,7 @@ class _One:
             self._event(event)
         shown, numbers = self.numbers.shown, self.numbers
         if not shown.keys() <= self.own.keys() or any(not self._is_alone(number) for number in shown):
-            raise NotMergeable  # it may have changed by the end of the iteration
+            raise NotMergeable("branch-effects", "what an iteration writes changes before it is over")
         ends: dict[Any, frozenset[Source]] = {}
         for name, value in self.loop.frames.states[self.iteration + 1].items():
             if value[0] == "tensor" and value[1] >= 0:
@@ -303,11 +303,11 @@ class _One:
         elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
         elif isinstance(event, Found) and event.access_path.waits_for:
-            raise NotMergeable
+            raise NotMergeable("branch-native-call", "an iteration uses what an extern call gave")
         elif isinstance(event, Extern | Mutation | Stored):
             self.events.append(merged(self.loop.trace, event, self.numbers))
         elif isinstance(event, Each) or not isinstance(event, Fact):
-            raise NotMergeable
+            raise NotMergeable("branch-effects", "an iteration does more than compute, decide and write")
         else:
             self.facts.append(event)
 
@@ -346,12 +346,12 @@ class _One:
             self.asked.add(len(self.events))
             self.events.append(replace(event, expr=self._expr(event.expr)))
         else:
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "an iteration asks a number of which nothing is known")
 
     def _operation(self, op: Op) -> None:
         name = op.name.rpartition(".")[2]
         if isinstance(op, Invoked) or isinstance(op.func, MARKS) or not op.outs or knows(op) or name in _OF_THEMSELVES:
-            raise NotMergeable
+            raise NotMergeable("branch-arms-differ", "an iteration makes a call that cannot be part of an arm")
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
             return
@@ -362,7 +362,7 @@ class _One:
                 self.changed.add(ref.number)
                 continue
             if ref.number in self.loop.made or ref.number in self.loop.earlier or ref.number in self.rowed:
-                raise NotMergeable  # an in-place change of a tensor from before
+                raise NotMergeable("branch-in-place", "an iteration changes a tensor from before it in place")
             self.own[ref.number] = len(self.own)
         outs = tuple(TensorRef(self.own[ref.number]) for ref in op.outs)
         self.events.append(replace(op, args=args, kwargs=kwargs, outs=outs))
@@ -384,7 +384,7 @@ class _One:
                     indices.append((position, more))
                     return ("turn", more)
             if isinstance(value, TensorRef | Expr):
-                raise NotMergeable
+                raise NotMergeable("branch-arms-differ", "an iteration picks a row by more than its index")
             return token_of(value)
 
         whole = op.name == "Tensor.__getitem__"
@@ -415,7 +415,7 @@ class _One:
 
     def _position(self, after: int) -> int:
         if not 0 <= after - self.before < len(self.after):
-            raise NotMergeable  # a fetch of an earlier iteration
+            raise NotMergeable("branch-carried", "an iteration uses a number that an earlier one has fetched")
         return self.after[after - self.before]
 
     def _expr(self, expr: Any) -> Any:
@@ -428,7 +428,7 @@ class _One:
             return self.loop.trace.fetched[expr.token]
         if isinstance(expr, Read):
             if expr.access_path not in self.loop.reads:
-                raise NotMergeable
+                raise NotMergeable("branch-numbers", "an iteration uses a number that other runs do not find")
             value = self.loop.reads[expr.access_path]
             self.facts.append(Pinned(expr, value, self.loop.frames.place, "an iteration of a loop is made for it"))
             return value

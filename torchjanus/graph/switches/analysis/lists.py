@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import has_only_grown
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import ALL, Trace
@@ -81,11 +81,11 @@ def check_unseen(trace: Trace, frames: Frames) -> None:
     filled = {event.base.token for event in iterations if isinstance(event, Mutation)}
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
     if any(number in looked and access_path.token in filled for number, access_path in trace.owners.items()):
-        raise NotMergeable
+        raise NotMergeable("branch-lists", "iterations look into a list that they fill")
     written = {event.where for event in iterations if isinstance(event, Stored) and not _is_loop_carried(trace, event)}
     asked = {where for position, where in trace.reread if position >= frames.starts[0]}
     if not written.isdisjoint(asked) or any((base, ALL) in asked for base, _ in written):
-        raise NotMergeable
+        raise NotMergeable("branch-lists", "iterations read what they have written")
 
 
 def _is_loop_carried(trace: Trace, event: Stored) -> bool:

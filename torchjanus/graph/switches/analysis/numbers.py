@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step, token_of
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable, entering
+from torchjanus.core.remarks import NotMergeable
+from torchjanus.graph.loops.analysis.host_recurrences import entering
 from torchjanus.trace.actions import Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loop_records import Frames, Plain
@@ -224,7 +225,7 @@ class IterationNumbers:
         if isinstance(expr, Apply | Fetch):
             return self._taken(self.candidates(expr))
         if isinstance(expr, Expr) and not isinstance(expr, Read | Size | InductionVariable):
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "a number of an iteration follows no formula")
         return self.take(expr)
 
     def compute(self, plain: Plain) -> tuple[Any, bool | None]:

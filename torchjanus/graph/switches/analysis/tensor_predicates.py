@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.carried_numbers import Tree
 from torchjanus.graph.switches.analysis.index_predicates import Question
 from torchjanus.trace.actions import Op
@@ -59,7 +59,7 @@ class Asking:
         self._numbers = {token: TensorRef(numbered(ref.number)) for token, ref in question.numbers}
         answer = self._value(tree)
         if not isinstance(answer, TensorRef):
-            raise NotMergeable
+            raise NotMergeable("branch-index", "the decision depends on nothing that a tensor tells")
         self.trace.events.append(Asserted(answer, question.outcome, self.operations + len(self.added), question.place))
 
     def _value(self, tree: Tree) -> Any:
@@ -77,15 +77,15 @@ class Asking:
         if not isinstance(value, Expr):
             return value
         if value.token not in self._numbers:
-            raise NotMergeable
+            raise NotMergeable("branch-index", "an iteration compares its index with a number that is not known")
         return self._numbers[value.token]
 
     def _applied(self, function: Any, parts: list[Any]) -> Any:
         func = _FUNCTIONS.get(function)
         if func is None or not all(isinstance(part, TensorRef) or type(part) is int for part in parts):
-            raise NotMergeable
+            raise NotMergeable("branch-index", "an iteration compares its index in a way that no tensor operation does")
         if function in (operator.mod, operator.floordiv) and (isinstance(parts[1], TensorRef) or not parts[1]):
-            raise NotMergeable  # division by zero in compiled code may abort the process
+            raise NotMergeable("branch-index", "an iteration divides its index by a number that may change")
         if not isinstance(parts[0], TensorRef):
             parts[0] = self._made(torch.full_like, (self._iteration, parts[0]))
         return self._made(func, tuple(parts))

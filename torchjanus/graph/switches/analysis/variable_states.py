@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import is_in_known
 from torchjanus.trace.loop_records import Frames
 
@@ -49,7 +49,7 @@ def check_states(frames: Frames) -> dict[Any, Any]:
             left[name] = _growth([value[1] for value in row if value is not None], before)
         elif kinds <= {None, "tensor"}:
             if before is not None and before[0] != "tensor":
-                raise NotMergeable  # no tensor before the loop
+                raise NotMergeable("branch-carried", "a variable holds a tensor after the first iteration only")
             if before is None and not is_in_known(name, others[-1]):
                 left[name] = _set_by_all("tensor", kinds)
         elif kinds <= _NUMBERS | {None} and (before is None or before[0] in _COUNTED):
@@ -57,7 +57,7 @@ def check_states(frames: Frames) -> dict[Any, Any]:
                 left[name] = _set_by_all("number", kinds)  # its source is resolved by comparing iterations
         elif kinds <= _COUNTED and before is not None and before[0] == "float":
             if any(value[0] == "float" and token_of(value[1]) != token_of(before[1]) for value in row if value):
-                raise NotMergeable
+                raise NotMergeable("branch-carried", "a variable holds floats that change")
         else:
             first_merged, *merged = (
                 _plainly(value, alias) for value, alias in zip([before, *row], aliases, strict=True)
@@ -65,7 +65,7 @@ def check_states(frames: Frames) -> dict[Any, Any]:
             if any(one != merged[0] for one in merged) or (
                 before is not None and first_merged != merged[0] and name[-1] != "marks"
             ):
-                raise NotMergeable
+                raise NotMergeable("branch-carried", "a variable holds something else after the first iteration")
             if first_merged != merged[0]:
                 left[name] = merged[0]
     return left
@@ -79,7 +79,7 @@ def _is_merged(name: Any, state: Mapping[Any, Any]) -> bool:
 def _set_by_all(what: str, kinds: Container[Any]) -> Any:
     """Return the description of a new tensor or number. Raises NotMergeable unless it exists after each iteration."""
     if None in kinds:
-        raise NotMergeable
+        raise NotMergeable("branch-carried", "a variable is set by some iterations only")
     return (what,)
 
 
@@ -105,7 +105,7 @@ def _growth(values: list[int], before: Any) -> Any:
     if before is not None and before[0] == "int":
         steps.add(values[0] - before[1])
     if len(steps) > 1 or (before is not None and before[0] != "int"):
-        raise NotMergeable
+        raise NotMergeable("branch-numbers", "a variable counts by different steps")
     return ("grows", *steps)
 
 
@@ -125,7 +125,7 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
         # A tensor from before the loop looks loop-invariant; beside tensors of earlier iterations, which only the list
         # holds, it is not.
         if any(one is not None for one in tensors) and not all(known) and not any(known[:-1]):
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "it is not known which tensor of a list an iteration takes")
 
     def is_element(name: Any) -> bool:
         return any(
@@ -149,10 +149,10 @@ def _shape_of_growth(frames: Frames, name: Any) -> Any:
     """Return the description of what each iteration appends. Raises NotMergeable where it differs."""
     marks = [state[*name, "marks"][1] for state in frames.states if (*name, "marks") in state]
     if len(marks) != len(frames.states) or not has_only_grown(frames, name[:-1]):
-        raise NotMergeable
+        raise NotMergeable("branch-lists", "an iteration does more with a list than append")
     added = {tuple(map(_shape, one.marks[start:end])) for (one, start), (_, end) in itertools.pairwise(marks)}
     if len(added) > 1:
-        raise NotMergeable
+        raise NotMergeable("branch-lists", "iterations append different kinds of values")
     return added.pop()
 
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import dimensions_of, geometries
 from torchjanus.graph.ir.numbers import Numbers, split_numbers
 from torchjanus.graph.ir.program import Node, Program, Ref
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.regions.switch import ArmProgram, Switch
 from torchjanus.graph.switches.analysis.arms import Resolved
 from torchjanus.graph.switches.analysis.before_loop import map_values
@@ -64,7 +64,7 @@ def _program(
     done = (event.modes for one in resolved.arms for event in one.seen.events if isinstance(event, Op))
     modes = next(done, None)
     if modes is None:
-        raise NotMergeable  # iterations that consist of predicates compute nothing
+        raise NotMergeable("loop-small", "iterations ask, and compute nothing")
     asking = Asking(trace, begins, modes)
     for position, event in enumerate(arm.events):
         if isinstance(event, Question):
@@ -80,7 +80,7 @@ def _program(
     builder = Builder(work, trace, [event for event in trace.events if isinstance(event, Op)])
     program = builder.build()
     if len(program.inputs) != inputs or program.slots:
-        raise NotMergeable
+        raise NotMergeable("branch-arms-differ", "an arm takes a number that may change")
     outputs = [program.outputs[builder.outputs["tensor", tensor]] for tensor in ends]
     return ArmProgram(*_asking(program, outputs, asking.modes))
 

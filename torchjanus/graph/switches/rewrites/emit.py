@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, Flows
 from torchjanus.graph.switches.analysis.after_loop import After
@@ -66,7 +66,7 @@ def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Tra
         else switches.proven(frames.count is not None)
     )
     if len(proven) < (2 if frames.count is None else 1) or any(arm not in proven for arm in taken):
-        raise NotMergeable  # with a constant trip count a single arm gives no reason for a switch
+        raise NotMergeable("branch-evidence")
     acting = Acting(proven, taken, iterations, held, lists)
     after = After(trace, frames, switches, Resolving(proven, frames.states[0]), acting)
     return _Writing(trace, frames, switches, after, taken, acting).trace()
@@ -220,7 +220,7 @@ class _Writing(Placing):
     def _compared(self, token: Any) -> Any:
         """Return a number of the host that iterations compare with. Raises NotMergeable where it is not known."""
         if token not in self.switches.compared:
-            raise NotMergeable
+            raise NotMergeable("branch-index", "an iteration compares its index with a number that is not known")
         expr = self.switches.compared[token]
         if isinstance(expr, Size):  # of a tensor from before the loop
             self.acting.fetched[expr.token] = self.kinds[expr.ref][0][expr.dim]
@@ -230,7 +230,7 @@ class _Writing(Placing):
         """Return the operation that makes the initial value of a variable that each iteration sets before any use."""
         like = self.frames.states[1].get(name, ("", -1))[1]
         if like not in self.kinds and not is_shown(name):
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "a variable that some arms set has no known kind")
         size, stride, dtype, device, _ = name[1] if is_shown(name) else self.kinds[like]
         number = self.new()
         self.kinds[number] = (size, stride, dtype, device, False)
@@ -241,7 +241,7 @@ class _Writing(Placing):
     @staticmethod
     def _held(value: Any) -> int:
         if value is None or value[0] != "tensor" or value[1] < 0:
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "a variable holds no tensor where one is needed")
         return int(value[1])
 
     def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
@@ -252,7 +252,7 @@ class _Writing(Placing):
             numbers = [value[1] for s in self.frames.states if (value := s.get(name)) and value[0] == "tensor"]
             kinds = [self.kinds[number] for number in numbers if number in self.kinds]
             if not kinds or len({kind[:1] + kind[2:4] for kind in kinds}) > 1:
-                raise NotMergeable
+                raise NotMergeable("branch-arms-differ", "arms give tensors of different types or devices")
             return (*kinds[-1][:4], any(kind[4] for kind in kinds))
         number = given[place]
         if resolved.fixed[place - len(resolved.carried)] == ITERATION:
@@ -260,7 +260,7 @@ class _Writing(Placing):
         if number is None or resolved.fixed[place - len(resolved.carried)][0] == "indexed":
             number = self._of_iteration(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
-            raise NotMergeable
+            raise NotMergeable("branch-carried", "a variable that iterations hand on has no known kind")
         return self.kinds[number]
 
     def _of_iteration(self, source: Source, iteration: int) -> int:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.errors import Place, Refused
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.accumulators import apart
 from torchjanus.graph.loops.rewrites.filled_tensors import filled
@@ -63,6 +63,11 @@ class Merger:
                 met[frames.place] += 1
                 self._outcomes.setdefault(key, set()).add(bool(first.outcome))
 
+    def changes(self, place: Place) -> bool:
+        """Whether the loop that is written there has had several trip counts, for all that is known."""
+        counts = (known for at, known in self._counts.items() if (at.file, at.line) == (place.file, place.line))
+        return len(next(counts, (0, 1))) > 1
+
     @property
     def _joins(self) -> bool:
         """Whether so many regions took both arms that a graph for each path would be too many."""
@@ -103,9 +108,14 @@ class Merger:
         while (loop := self._next(merged, passed)) is not None:
             try:
                 merged = SWITCHES.run(merged, _Deciding(self, loop))
-            except (NotMergeable, Refused):
+            except NotMergeable as error:
+                trace.remarks.note(loop.place, error.reason, error.detail)
+                passed += 1
+            except Refused as error:
+                trace.remarks.note(loop.place, error.refusal.reason, error.refusal.what)
                 passed += 1
             else:
+                trace.remarks.merged(loop.place)
                 passed, done = 0, True
         return merged if done else trace
 

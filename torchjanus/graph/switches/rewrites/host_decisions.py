@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.rewrites.hoist_draws import Drawn, Draws, hosting
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
@@ -41,7 +41,7 @@ def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     if draws is None:
         return trace, frames
     if not any(isinstance(event, Op) for event in trace.events):
-        raise NotMergeable  # the run computes nothing
+        raise NotMergeable("loop-small", "the step computes nothing with tensors")
     number = trace.frames.index(frames)
     made = hosting(trace, frames, draws).trace()
     return made, made.frames[number]
@@ -73,7 +73,7 @@ class _Looking:
                 known = called.get(event.access_path.waits_for - 1) if event.access_path.waits_for else None
                 if known is not None:
                     if event.kind != "number" or known in self.own.values():
-                        raise NotMergeable
+                        raise NotMergeable("branch-native-call", "an extern call in an iteration gives no number")
                     self.own[event.access_path] = known
                 self.reads.setdefault(event.access_path, at)
         held: dict[int, tuple[Any, int]] = {}
@@ -104,22 +104,26 @@ class _Looking:
         if not found:
             return None
         if any(known[0] != iteration for known in found):
-            raise NotMergeable
+            raise NotMergeable("branch-native-call", "an iteration asks a number that another one has drawn")
         return self._merged(expr)
 
     def _merged(self, expr: Any) -> Any:
         if isinstance(expr, Apply):
             drawn = any(isinstance(leaf, Read) and leaf.access_path in self.own for leaf in leaves(expr))
             if drawn and not any(expr.func is func for func in _ASKING):
-                raise NotMergeable
+                raise NotMergeable(
+                    "branch-native-call", "a number that is drawn is used to compute, not only to compare"
+                )
             return Apply(expr.func, tuple(map(self._merged, expr.args)))
         if isinstance(expr, Fetch | Size):
-            raise NotMergeable
+            raise NotMergeable("branch-native-call", "a number that is drawn is compared with a tensor")
         if isinstance(expr, Read):
             if expr.access_path in self.own:
                 return Drawn(self.own[expr.access_path][1])
             if expr.access_path.waits_for:
-                raise NotMergeable
+                raise NotMergeable(
+                    "branch-native-call", "a number that is drawn is compared with the result of another call"
+                )
         return expr
 
     def _check(self, externs: Sequence[Sequence[int]], held: dict[int, Any]) -> None:
@@ -127,21 +131,21 @@ class _Looking:
         trace = self.trace
         calls: list[list[Any]] = [[trace.events[at] for at in some] for some in externs]
         if len({tuple(call.token for call in some) for some in calls}) > 1:
-            raise NotMergeable
+            raise NotMergeable("branch-native-call", "iterations make different extern calls")
         for call in (call for some in calls for call in some):
             recipes = trace.recipes.get(id(call), ())
             plain = all(
                 isinstance(r, Constant | FoundAt) or (isinstance(r, Number) and not _is_late(r.expr)) for r in recipes
             )
             if not call.effects.harmless or call.draws or call.chosen or call.stale or call.changes or not plain:
-                raise NotMergeable
+                raise NotMergeable("branch-native-call", "an iteration makes an extern call with effects")
         if len(self.own) != sum(map(len, externs)):
-            raise NotMergeable  # some result was not found
+            raise NotMergeable("branch-native-call", "not every result of an extern call is used")
         for at in range(self.frames.starts[0], self.frames.end):
             if at not in held and any(
                 isinstance(one, Read) and one.access_path in self.own for one in self._leaves(at)
             ):
-                raise NotMergeable
+                raise NotMergeable("branch-native-call", "a number that is drawn is used for more than to decide")
 
     def _leaves(self, at: int) -> Iterator[Any]:
         """Yield the leaves of all expressions in an event."""

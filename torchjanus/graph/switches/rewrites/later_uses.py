@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.regions.switch_gradients import Flow
 from torchjanus.graph.switches.analysis.after_loop import After
 from torchjanus.graph.switches.analysis.arm_effects import Acting
@@ -105,7 +105,7 @@ class Speaking(Rewriting):
         map_values((op.args, op.kwargs), self._constant)
         made = super().operation(op, after)
         if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
-            raise NotMergeable
+            raise NotMergeable("branch-in-place", "a result of the loop is changed in place after it")
         return replace(made, outs=tuple(TensorRef(self.spoken.get(ref.number, ref.number)) for ref in op.outs))
 
     def final(self, number: int) -> int:
@@ -127,7 +127,7 @@ class Speaking(Rewriting):
         if after <= self.before:
             return after
         if after < self.before + self.inside:
-            raise NotMergeable  # a fetch within an iteration
+            raise NotMergeable("branch-results", "what an iteration was asked is used after the loop")
         return after + self.shift + sum(operation <= after for operation, _ in self.marks_behind)
 
     def number(self, value: Any) -> Any:
@@ -156,10 +156,10 @@ class Speaking(Rewriting):
 
     def recipe(self, recipe: Any) -> Any:
         if isinstance(recipe, Repeat | RowOf):
-            raise NotMergeable
+            raise NotMergeable("branch-results", "what all iterations gave leaves the step")
         if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.access_path.token)) is not None:
             if self.after.variable(number) is not None:
-                raise NotMergeable  # with other arms the variable holds another tensor; the recipe returns this one
+                raise NotMergeable("branch-results", "a result of the loop may be a tensor from before it")
             return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
@@ -210,14 +210,14 @@ class Speaking(Rewriting):
         self.after.begin("result")
         result = None if old.result is None else self.recipe(old.result)
         if self.after.unclear:
-            raise NotMergeable
+            raise NotMergeable("branch-results", "it is not known which result of the loop leaves the step")
         return found, result
 
     def _constant(self, value: Any) -> None:
         """Check that an operand or condition is not loop-carried. Raises NotMergeable."""
         if type(value) in (int, float) or (isinstance(value, Expr) and self.after.is_counted(value)):
             if self.after.number(value) is not None:
-                raise NotMergeable
+                raise NotMergeable("branch-numbers", "a number that the loop has changed is used after it")
         elif isinstance(value, Apply):
             for arg in value.args:
                 self._constant(arg)
@@ -231,7 +231,7 @@ class Speaking(Rewriting):
         """Check that plain numbers that Python computes with are not loop-carried: they might decide anything."""
         self.after.begin("plain")
         if any(self.after.number(value) is not None for value in (*plain.operands, *plain.reals)):
-            raise NotMergeable
+            raise NotMergeable("branch-numbers", "Python computes with a number that the loop has changed")
 
     def check_leaving(self) -> None:
         """Check that tensors that leave the call or change in place are the loop's own, whichever arms are taken."""
@@ -257,14 +257,16 @@ class Speaking(Rewriting):
                     place = old.memory[root[1][1]]
                     roots.add("given" if not place or place in given or root[1][1] in leaving else place)
             if "given" in roots or roots & taken:
-                raise NotMergeable
+                raise NotMergeable(
+                    "branch-results", "a result of the loop may be a tensor from before it, and leaves the step"
+                )
             taken |= roots
 
     def modes(self) -> Any:
         operations = [event for event in self.old.events[self.start : self.end] if isinstance(event, Op)]
         operations = operations or [event for event in self.old.events[: self.start] if isinstance(event, Op)][-1:]
         if not operations:
-            raise NotMergeable  # no operations, so nothing to switch between
+            raise NotMergeable("loop-small", "nothing is computed before the decision")
         return replace(operations[0].modes, grad=any(op.modes.grad for op in operations))
 
     def mark(self, tensor: int) -> Op:

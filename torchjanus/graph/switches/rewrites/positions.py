@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import Picking
 from torchjanus.trace.loop_records import Frames

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import Step
-from torchjanus.graph.loops.analysis.host_recurrences import NotMergeable
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.arms import Resolved
 from torchjanus.graph.switches.analysis.before_loop import map_values
 from torchjanus.graph.switches.analysis.iterations import Indexed, Source
@@ -38,11 +38,11 @@ def _dimension_of(one: Indexed) -> int:
     integers = 0
     for place, part in enumerate(key if isinstance(key, tuple) else (key,)):
         if type(part) is not int and not (isinstance(part, slice) and part == slice(None)):
-            raise NotMergeable
+            raise NotMergeable("branch-lists", "an iteration picks a row in a way that is not followed")
         if type(part) is int and integers == one.position:
             return place
         integers += type(part) is int
-    raise NotMergeable
+    raise NotMergeable("branch-lists", "an iteration picks a row in a way that is not followed")
 
 
 def in_order(base: torch.Tensor, indices: torch.Tensor, dim: int, first: int) -> torch.Tensor:
@@ -81,14 +81,14 @@ class Picking(Speaking):
         """Return how rows are read in this run, and the tensor they are read from."""
         found = next((one.indexed[source[1]] for one in self.acting.iterations if source[1] in one.indexed), None)
         if found is None:
-            raise NotMergeable
+            raise NotMergeable("branch-lists", "an iteration picks rows that no run has picked")
         numbers = {access_path.token: number for number, access_path in self.access_paths.items()}
         return found, self.known.tensor(source[1][3], numbers)
 
     def order(self, source: Source, events: list[Any]) -> int:
         """Append operations that gather the rows in iteration order. Raises NotMergeable if the loop counts down."""
         if self.frames.back:
-            raise NotMergeable
+            raise NotMergeable("branch-lists", "iterations pick rows backwards")
         (one, base), count = self.picking(source), self.frames.count
         dim, first = _dimension_of(one), self.frames.begins + one.more
         indices, rows = self.new(), self.new()

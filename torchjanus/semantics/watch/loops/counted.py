@@ -201,7 +201,13 @@ class LoopWatch(UntracedWatch):
         """Record a loop that has run to its end. ``alone``: see ``_iterations``."""
         trace, span = self.recording.trace, active_loop.loop_record.over
         active_loop.end(count)
-        if count is not None and active_loop.starts and is_settled(active_loop.changes[1:]):
+        if count is None:
+            trace.remarks.note(active_loop.place, "loop-sources", "it goes over something whose length is not followed")
+        elif active_loop.starts and not is_settled(active_loop.changes[1:]):
+            trace.remarks.note(
+                active_loop.place, "loop-carried", "variables have not settled after the first iterations"
+            )
+        elif active_loop.starts:
             trace.iterations += self._counted(active_loop, count)
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
@@ -228,6 +234,8 @@ class LoopWatch(UntracedWatch):
         found, back = counted(computed[1:]), is_back(span)
         reckoned = find_recurrences(computed, back, active_loop.plains[0]) if found is None else None
         if found is None and reckoned is None:
+            detail = "Python computes numbers in it that follow no formula of the index"
+            self.recording.trace.remarks.note(active_loop.place, "loop-numbers", detail)
             return
         counters = () if span is None else ((span.start, span.step),)
         begins = 0 if span is None or back or span.step != 1 else span.start
