@@ -28,7 +28,7 @@ METHODS = [
     (BackwardCode, "_begin"),
     (BackwardCode, "_end"),
     (LoopWatch, "_begun"),
-    (LoopWatch, "_begin_round"),
+    (LoopWatch, "_begin_iteration"),
     (LoopWatch, "ended"),
     (LoopWatch, "_combined_begun"),
     (LoopWatch, "_begin_combined"),
@@ -104,7 +104,7 @@ def test_code_that_autograd_calls_goes_on(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize(
-    "name", ["_begun", "_begin_round", "ended", "_combined_begun", "_begin_combined", "_combined_ended"]
+    "name", ["_begun", "_begin_iteration", "ended", "_combined_begun", "_begin_combined", "_combined_ended"]
 )
 def test_loops_go_on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def failing(self, *args, **kwargs):
