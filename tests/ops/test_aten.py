@@ -16,6 +16,8 @@ from tests.operator_library import aten_operators
 from torchjanus.ops import aten
 from torchjanus.ops.aten import DATA_ARGUMENTS, INDEXED, SAMPLERS, Operator, in_place_form, operator_of
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # what samples warn of is torch's affair
+
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 FEW = 2  # calls of one overload that are kept
 # Their kernels do not look whether positions are in range, and end the process: eager does so, too.
