@@ -56,7 +56,7 @@ class Operator:
     rectifies: bool = False
     scales: bool = False
     same_in_place: bool = False
-    iterations_number: bool = False
+    rounds_number: bool = False
     new_memory: bool = False
     product: bool = False
     writes_any_layout: bool = False
@@ -113,7 +113,7 @@ _BY_HAND: dict[str, frozenset[str]] = {
             _foreach_rsqrt _foreach_sigmoid _foreach_sign _foreach_sqrt _foreach_sub _foreach_tanh _foreach_zero
             index_put""",
         # In half precision its in-place form rounds the number first, on the CPU.
-        "iterations_number": """mul.Scalar mul_.Scalar _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul_.Scalar
+        "rounds_number": """mul.Scalar mul_.Scalar _foreach_mul.Scalar _foreach_mul.ScalarList _foreach_mul_.Scalar
             _foreach_mul_.ScalarList""",
         # Its result never shares memory with an argument. So do those that are pointwise.
         "new_memory": """mm.default addmm.default bmm.default baddbmm.default sum.dim_IntList sum.default mean.default

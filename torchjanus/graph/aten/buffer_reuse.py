@@ -119,7 +119,7 @@ class _Lives:
         if form is None:
             return None
         targets, made = _targets(node), _made(node)
-        if operator_of(node.target).iterations_number and any(getattr(one, "dtype", None) in _HALF for one in made):
+        if operator_of(node.target).rounds_number and any(getattr(one, "dtype", None) in _HALF for one in made):
             return None
         if len(made) != len(targets) or not all(isinstance(target, Node) for target in targets):
             return None

@@ -22,7 +22,7 @@ _aten = torch.ops.aten
 
 
 class _ValuesOnly(TorchDispatchMode):
-    """Computes decompositions without vectors, and returns empty tensors in their places."""
+    """Computes decompositions without vectors. Their callers use the values only."""
 
     def __torch_dispatch__(
         self, func: Any, types: Iterable[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -53,11 +53,6 @@ class Awaiting:
         return "a graph has been made: the next call takes it" if self.elsewhere.over else f"a graph {self.elsewhere}"
 
     @property
-    def is_again(self) -> bool:
-        """Whether what is being made has been tried before."""
-        return self._attempts > 1
-
-    @property
     def may_wait(self) -> bool:
         """Whether it may wait for another process once more."""
         return self._attempts <= MAX_ATTEMPTS

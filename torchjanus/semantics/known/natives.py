@@ -50,7 +50,6 @@ LOOKING: frozenset[Any] = frozenset(
         builtins.__build_class__,
         sys.exc_info,
         globals,
-        sys.exc_info,
         sys.exception,
         object.__new__,
         object.__init__,

@@ -299,11 +299,3 @@ class _Union:
                 found = axis
                 sizes[axis] = self._multiple(size, other)
         return Like(value.dtype, tuple(sizes), found)
-
-
-def _drop_units(graph: torch.fx.Graph) -> None:
-    """Remove multiplications by 1, which vmap adds for the factors of ``addmm``."""
-    for node in list(graph.nodes):
-        if node.target is aten.mul.Scalar and type(node.args[1]) is int and node.args[1] == 1:
-            node.replace_all_uses_with(node.args[0])
-            graph.erase_node(node)
