@@ -46,7 +46,7 @@ def test_operators_in_place_compute_the_same_bits(dtype: torch.dtype) -> None:
     tried = set()
     forms = {one: form for one in aten_operators() if (form := in_place(one)) is not None}
     for functional, in_place_one in forms.items():
-        if dtype is torch.bfloat16 and operator_of(functional).iterations_number:
+        if dtype is torch.bfloat16 and operator_of(functional).rounds_number:
             continue
         several = functional._schema.name.startswith("aten::_foreach")
         cases = [(tensors, others)] if several else list(zip(tensors, others, strict=True))
