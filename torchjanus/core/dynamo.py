@@ -16,15 +16,15 @@ __all__ = ["apart", "is_compiling", "leave_alone", "skipped"]
 _frames: Any = torch._C._dynamo.eval_frame  # written in C, and present without Dynamo
 # The callback that decides whether to compile a frame; None where nothing is compiled in this thread.
 is_compiling: Callable[[], Any] = _frames.get_eval_frame_callback
-_told = False
+_registered = False
 
 
 def leave_alone() -> None:
     """Make Dynamo, if the program has imported it, run the functions of this package's files as they are."""
-    global _told
+    global _registered
     add = getattr(sys.modules.get("torch._dynamo.trace_rules"), "add", None)
-    if add is not None and not _told:
-        _told = True
+    if add is not None and not _registered:
+        _registered = True
         add(__name__.partition(".")[0])
 
 

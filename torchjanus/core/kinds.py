@@ -109,7 +109,7 @@ def _looked_up(value: Any, name: str, unmerged: Any = MISSING) -> Any:
     it."""
     cls = type(value)
     is_class = issubclass(cls, type)
-    if _is_told(on_type(cls, name)) or (is_class and _is_told(on_type(value, name))):
+    if _runs_python(on_type(cls, name)) or (is_class and _runs_python(on_type(value, name))):
         return unmerged
     own = type(on_type(cls, "__getattribute__")) is not WrapperDescriptorType
     if own or on_type(cls, "__getattr__") is not MISSING:
@@ -120,7 +120,7 @@ def _looked_up(value: Any, name: str, unmerged: Any = MISSING) -> Any:
     return builtins.getattr(value, name, MISSING)
 
 
-def _is_told(found: Any) -> bool:
+def _runs_python(found: Any) -> bool:
     """Whether what a class has under a name is a descriptor that runs Python code, such as a property."""
     if found is MISSING or id(type(found)) in _QUIET:
         return False

@@ -158,7 +158,7 @@ class AmbientState(Assumption):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _AtOrigin(Assumption):
+class _AtAccessPath(Assumption):
     access_path: AccessPath
 
     def access_paths(self) -> Iterable[AccessPath]:
@@ -166,7 +166,7 @@ class _AtOrigin(Assumption):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Identity(_AtOrigin):
+class Identity(_AtAccessPath):
     """The access path holds this object."""
 
     value: Any
@@ -187,7 +187,7 @@ class Kept(Identity):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ValueOf(_AtOrigin):
+class ValueOf(_AtAccessPath):
     """The access path holds a constant of the same type and value."""
 
     value: Any
@@ -201,7 +201,7 @@ class ValueOf(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TypeOf(_AtOrigin):
+class TypeOf(_AtAccessPath):
     """The access path holds an object of exactly this class."""
 
     cls: type
@@ -214,7 +214,7 @@ class TypeOf(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InstanceOf(_AtOrigin):
+class InstanceOf(_AtAccessPath):
     """What the access path holds is, or is not, an instance of one of these classes."""
 
     classes: type | tuple[type, ...]
@@ -234,7 +234,7 @@ _FACETS = ("class", "", "", "strides", "device", "requires_grad", "is_leaf")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class TensorKind(_AtOrigin):
+class TensorKind(_AtAccessPath):
     """The access path holds a tensor with this class, dtype, shape, strides, device and autograd flags."""
 
     example: torch.Tensor
@@ -292,7 +292,7 @@ class TensorKind(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class KeyPresence(_AtOrigin):
+class KeyPresence(_AtAccessPath):
     """A key (or the value of an expression) is, or is not, in a dictionary."""
 
     key: Any
@@ -316,7 +316,7 @@ class KeyPresence(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Emptiness(_AtOrigin):
+class Emptiness(_AtAccessPath):
     """A container is empty, or is not."""
 
     filled: bool
@@ -331,7 +331,7 @@ class Emptiness(_AtOrigin):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ContainerKeys(_AtOrigin):
+class ContainerKeys(_AtAccessPath):
     """A dictionary's keys (a set's elements) are these, in this order."""
 
     keys: tuple[Any, ...]

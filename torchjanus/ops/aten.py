@@ -68,7 +68,7 @@ class Operator:
 _BY_HAND: dict[str, frozenset[str]] = {
     key: frozenset(names.split())
     for key, names in {
-        # The schema denies that it is a view, as autograd is told; in memory it is one.
+        # By its schema, and so to autograd, it is not a view; in memory it is one.
         "view": "_unsafe_view unsafe_split unsafe_split_with_sizes",
         # The result is the first argument, for a graph that knows neither autograd nor aliasing.
         "identity": "detach alias lift_fresh",

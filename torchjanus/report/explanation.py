@@ -74,8 +74,8 @@ class Explanation:
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of all reasons in the report, each once: see docs/reasons.md."""
-        told: Iterator[Refusal | Remark | Event] = chain(self.refusals, self.remarks, self.events)
-        return tuple(dict.fromkeys(one.reason for one in told if one.reason))
+        shown_events: Iterator[Refusal | Remark | Event] = chain(self.refusals, self.remarks, self.events)
+        return tuple(dict.fromkeys(one.reason for one in shown_events if one.reason))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -205,12 +205,12 @@ def _lines(story: Explanation) -> list[str]:
         if text := _source(remark.place):
             lines.append(f"        {text}")
         lines.append(f"        instead: {reason.remedy}")
-    told = [event for event in story.events if event.kind != "refused"]
-    if told:
+    shown_events = [event for event in story.events if event.kind != "refused"]
+    if shown_events:
         lines.append("  what happened:")
-        seen: Counter[tuple[str, str]] = Counter((e.kind, e.text) for e in told)
+        seen: Counter[tuple[str, str]] = Counter((e.kind, e.text) for e in shown_events)
         shown: set[tuple[str, str]] = set()
-        for event in told:
+        for event in shown_events:
             if (event.kind, event.text) not in shown:
                 shown.add((event.kind, event.text))
                 times = seen[event.kind, event.text]

@@ -71,12 +71,12 @@ def cut(
     if _bound(node.body[:count]) & set(fixed):
         return None
     used = _mentioned(node.body[count:])
-    handed = [name for name in names if name not in fixed and name in used]
+    passed = [name for name in names if name not in fixed and name in used]
     others = [] if only_used else [name for name in names if name not in fixed and name not in used]
     where = location_of(node.body[count - 1])
-    kept: list[ast.expr] = [place(ast.Name(name, ast.Load()), where) for name in (*handed, *others)]
+    kept: list[ast.expr] = [place(ast.Name(name, ast.Load()), where) for name in (*passed, *others)]
     values = place(ast.Tuple(kept, ast.Load()), where)
-    taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *handed)]
+    taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *passed)]
     body = [_Returning().visit(copy.deepcopy(statement)) for statement in node.body[:count]]
     first = _function(node, node.args, [*_declarations(node), *body, place(ast.Return(values), where)])
     rest = _function(node, ast.arguments([], taken, None, [], [], None, []), [*_declarations(node), *node.body[count:]])

@@ -130,8 +130,8 @@ class Calls:
                 self.learning.verified(entry, [f"eager raised {type(error).__name__}: {error}"])
                 raise
             # A call without effects may be repeated (see ``Journal.known``): that is no difference.
-            told = [record for record in made if not record.taken and not (record.harmless and record.undo is None)]
-            unmet = [f"{name_of(record.func)} was called, and eager does not" for record in told]
+            harmful = [record for record in made if not record.taken and not (record.harmless and record.undo is None)]
+            unmet = [f"{name_of(record.func)} was called, and eager does not" for record in harmful]
             self.learning.verified(entry, [*unmet, *shadow.differences(result)])
             return result
         return MISS

@@ -1,7 +1,7 @@
 """What recursive calls rely on around themselves (a flag, a mode, a function): as long as it says the same, a way that
 a call was seen to take is one that calls may take.
 
-The step checks it, for all calls alike; so ways seen under other circumstances are not its variants. Plain data.
+The step checks it, for all calls alike; so variants seen in other contexts are not its variants. Plain data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a watched run has relied on: what it found, and what it was told by what it asked. Plain data.
+"""Facts that a watched run relied on: what it read from the heap, and the outcomes of its predicates. Plain data.
 
 Numbers read from the heap and the identity of objects are left out of tokens: generalising decides what to make of
 their difference.

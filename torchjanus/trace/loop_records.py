@@ -34,8 +34,8 @@ class LoopInstance:
 
     ``starts``: the positions of the events before which its iterations begin; ``end``: the one before which the last
     iteration ends; ``count``: the trip count. No iteration depends on its index by untraced numbers, except by
-    ``counters``, affine induction variables as (value in the first iteration, step), and by ``reckoned``, recurrences
-    with a closed form that decide nothing.
+    ``counters``, affine induction variables as (value in the first iteration, step), and by ``recurrences`` with a
+    closed form on which nothing depends.
     """
 
     starts: tuple[int, ...]
@@ -46,7 +46,7 @@ class LoopInstance:
     begins: int = 0  # lower bound of the loop's range: 1 for ``range(1, n)``
     back: bool = False  # the index goes down to 0 or 1
     asked: tuple[Expr, ...] = ()  # predicates that must hold for all iterations to be alike
-    reckoned: Any = None  # closed forms of the recurrences, see ``trace.recurrences``
+    recurrences: Any = None  # closed forms of the recurrences, see ``trace.recurrences``
     least: int = 1  # minimum trip count: with fewer, live-outs would still hold values from before the loop
     unpinned: bool = False  # it iterates over a tensor, and the trip count was not specialised on
 

@@ -1,5 +1,4 @@
-"""Numbers that iterations of a loop reckon with (``t += h``, ``i * h``, ``0.5 ** i``), as a formula over the
-iterations.
+"""Recurrences: numbers that each iteration of a loop changes (``t += h``, ``i * h``, ``0.5 ** i``), as formulas.
 
 A form is plain data, so it can be compared, kept and sent: ``("iteration", first, step)``, an integer that goes up by
 the same in each iteration; ``("back",)``, the integer that comes down to 0; ``("given", n, kind)``, a number of the
@@ -37,7 +36,7 @@ Form = tuple[Any, ...]
 _Rows = Sequence[tuple[Any, ...]]  # what is given, of each iteration
 HOLE: Form = ("hole",)
 BACK: Form = ("back",)
-LEAST = 3  # iterations from which it can be told how numbers go on
+LEAST = 3  # iterations from which a recurrence can be found
 
 # What gives the same number whenever it is given the same, by name.
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -144,8 +143,8 @@ class Recurrences:
     columns: list[tuple[int, list[Any], Form]] = field(default_factory=list)
 
     def form(self, values: Sequence[Any], before: int) -> Form | None:
-        """How these numbers of the iterations, used after so many computations of each, were come by; None where that
-        cannot be told, or might be told in two variants."""
+        """Return the form of these numbers of the iterations, which are used after ``before`` computations of each
+        iteration; None where no form is known, or more than one."""
         found = set(self._readings(list(map(_known, values)), before))
         return found.pop() if len(found) == 1 else None
 
@@ -241,7 +240,7 @@ def find_recurrences(iterations: Sequence[Sequence[Plain]], back: bool, first: i
                 settled[number] = (name, given)
         if len(pending) == waiting:
             return None
-    # What was told first may be told in another way, too, by what was told later.
+    # The forms that were found first may be ambiguous in view of those that were found later.
     if any(
         _column_of(known, *(number, *settled[number])) != (number, made, form) for number, made, form in known.columns
     ):

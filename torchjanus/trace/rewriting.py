@@ -102,7 +102,7 @@ class Rewriting:
         return self._applied[id(expr)]
 
     def anew(self) -> None:
-        """The run is told once more, and what was told before is forgotten."""
+        """Forget the expressions made so far, before the run is rewritten once more."""
         self._applied = {}
 
     def held(self, value: Any) -> Any:
@@ -191,7 +191,7 @@ class Rewriting:
         fetched = {self.token(token): value for token, value in old.fetched.items()}
         changes.setdefault("pins", {self._pinned(token): times for token, times in old.pins.items()})
         result = None if old.result is None else self.recipe(old.result)
-        # The run as it was is kept: what the tokens of events speak of is told by their ids.
+        # Keep the old run: tokens of events refer to objects by their ids.
         alive = [*old.alive, old]
         return replace(old, events=events, result=result, recipes=self.recipes, fetched=fetched, alive=alive, **changes)
 

@@ -106,7 +106,7 @@ def text_of_a_class_that_tells_its_own():
     return catching(lambda x: Telling(x.sum().item()), lambda error: (str(error), repr(error)))
 
 
-@program(refused="is told by a ProcessLookupError")
+@program(refused="is formatted by a ProcessLookupError")
 def text_of_an_error_of_the_system():
     return catching(lambda x: OSError(3, f"no {x.sum().item():.1f}"), str)
 

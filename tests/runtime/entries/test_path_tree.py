@@ -216,7 +216,7 @@ def test_profile_and_report() -> None:
     line = step.__code__.co_firstlineno + 1
     assert f"test_path_tree.py:{line}  is True  (if x.sum() > 0:)" in report
     assert f"test_path_tree.py:{line}  is False" in report
-    assert "a tensor decides between 2 ways" in report
+    assert "a tensor decides between 2 paths" in report
 
 
 def test_parts_run_by_inductor_agree() -> None:

@@ -143,8 +143,8 @@ class CellCalls:
 
     def begin_backward(self, run: Run, own: CellRun) -> None:
         """Allocate what the batches compute for ``sums``."""
-        for index, like in enumerate(self.parts.handed):
-            own.stack(Source("handed", index), room(own.total, like), like.size[0])
+        for index, like in enumerate(self.parts.row_results):
+            own.stack(Source("row_results", index), room(own.total, like), like.size[0])
 
     def backward(self, run: Run, own: CellRun, batch: Batch, position: int) -> None:
         """Run one batch backwards: compute the gradients of the rows that it took."""
@@ -155,7 +155,7 @@ class CellCalls:
         for place, gradient in zip(parts.taken, made, strict=False):
             run.give(parts.cell.takes[place], own.rows[place][position], gradient)
         for index, value in enumerate(made[len(parts.taken) :]):
-            own.slices[Source("handed", index)][position].copy_(value)
+            own.slices[Source("row_results", index)][position].copy_(value)
 
     def sums(self, run: Run, own: CellRun) -> Tensors:
         """Return the gradients of the shared tensors in ``wanted``, over all batches."""
@@ -322,20 +322,20 @@ class ForestCalls:
         """Return for each buffer whether every row gets exactly one gradient, so that it need not be zeroed."""
         partition, forest = self.partition, run.forest
         recursion, active = partition.recursion, partition.active
-        handed = [0] * len(run.buffers)
+        received = [0] * len(run.buffers)
         for own in run.cells:
             if own is not None:
                 for place in own.cell.parts.taken:
-                    handed[own.cell.parts.cell.takes[place]] += own.total
+                    received[own.cell.parts.cell.takes[place]] += own.total
         for total, added in zip(recursion.totals, forest.added, strict=False):
             if added is not None and total.grad and active[total.gives]:
-                handed[total.items] += len(added.terms)
+                received[total.items] += len(added.terms)
                 if total.start is not None and added.starts is not None:
-                    handed[total.start] += len(added.starts)
+                    received[total.start] += len(added.starts)
         for flag, place in zip(present, partition.tangents, strict=True):
             if flag == "1":
-                handed[recursion.results[place]] += len(forest.results[place])
-        return [once and rows == size for once, rows, size in zip(run.once, handed, forest.sizes, strict=True)]
+                received[recursion.results[place]] += len(forest.results[place])
+        return [once and rows == size for once, rows, size in zip(run.once, received, forest.sizes, strict=True)]
 
     def _gradients(self, run: Run) -> list[torch.Tensor]:
         partition, shared = self.partition, run.shared

@@ -114,7 +114,7 @@ class _Printing:
         self.lines.append("def choose(given):")
         self.lines += [f"    {name} = given[{name[1:]}]" for name in sorted(inputs)]
         self._part(list(range(len(self.graphs))), 0, frozenset(), 1)
-        exec(compile("\n".join(self.lines), "<torchjanus choice>", "exec"), self.source.constants)
+        exec(compile("\n".join(self.lines), "<torchjanus switch>", "exec"), self.source.constants)
         return self.source.constants["choose"]
 
     def _number(self, number: int, direction: Direction) -> None:
@@ -157,7 +157,7 @@ class _Printing:
             return
         flag = self.flat[first][partition.results + asked]
         if len({self.names[self.flat[arm][partition.results + asked]] for arm in arms}) > 1:
-            raise AssertionError("ways that ask different questions")
+            raise AssertionError("arms that evaluate different predicates")
         done = self._write(first, [flag], self.nodes[first].index(flag) + 1, done, indent)
         self.lines.append(f"{indent}if {self.names[flag]}:")
         for answer in (True, False):

@@ -145,6 +145,6 @@ def _crosses(node: Node) -> bool:
 
 def _example(value: Any) -> torch.Tensor:
     if not isinstance(value, torch.Tensor):
-        raise InternalFault("what is handed from part to part is no tensor")
+        raise InternalFault("a value that one segment passes to the next is not a tensor")
     size, stride = ([hint(one) for one in numbers] for numbers in (value.size(), value.stride()))
     return blank(torch.empty_strided(size, stride, dtype=value.dtype, device=value.device))

@@ -261,10 +261,10 @@ class _Telling(Adding):
         made = super().event(event, after)
         self._leaving = False
         if isinstance(event, Extern) and id(made) in self.recipes:
-            self.recipes[id(made)] = tuple(self._handed(r, event.after) for r in self.recipes[id(made)])
+            self.recipes[id(made)] = tuple(self._argument_recipe(r, event.after) for r in self.recipes[id(made)])
         return made
 
-    def _handed(self, recipe: Any, after: int) -> Any:
+    def _argument_recipe(self, recipe: Any, after: int) -> Any:
         """Return the recipe of an argument of native code: a tensor that the graph selects, as it is at that point."""
         results = {one.result for one in self._access_paths.values()}
         if isinstance(recipe, TensorOf) and recipe.ref.number in results:

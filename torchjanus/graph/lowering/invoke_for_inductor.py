@@ -136,8 +136,8 @@ class _Maker:
                 sizes, dtype = [self.count], torch.int64
             case "column":
                 sizes, dtype = [self.count, *cell.columns[index].shape], cell.columns[index].dtype
-            case "saved" | "handed":
-                rows: Like = (parts.saved if kind == "saved" else parts.handed)[index]
+            case "saved" | "row_results":
+                rows: Like = (parts.saved if kind == "saved" else parts.row_results)[index]
                 sizes, dtype = [self.count * rows.size[0], *rows.size[1:]], rows.dtype
             case _:
                 buffer = buffers[(cell.takes if kind in ("taken", "share") else cell.gives)[index]]
@@ -207,8 +207,8 @@ class _Maker:
 
     def _count(self, graph: torch.fx.Graph, placed: dict[Argument, torch.fx.Node]) -> Any:
         for one, node in placed.items():
-            if one.kind in ("saved", "handed"):
-                rows = (self.parts.saved if one.kind == "saved" else self.parts.handed)[one.index].size[0]
+            if one.kind in ("saved", "row_results"):
+                rows = (self.parts.saved if one.kind == "saved" else self.parts.row_results)[one.index].size[0]
                 size = graph.call_function(aten.sym_size.int, (node, 0))
                 return size if rows == 1 else graph.call_function(operator.floordiv, (size, rows))
             if one.kind not in ("shared", "common", "buffer"):
@@ -263,8 +263,8 @@ class _Maker:
                         there = graph.call_function(aten.index.Tensor, (target, [rows]))
                         value = graph.call_function(aten.add.Tensor, (there, value))
                     graph.call_function(aten.index_put_.default, (target, [rows], value))
-            for index in range(len(self.parts.handed)):
-                target = place("handed", index)
+            for index in range(len(self.parts.row_results)):
+                target = place("row_results", index)
                 with graph.inserting_before(output):
                     graph.call_function(aten.copy_.default, (target, values[len(self.parts.taken) + index]))
         output.args = ((),)

@@ -14,10 +14,10 @@ import torch
 from torchjanus.graph.operators.loop_op import TAGS, define
 from torchjanus.trace.recurrences import Form, column, kind_of
 
-__all__ = ["reckoned"]
+__all__ = ["host_column"]
 
 
-def reckoned(form: str, count: int, skipped: int, *given: float | torch.Tensor) -> torch.Tensor:
+def host_column(form: str, count: int, skipped: int, *given: float | torch.Tensor) -> torch.Tensor:
     """Return ``skipped`` zeros and then the ``count`` numbers of a form, given as text; float64 for floats, else int64.
 
     ``given``: the numbers of the call that the form refers to, as numbers or one-element tensors."""
@@ -58,4 +58,4 @@ def _shapes(form: str, count: Any, skipped: int, given: torch.Tensor) -> torch.T
     return torch.empty([count + skipped], dtype=_dtype(form))
 
 
-_COLUMNS = define("reckoned", "(str form, SymInt count, int skipped, Tensor given) -> Tensor", _run, _shapes, TAGS)
+_COLUMNS = define("host_column", "(str form, SymInt count, int skipped, Tensor given) -> Tensor", _run, _shapes, TAGS)

@@ -76,7 +76,7 @@ _BACKWARD = "(int key, str gives, str present, Tensor way, Tensor[] tangents, Te
 CHOOSE = define("choose", _CHOOSE, _choose, _choose_shapes, TAGS)
 CHOOSE_RANDOM = define("choose_random", _CHOOSE, _choose, _choose_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 CHOOSE_BACKWARD = define("choose_backward", _BACKWARD, _choose_backward, _choose_backward_shapes, TAGS)
-REACHED = define("reached", "(int key, int count, Tensor ways) -> Tensor", _reached, _reached_shapes, TAGS)
+REACHED = define("reached", "(int key, int count, Tensor arms) -> Tensor", _reached, _reached_shapes, TAGS)
 
 
 def is_switch(target: object) -> bool:

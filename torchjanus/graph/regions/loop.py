@@ -141,7 +141,7 @@ class UntilLoop(Loop):
         partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
         if partition.random and partition.tangents:
             what = "the iterations of a loop that a tensor ends draw random numbers, and have gradients"
-            raise refused("loop-random-gradients", what, "Its gradients need the rounds once more.")
+            raise refused("loop-random-gradients", what, "Its gradients need the iterations once more.")
         found = _TerminatedLoop.apply(  # type: ignore[no-untyped-call]
             partition, self.go, limit, known, list(ready), *carried, *stacked, *invariants
         )

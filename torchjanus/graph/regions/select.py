@@ -186,7 +186,7 @@ class _Joining:
         ends = len(yes.nodes) - length, len(no.nodes) - length
         speculated = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
         if len(speculated) > MOST or not all(self.cheap[id(node)] for node in speculated):
-            raise NotMergeable("branch-not-selected", "an arm is too dear to be computed in vain")
+            raise NotMergeable("branch-not-selected", "an arm is too expensive to be computed speculatively")
         nodes: list[Node] = list(speculated)
         made = {out.index for node in speculated for out in node.outs}
         pairs: dict[tuple[int, int], int] = {}

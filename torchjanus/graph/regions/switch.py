@@ -69,7 +69,7 @@ class Switch:
     flowing: dict[Any, Any] = field(default_factory=dict)  # gradient checks, by the results that are used
     joined: dict[Any, Program | None] = field(default_factory=dict)  # if-converted arms by kinds, where that pays
     stale: bool = False  # superseded by a switch of more arms
-    __name__ = "choice"
+    __name__ = "switch"
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
         kinds = tuple(map(kind_of, given))

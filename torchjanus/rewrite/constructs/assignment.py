@@ -92,8 +92,8 @@ def deleted(walk: Walk, node: ast.expr, statement: ast.Delete) -> list[ast.stmt]
     reach = walk.reach(mangled)
     if reach is Reach.LOCAL:
         return [native]
-    told = walk.ask("del_global" if reach is Reach.GLOBAL else "del_cell", node, constant(mangled, where))
-    return [native, place(ast.Expr(told), where)]
+    hooked = walk.ask("del_global" if reach is Reach.GLOBAL else "del_cell", node, constant(mangled, where))
+    return [native, place(ast.Expr(hooked), where)]
 
 
 CONSTRUCTS: dict[type[ast.AST], Construct] = {

@@ -38,16 +38,16 @@ class Dispatch:
         # assumptions in which routes differ, by route
         self._own: dict[int, list[tuple[Entry, list[Assumption]]]] | None = None
         if len(routes) >= WORTHWHILE:
-            self._choose([_told(route) for route in routes])
+            self._choose([_common_features(route) for route in routes])
 
-    def _choose(self, told: list[dict[AccessPath, Feature]]) -> None:
-        shared = set.intersection(*(set(features) for features in told))
+    def _choose(self, features_of: list[dict[AccessPath, Feature]]) -> None:
+        shared = set.intersection(*(set(features) for features in features_of))
         if not shared:
             return
         # Of equally good ones the shortest, since it is read at each call.
         order = sorted(shared, key=lambda access_path: (len(str(access_path)), str(access_path)))
-        best = max(order, key=lambda access_path: len({features[access_path] for features in told}))
-        found = [features[best] for features in told]
+        best = max(order, key=lambda access_path: len({features[access_path] for features in features_of}))
+        found = [features[best] for features in features_of]
         if len(set(found)) == 1:
             return
         self.access_path = best
@@ -79,7 +79,7 @@ class Dispatch:
                 if any(not entry.broken(args, kwargs, own) for entry, own in self._own[id(route)]):
                     return id(route)
         except Exception as error:  # reading may run code of the program, whose exceptions must not fail the call
-            log.debug("which graph will make a call cannot be told: %s: %s", type(error).__name__, error)
+            log.debug("which graph will make a call is not known: %s: %s", type(error).__name__, error)
         return 0
 
     def served_late(self, route: Route) -> None:
@@ -112,7 +112,7 @@ def _place(assumption: Assumption) -> tuple[str, ...]:
     return tuple(str(access_path) for access_path in assumption.access_paths())
 
 
-def _told(route: Route) -> dict[AccessPath, Feature]:
+def _common_features(route: Route) -> dict[AccessPath, Feature]:
     """Return what all graphs of a route assume of values, by access path: the class, or the exact value."""
     first, *others = map(_features, route.entries)
     return {access_path: f for access_path, f in first.items() if all(other.get(access_path) == f for other in others)}

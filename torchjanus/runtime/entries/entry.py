@@ -24,7 +24,7 @@ from torchjanus.graph.ir.number_sizes import carries
 from torchjanus.graph.ir.program import Assertion, Program, Symbol
 from torchjanus.graph.loops.roll.roll import is_nested
 from torchjanus.graph.lowering.lower import made_in
-from torchjanus.graph.operators.host_column import reckoned
+from torchjanus.graph.operators.host_column import host_column
 from torchjanus.graph.recursion.cells.invoke import Unrolled
 from torchjanus.graph.recursion.grouping.grouping import CALL_GROUPS, GROUP_CALLS, with_call_groups
 from torchjanus.graph.recursion.grouping.variants import VariantTable
@@ -241,10 +241,10 @@ def _planned(group: Group, variant_table: VariantTable) -> Generalised:
     if known is not None and known[0] == _asked(group):
         return known[1]
     plan, traces = _generalised(group, group.traces), group.traces
-    if not group.hosted and not group.cut and (told := with_selections(traces, plan.schedule)) is not None:
+    if not group.hosted and not group.cut and (rewritten := with_selections(traces, plan.schedule)) is not None:
         SELECTIONS.begin(traces)
-        SELECT.gave(told)
-        plan, traces = _generalised(group, told), told
+        SELECT.gave(rewritten)
+        plan, traces = _generalised(group, rewritten), rewritten
     CALL_GROUPS.begin(plan)
     return GROUP_CALLS.gave(with_call_groups(plan, traces[-1], variant_table))
 
@@ -276,7 +276,7 @@ def _lowered(
     """Return the plan and its graph. Trip counts become sizes where the values of all iterations are used together, or
     computed together."""
     made = plan.program
-    if not group.counted and (is_nested(made) or any(node.func is reckoned for node in made.nodes)):
+    if not group.counted and (is_nested(made) or any(node.func is host_column for node in made.nodes)):
         plan = _counted(group, variant_table)
     try:
         lowered = _lower(plan, elsewhere)
@@ -307,8 +307,8 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
     asked: list[Any] = [*plan.slots, *plan.computed, *(e for recipe in recipes for e in expressions_in(recipe))]
     asked += [a.expr for a in plan.assumptions if isinstance(a, Condition)]
     asked += [a.key for a in plan.assumptions if isinstance(a, KeyPresence)]
-    told = (in_inputs(expr, known) for expr in asked)
-    if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in told):
+    rewritten = (in_inputs(expr, known) for expr in asked)
+    if any(made_in(lowered.program, expr) and not _is_one(expr) for expr in rewritten):
         what = "Python needs to know how many elements are selected"
         raise refused("selection-on-host", what, "The host makes the selection.")
 

@@ -179,13 +179,13 @@ def _call_groups(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[An
     other paths too."""
     called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
     owners = [calls.owner for key in called if (calls := known_calls(key)) is not None]
-    told = [
+    used_elsewhere = [
         call_group
         for call_group in entry.plan.call_groups
         if [*call_group.lists, *call_group.numbers, *call_group.counts]
     ]  # other parts of the step use them
     made = [call_group for other in below for call_group in other.plan.call_groups if call_group.invocation in owners]
-    return tuple(dict.fromkeys([*told, *made]))
+    return tuple(dict.fromkeys([*used_elsewhere, *made]))
 
 
 def _paths(part: Shared | Rest) -> Iterator[int]:

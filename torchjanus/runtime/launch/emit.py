@@ -221,10 +221,10 @@ class Emitter:
                 self.source.number(expr)
 
     def _stage_of(self, leaf: Expr) -> int:
-        told = self.source.sizes.get(leaf.token) if isinstance(leaf, Size) else None
+        formula = self.source.sizes.get(leaf.token) if isinstance(leaf, Size) else None
         # a size of a value of the graph, which may depend on that of an extern call's result
-        if isinstance(told, Expr):
-            return max(map(self._stage_of, leaves(told)), default=0)
+        if isinstance(formula, Expr):
+            return max(map(self._stage_of, leaves(formula)), default=0)
         return self.schedule.stage_of(leaf.access_path.waits_for) if isinstance(leaf, Read) else 0
 
     # -- the commit -------------------------------------------------------------------------------------------------

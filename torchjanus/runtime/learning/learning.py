@@ -289,7 +289,7 @@ class Learning:
         if group.hosted:
             text = f"the host makes selections between parts of the graph: {group.hosted}"
             self.story.say("hosted", text, reason="selection-on-host")
-        self._tell_sizes(group, entry)
+        self._report_sizes(group, entry)
         forget_sources()  # of most steps no more is learnt
         give_back()
         return entry
@@ -313,18 +313,21 @@ class Learning:
         made = [self._entry(part) for part in parts if len(part.traces) > 1 and part.refusal is None]
         self._arrange([entry for entry in made if entry is not None], gone)
 
-    def _tell_sizes(self, group: Group, entry: Entry) -> None:
+    def _report_sizes(self, group: Group, entry: Entry) -> None:
         """Report which sizes have become inputs."""
-        dimensions, told = entry.plan.dimensions, {size for other in self.routes.entries for size in other.group.sizes}
+        dimensions, reported = (
+            entry.plan.dimensions,
+            {size for other in self.routes.entries for size in other.group.sizes},
+        )
         for members, sizes in zip(dimensions.symbols, dimensions.seen, strict=True):
             new = [(o, dim) for o, dim in members if (o.token, dim) not in group.sizes]
             group.sizes.update((o.token, dim) for o, dim in new)
-            if any((o.token, dim) not in told for o, dim in new):
+            if any((o.token, dim) not in reported for o, dim in new):
                 names = ", ".join(str(access_path.then(Step.SIZE, dim)) for access_path, dim in new)
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
                 self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
-    def _tell_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _report_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Report why an entry's guards do not hold. A shorter list breaks all assumptions about its last elements, so
         only assumptions that can still be read count as reasons, and only a few are reported."""
         reasons = [assumption for assumption in broken if assumption.is_reached(args, kwargs)] or broken[:1]
@@ -342,7 +345,7 @@ class Learning:
         for route in self.routes:
             for entry in route.entries:
                 broken = entry.broken(args, kwargs)
-                self._tell_miss(broken, args, kwargs)
+                self._report_miss(broken, args, kwargs)
                 tokens = [entry.relaxable(assumption) for assumption in broken]
                 # The traces hold the heap of their runs: they can be generalised to this call only if nothing else has
                 # changed.

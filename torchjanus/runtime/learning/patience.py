@@ -53,7 +53,7 @@ class Patience:
         self._routes = routes
         self._awaiting = awaiting
         self._waited = False  # whether learning has been deferred
-        self._told = False  # whether it was reported that graphs rest because calls may have to be repeated
+        self._reported = False  # whether it was reported that graphs rest because calls may have to be repeated
         # whether the last call by a graph was repeated under watch, only because of its extern calls
         self._repeating = False
         self._in_a_row = 0  # consecutive calls that no graph could make
@@ -166,8 +166,8 @@ class Patience:
         if self._repeating and self.given_up:
             return True
         if self._may_repeat and not self.budget.allows("repeat", odds=self._paths.count):
-            if not self._told:
-                self._told = True
+            if not self._reported:
+                self._reported = True
                 why = "a call that a graph cannot finish is made once more, and watched: it has made extern calls"
                 text = f"{why}. Until there is time for that, calls are Python's."
                 self._story.say("budget", text, reason="learning-no-time")

@@ -115,7 +115,9 @@ class Routes:
         joined = branch(entries, self.executor)
         if joined is not None:
             place = joined.root.place
-            self._story.say("branch", f"a tensor decides between {len(entries)} ways: all are in one graph now", place)
+            self._story.say(
+                "branch", f"a tensor decides between {len(entries)} paths: one graph has them all now", place
+            )
         return joined
 
     @property

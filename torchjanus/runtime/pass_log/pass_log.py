@@ -85,7 +85,7 @@ class PassLog:
         self._part: Part | int = 0  # of the list that was begun last
         self._begun = 0  # how many records there were then
 
-    # -- what is told -------------------------------------------------------------------------------------------------
+    # -- what is recorded ---------------------------------------------------------------------------------------------
 
     @_harmless
     def watched(self, trace: Trace) -> None:

@@ -84,7 +84,7 @@ class Lengths:
         return self._cut(merged) or self._merged[key]
 
     def _take_earlier(self) -> None:
-        """Take in the runs before this one, now that they may be told like it."""
+        """Take in the runs before this one, whose loops may now be folded like those of this one."""
         for before in self._before:
             again = self._merger.merge(before)
             if again is not before:

@@ -1,4 +1,4 @@
-"""Model dictionaries and sets from before the call while the run changes them: their keys, order and origin.
+"""Model dictionaries and sets from before the call while the run changes them: keys, their order, their access paths.
 
 The container itself is changed at once, since a watched run has real effects. A shadow records only what reads assume
 of the container *before* the call: a key that the run has stored itself needs no guard.

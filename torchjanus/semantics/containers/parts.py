@@ -125,7 +125,7 @@ def _plainly_made(cls: type) -> bool:
 def _function(value: types.FunctionType) -> Parts | str:
     code = original_code(value.__code__)
     if code is None:
-        return "which of the functions written there it is cannot be told."
+        return "which of the functions written there it is is not known."
     cells = value.__closure__ or ()
     plain = types.FunctionType(code, value.__globals__, value.__name__, None, cells)
     names = ("__kwdefaults__", "__annotations__", "__qualname__", "__module__", "__doc__")

@@ -213,7 +213,7 @@ class ExternCalls:
             if private and not isinstance(value, tuple | frozenset):
                 shape = _shape_of(value)
                 what = f"a {type(value).__name__} changes after native code was given it"
-                self.recording.handed(functools.partial(_keeps, value, shape), what)
+                self.recording.hold_argument(functools.partial(_keeps, value, shape), what)
             kept.append(value)
         return tuple(kept)
 
@@ -307,7 +307,7 @@ class ExternCalls:
                 "native-code-sets-mode", what, "a graph restores the modes it found.", "Set them before the step."
             )
         for same in seen_tensors(own):
-            self.recording.handed(same, f"a tensor that {name} may look at is changed later in the step")
+            self.recording.hold_argument(same, f"a tensor that {name} may look at is changed later in the step")
         if not own.changes or effects.world:
             self.recording.called_back.add(name, own)
             return effects
@@ -344,7 +344,7 @@ class ExternCalls:
                 version = tensor._version if not tensor.is_inference() else -1
                 copy = tensor.detach().clone() if shares else None
                 lying = tensor.detach()
-            self.recording.handed(
+            self.recording.hold_argument(
                 functools.partial(_unchanged, tensor, version, copy, lying),
                 f"a tensor that {name_of(func)} was given is changed later in the step",
             )

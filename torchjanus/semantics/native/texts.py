@@ -122,7 +122,7 @@ class Texts(Comparisons):
             return Apply(exception_of(cls), tuple(self.symbolic(part, True) for part in value.args))
         for part in value.args:
             if isinstance(part, Traced):
-                self.recording.pin(part, f"told by a {type(value).__name__}")
+                self.recording.pin(part, f"formatted by a {type(value).__name__}")
             elif _holds(part, (torch.Tensor, *_TRACED), set()):
                 self._refuse_python_text(value, part)
         return value

@@ -98,7 +98,7 @@ _NOTED: dict[str, Callable[..., Any]] = {
     "hold": lambda expr, outcome: outcome,
     "computed": lambda value, /, *_, **__: value,
     **dict.fromkeys(
-        ("store", "mutate", "absent", "filled", "keys", "held", "handed", "dropping", "refuse", "note_once"),
+        ("store", "mutate", "absent", "filled", "keys", "held", "hold_argument", "dropping", "refuse", "note_once"),
         lambda *_, **__: None,
     ),
 }
@@ -169,7 +169,7 @@ class Recording(WriteRecord):
 
     # -- where things come from -----------------------------------------------------------------------------------
 
-    def handed(self, same: Callable[[], bool], what: str) -> None:
+    def hold_argument(self, same: Callable[[], bool], what: str) -> None:
         """Record an argument of native code that must not change until the call ends. ``same`` checks that."""
         self._native_arguments.append((same, what, self.place))
 

@@ -117,7 +117,7 @@ def all_variables(
     for depth, container in enumerate(making):
         snapshot.look((-1 - depth, "making"), container, DEEP, True)
     for number, held in enumerate(escaped):
-        snapshot.look((number, "handed out"), held, DEEP, True)
+        snapshot.look((number, "escaped"), held, DEEP, True)
     return snapshot.found
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from torchjanus.core.access_path import token_of
-from torchjanus.graph.operators.host_column import reckoned
+from torchjanus.graph.operators.host_column import host_column
 from torchjanus.graph.operators.number_operands import full, full_like, new_full, tensor
 from torchjanus.trace.loop_records import Plain
 from torchjanus.trace.recurrences import BACK, HOLE, column, find_recurrences, kind_of
@@ -42,11 +42,11 @@ def test_kinds():
 
 
 def test_the_operator_gives_rows_behind_those_that_are_skipped():
-    given = reckoned(repr(("mul", ("turn", 1, 1), ("given", 0, "float"))), 3, 1, 0.1)
+    given = host_column(repr(("mul", ("turn", 1, 1), ("given", 0, "float"))), 3, 1, 0.1)
     assert given.dtype == torch.float64
     assert given[1:].tolist() == [0.1, 0.2, 3 * 0.1]
     with pytest.raises(ZeroDivisionError):
-        reckoned(repr(("truediv", ("const", 1), ("turn", 0, 1))), 3, 0)
+        host_column(repr(("truediv", ("const", 1), ("turn", 0, 1))), 3, 0)
 
 
 @pytest.mark.parametrize("number", [3, 0.1])

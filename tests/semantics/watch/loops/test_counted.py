@@ -119,7 +119,7 @@ def constant(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_iterations_that_compute_with_numbers_of_their_own_are_not_alike() -> None:
-    assert all(one.asked or one.reckoned is not None for one in loops(computes, torch.ones(2), 5))
+    assert all(one.asked or one.recurrences is not None for one in loops(computes, torch.ones(2), 5))
 
 
 def test_a_constant_number_of_iterations_is_no_count() -> None:

@@ -75,7 +75,7 @@ class Telling:
         """Return one event for the same effect of all iterations."""
         first = row[0]
         if any(type(event) is not type(first) for event in row):
-            raise NotMergeable("loop-effects", "iterations write or print in different ways")
+            raise NotMergeable("loop-effects", "the iterations write or print differently")
         self._row = row
         recipes = [list(self.trace.recipes.get(id(event), ())) for event in row]
         if len({len(some) for some in recipes}) > 1:
@@ -142,7 +142,7 @@ class Telling:
                 form = self.form([one.value for one in row], self._row) if self._row else None  # type: ignore[union-attr]
                 if form is None or kind_of(form) is not float:
                     raise NotMergeable("loop-numbers", "iterations write floats that follow no formula")
-                return Number(self.exprs.reckoned(form))
+                return Number(self.exprs.recurrence(form))
             case Constant() | FoundAt():
                 if len({one.token for one in row}) > 1:
                     raise NotMergeable("loop-effects", "iterations write different constants or objects")

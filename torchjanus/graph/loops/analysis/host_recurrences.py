@@ -118,7 +118,7 @@ class Exprs:
         first = row[0]
         kinds = {type(expr) for expr in row}
         if len(kinds) > 1:
-            raise NotMergeable("loop-numbers", "iterations compute numbers in different ways")
+            raise NotMergeable("loop-numbers", "the iterations compute a number differently")
         if isinstance(first, Apply) and first.func is entering:
             return self._entered(row)
         if isinstance(first, Apply):
@@ -142,7 +142,7 @@ class Exprs:
             return self._iteration([expr.first if isinstance(expr, InductionVariable) else expr for expr in row])
         raise NotMergeable("loop-numbers", "a number of an iteration follows no formula")
 
-    def reckoned(self, form: Form) -> Apply:
+    def recurrence(self, form: Form) -> Apply:
         """Return the expression for an untraced number that each iteration has computed by a closed form."""
         made = Apply(HostColumnOf.of(form), (self.count,))
         self.risky.append(made)
@@ -151,10 +151,10 @@ class Exprs:
     def _entered(self, row: Sequence[Any]) -> Apply:
         """Return the expression for a loop-carried number before each iteration."""
         if any(expr.func is not entering for expr in row):
-            raise NotMergeable("loop-numbers", "a number is handed on in some iterations only")
+            raise NotMergeable("loop-numbers", "a number is loop-carried in some iterations only")
         made = self.merged([expr.args[1] for expr in row])
         if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, Scanning)):
-            raise NotMergeable("loop-numbers", "a number that is handed on is not made from the one before")
+            raise NotMergeable("loop-numbers", "a loop-carried number is not computed from its previous value")
         return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), InductionVariable(0, 1)))
 
     def _iteration(self, values: Sequence[int]) -> InductionVariable | Apply:
@@ -333,7 +333,7 @@ class Scanning:
 
 
 class HostColumnOf:
-    """``reckoned(count)``: the list of the numbers that ``count`` iterations compute by a closed form."""
+    """A function of the trip count: the list of the numbers that ``count`` iterations compute by a closed form."""
 
     _known: dict[str, HostColumnOf] = {}  # noqa: RUF012  # equal forms share one object: expressions are compared by it
 

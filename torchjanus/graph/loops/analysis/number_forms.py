@@ -42,9 +42,9 @@ def form_of(
 
 def plain_form(trace: Trace, iterations: LoopInstance, ops: Sequence[int], values: Sequence[Any]) -> Form | None:
     """Return the form of untraced numbers that the iterations use at these events; None if there is none."""
-    if iterations.reckoned is None:
+    if iterations.recurrences is None:
         return _counted(iterations, values)
-    known = iterations.reckoned
+    known = iterations.recurrences
     before = {
         sum(plain.position <= at for plain in trace.plain[first : first + known.width])
         for first, at in zip(itertools.count(known.first, known.width), ops)  # an infinite count

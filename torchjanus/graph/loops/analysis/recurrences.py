@@ -20,7 +20,7 @@ from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.roll.reversal import value_of
 from torchjanus.graph.loops.roll.uses import is_counting
-from torchjanus.graph.operators.host_column import reckoned
+from torchjanus.graph.operators.host_column import host_column
 from torchjanus.graph.operators.number_operands import is_arithmetic, taking
 from torchjanus.graph.operators.tensor_numbers import beside
 from torchjanus.trace.actions import Op
@@ -84,11 +84,11 @@ def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
     """Whether an untraced number of an iteration may be used after the loop, since a number of equal value is. Affine
     numbers and those of the first iteration do not count. If a tensor ends the loop, all numbers of the last iteration
     count."""
-    if iterations.reckoned is None:
+    if iterations.recurrences is None:
         return False
-    passing = {(type(value), value) for value in iterations.reckoned.passing()}
+    passing = {(type(value), value) for value in iterations.recurrences.passing()}
     if isinstance(iterations.count, Until):
-        passing |= {(type(made[-1]), made[-1]) for _, made, _ in iterations.reckoned.columns}
+        passing |= {(type(made[-1]), made[-1]) for _, made, _ in iterations.recurrences.columns}
     if not passing:
         return False
     used: list[Any] = []
@@ -250,7 +250,7 @@ class _AsColumns(Adding):
             if isinstance(count, Until):
                 count = MOST if count.limit is None else count.limit
             args = (repr(row.form), count, iterations.first, *row.given)
-            yield Op(reckoned, "reckoned", args, {}, (whole,), self.modes, place)
+            yield Op(host_column, "host_column", args, {}, (whole,), self.modes, place)
             parts = tuple(TensorRef(self.new((), dtype)) for _ in range(length))
             yield Op(torch.Tensor.unbind, "Tensor.unbind", (whole, 0), {}, parts, self.modes, place)
             self.rows[id(row)] = list(parts[iterations.first :])

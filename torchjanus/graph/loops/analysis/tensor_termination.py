@@ -147,7 +147,7 @@ def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], st
             return
         counters = sums(computed)
     found = () if at_limit else (*iterations.counters, *counters)
-    yield replace(iterations, counters=found, count=replace(iterations.count, limit=limit), reckoned=forms)
+    yield replace(iterations, counters=found, count=replace(iterations.count, limit=limit), recurrences=forms)
 
 
 def _is_among(iteration: LoopRecord, row: Sequence[int]) -> bool:

@@ -88,7 +88,7 @@ def loop_carried(trace: Trace) -> Trace:
             values = list(_values(loop))
             if not values:
                 break
-            trace = _Handing(loop, values).trace()
+            trace = _CarriedDistanceRewriter(loop, values).trace()
     return trace
 
 
@@ -167,7 +167,7 @@ def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | 
     return None if first is None or first in loop.made else first
 
 
-class _Handing(Adding):
+class _CarriedDistanceRewriter(Adding):
     def __init__(self, loop: _Loop, values: list[_Value]) -> None:
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values
@@ -242,12 +242,12 @@ class _Handing(Adding):
         operations = 0
         for at, event in enumerate(old.events):
             if at in limits:
-                events += self._handed(limits.index(at))
+                events += self._copies(limits.index(at))
             begins.append(len(events))
-            events.append(self._taking(event, at, operations))
+            events.append(self._rewritten(event, at, operations))
             operations += isinstance(event, Op)
         if len(old.events) in limits:
-            events += self._handed(len(limits) - 1)
+            events += self._copies(len(limits) - 1)
         begins.append(len(events))
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
         moved["iterations"] = [
@@ -256,14 +256,14 @@ class _Handing(Adding):
         ]
         return self.made(events, **moved)
 
-    def _handed(self, iteration: int) -> Iterator[Op]:
+    def _copies(self, iteration: int) -> Iterator[Op]:
         first = self.old.events[self.loop.ops[iteration][0]]
         assert isinstance(first, Op)
         modes = replace(first.modes, grad=True)  # gradients flow through the copy
         for given, copy in self.given[iteration]:
             yield Op(torch.clone, "torch.clone", (TensorRef(given),), {}, (TensorRef(copy),), modes, first.place)
 
-    def _taking(self, event: Any, at: int, operations: int) -> Any:
+    def _rewritten(self, event: Any, at: int, operations: int) -> Any:
         made = self.event(event, operations)
         if isinstance(event, Op) and any(place == at for place, _ in self.begun):
             numbers = iter(range(len(self.loop.taken(at))))

@@ -86,7 +86,7 @@ def _within(trace: Trace, outer: LoopInstance) -> list[LoopInstance]:
 def _innermost(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops with inner loops that have none themselves."""
     for outer in trace.iterations:
-        if isinstance(outer.count, Until) or len(outer.starts) < KEPT or outer.reckoned is not None:
+        if isinstance(outer.count, Until) or len(outer.starts) < KEPT or outer.recurrences is not None:
             continue
         inner = _within(trace, outer)
         if inner and not any(_within(trace, one) for one in inner):
@@ -189,7 +189,7 @@ class _Cutting:
 
     def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> LoopOfRun | None:
         """Return the inner loop if it can be folded; else None."""
-        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.reckoned is not None:
+        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.recurrences is not None:
             return None
         if any(isinstance(event, Effectful) for event in self.trace.events[iterations.starts[0] : iterations.end]):
             return None

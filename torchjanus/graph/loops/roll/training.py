@@ -235,7 +235,7 @@ class _Telling:
             if state.requires_grad:
                 keepings = {self._keeping(nodes, state.refs[0]) for nodes in self.iterations}
                 if len(keepings) > 1:
-                    raise NotMergeable("loop-training", "iterations treat a gradient in different ways")
+                    raise NotMergeable("loop-training", "the iterations treat a gradient differently")
                 state.keeping = keepings.pop()
         return iter(found)
 

@@ -25,7 +25,7 @@ aten = torch.ops.aten
 class Source:
     """Where an argument of a part comes from. ``kind``: shared (by number); common (computed from shared tensors once a
     run); taken (an input row, stacked for all calls of the batch); column; output; tangent (of an output); saved (by
-    the forward part); handed (by the backward part that runs by batch); count (the number of calls)."""
+    the forward part); row_results (by the backward part that runs by batch); count (the number of calls)."""
 
     kind: str
     index: int
@@ -43,7 +43,7 @@ class Part:
 class CellParts:
     """The parts of one cell, each for any number of calls, which lie in the first dimension of all values. ``common``
     depends on shared tensors only. ``forward`` returns the outputs, then the ``saved`` values. ``rows`` returns the
-    gradients of the input rows in ``taken``, then the ``handed`` values. ``sums`` takes the rows of all calls and
+    gradients of the input rows in ``taken``, then the ``row_results`` values. ``sums`` takes the rows of all calls and
     returns the gradients of the shared tensors in ``wanted``."""
 
     cell: Cell
@@ -52,7 +52,7 @@ class CellParts:
     rows: Part | None
     sums: Part | None
     saved: tuple[Like, ...]
-    handed: tuple[Like, ...]
+    row_results: tuple[Like, ...]
     common_likes: tuple[Like, ...]
     taken: tuple[int, ...]
     wanted: tuple[int, ...]
@@ -82,7 +82,7 @@ class _Cut:
         self.of_rows = _before(self.row_gradients) & self.backward
         self.common: dict[torch.fx.Node, int] = {}
         self.saved: dict[torch.fx.Node, int] = {}
-        self.handed: dict[torch.fx.Node, int] = {}
+        self.row_results: dict[torch.fx.Node, int] = {}
 
     def parts(self) -> CellParts:
         whole = self.whole
@@ -90,7 +90,9 @@ class _Cut:
         sums = self._part(self.sum_gradients, self._source_in_sums) if self.sum_gradients else None
         rows = None
         if self.row_gradients:
-            rows = self._part([*self.row_gradients, *self.handed], self._source_in_rows, rows=len(self.row_gradients))
+            rows = self._part(
+                [*self.row_gradients, *self.row_results], self._source_in_rows, rows=len(self.row_gradients)
+            )
         forward = self._part([*self.outputs, *self.saved], self._source_in_forward, rows=len(self.outputs))
         common = self._part(list(self.common), self._source) if self.common else None
         used = {source for part in (rows, sums) if part is not None for source in part.sources}
@@ -101,7 +103,7 @@ class _Cut:
             rows=rows,
             sums=sums,
             saved=tuple(_first(self.likes[node.name]) for node in self.saved),
-            handed=tuple(_first(self.likes[node.name]) for node in self.handed),
+            row_results=tuple(_first(self.likes[node.name]) for node in self.row_results),
             common_likes=tuple(self.likes[node.name] for node in self.common),
             taken=whole.taken,
             wanted=whole.wanted,
@@ -143,7 +145,7 @@ class _Cut:
 
     def _source_in_sums(self, node: torch.fx.Node) -> Source | None:
         if node in self.of_rows and self._can_be_kept(node) and node.op != "placeholder":
-            return Source("handed", self.handed.setdefault(node, len(self.handed)))
+            return Source("row_results", self.row_results.setdefault(node, len(self.row_results)))
         if self._is_moved(node):
             return self._source(node)  # taken rows are gathered again, for all calls at once, rather than saved
         return self._source(node) or self._source_of_forward(node)
@@ -196,7 +198,7 @@ class _Cut:
             placed[source] = graph.placeholder(f"{source.kind}_{source.index}")
         for node in (node for node in order if node in stops):
             copies[node] = placed[stops[node]]
-            if stops[node].kind in ("saved", "handed"):
+            if stops[node].kind in ("saved", "row_results"):
                 copies[node] = self._reversed(graph, copies[node], node, back=True)
         for node in order:
             if node not in stops:

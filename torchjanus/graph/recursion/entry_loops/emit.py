@@ -408,7 +408,7 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     """Return the step's lists to which the calls of iterations append, with all that they append."""
     counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
     if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
-        raise NotMergeable("recursion-entry-loop", "iterations count or append in different ways")
+        raise NotMergeable("recursion-entry-loop", "the iterations count or append differently")
     found: dict[int, tuple[TensorRef, ...]] = {}
     for event in calls:
         for number, refs in event.grown:

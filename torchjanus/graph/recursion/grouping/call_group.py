@@ -118,9 +118,9 @@ class Calls:
             even = isinstance(event, InvokedEach) and event.even
             used = self.used[len(roots)]
             roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
-        handed = dict.fromkeys(guarded, never)
+        excluded = dict.fromkeys(guarded, never)
         merged = (
-            needs, handed, self._exact(variant_table), self.written, self.alike, len(self.counted), self.tables
+            needs, excluded, self._exact(variant_table), self.written, self.alike, len(self.counted), self.tables
         )  # fmt: skip
         return Walker(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
 
@@ -196,7 +196,7 @@ class CallGroup:
     def __str__(self) -> str:
         calls, cells = self.calls.events, len(self.assembled.recursion.cells)
         variants = sum(variant.callee == self.calls.callee for variant in self.assembled.variants)
-        return f"{calls[0].name}, called {len(calls)} times by the step: {variants} ways, in {cells} cells"
+        return f"{calls[0].name}, called {len(calls)} times by the step: {variants} variants, in {cells} cells"
 
     @property
     def reads(self) -> list[AccessPath]:

@@ -100,7 +100,7 @@ class VariantTable:
                 self.version += 1
             if known is None:
                 if sum(map(len, self._known.values())) >= MAX_VARIANTS:
-                    what = f"{MAX_VARIANTS} ways through {event.name} have been seen, and there are more"
+                    what = f"{MAX_VARIANTS} variants of {event.name} have been seen, and there are more"
                     raise refused(
                         "recursion-too-many-variants",
                         what,

@@ -79,7 +79,7 @@ class Walker:
         counts: Sequence[int],
         reached: frozenset[Any],
         needs: dict[Any, tuple[int, AccessPath]],
-        handed: Mapping[Any, frozenset[int]],
+        excluded: Mapping[Any, frozenset[int]],
         exact: bool = False,
         written: Sequence[Written] = (),
         alike: Mapping[Any, frozenset[Any]] = MappingProxyType({}),
@@ -88,11 +88,11 @@ class Walker:
     ) -> None:
         """``counts``: rows that the step supplies of each seed; ``reached``: the shared tensors that each run has to
         use, exactly these, since a parameter that no call uses has no gradient; ``needs``: what the step reads in any
-        case; ``handed``: for functions that return results of inner calls, the variants that those inner calls may not
-        take; ``exact``: decide the use of shared tensors by the gradient flow of each call, not by cell; ``written``:
-        what the step changes before, which calls must not read; ``alike``: for each token of a shared tensor all tokens
-        of the same tensor; ``counted``: the number of counters; ``tables``: tokens of the tensors of which the largest
-        picked row is noted."""
+        case; ``excluded``: for functions that return results of inner calls, the variants that those inner calls may
+        not take; ``exact``: decide the use of shared tensors by the gradient flow of each call, not by cell;
+        ``written``: what the step changes before, which calls must not read; ``alike``: for each token of a shared
+        tensor all tokens of the same tensor; ``counted``: the number of counters; ``tables``: tokens of the tensors of
+        which the largest picked row is noted."""
         self._tables = {token: number for number, token in enumerate(tables)}
         self._counted = counted
         self._exact = exact
@@ -101,7 +101,7 @@ class Walker:
         self._assembled = assembled
         self._roots = tuple(roots)
         self.needs = needs
-        self._handed = handed
+        self._excluded = excluded
         recursion = assembled.recursion
         self._counts = list(counts)
         tokens = {
@@ -351,7 +351,7 @@ class Walker:
         flag = [f"e[{number}]"] if self._exact else []
         inner = ", ".join([f"d + {site.frames}", *flag, *rows, *passed])
         yield f"c{number} = {self._functions[callee]}({inner})"
-        never = self._handed.get(variant.callee, frozenset()) if number in variant.handing else frozenset()
+        never = self._excluded.get(variant.callee, frozenset()) if number in variant.handing else frozenset()
         kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.variants if w.callee == callee]) > kinds.count(","):
             yield f"if c{number}[0] not in {kinds}: raise Unknown"

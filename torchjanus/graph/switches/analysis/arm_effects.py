@@ -117,7 +117,7 @@ class Acting:
         """Whether ``tensor`` is a variable for a result that an iteration shows."""
         return any(tensor in arm.seen.ends for arm in self.arms)
 
-    def round(
+    def next_effects(
         self, iteration: int, merged: int, arm: int, results: Mapping[Any, int], after: int
     ) -> Iterator[tuple[Any, tuple[Recipe, ...]]]:
         """Yield the effects of the next iteration, each with its recipes.

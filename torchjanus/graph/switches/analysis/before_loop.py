@@ -95,7 +95,7 @@ class Before:
             made = [ref.number for event in self.trace.events[start:end] if isinstance(event, Op) for ref in event.outs]
             columns.append(made)
             for place, tensor in enumerate(dict.fromkeys(made)):
-                self._name(tensor, ("round", number, which, place))
+                self._name(tensor, ("iteration", number, which, place))
         if len({len(made) for made in columns}) == 1:
             for place, column in enumerate(zip(*columns, strict=True)):
                 self._columns[column] = ("column", number, place)

@@ -171,7 +171,7 @@ class _Loop:
             plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
             plains += [(one.position - start, _Given(one)) for one in self.trace.given[slice(*given)]]
             plains.sort(key=lambda one: one[0])
-            yield _One(self, iteration, _merged(events, plains), operations).round()
+            yield _One(self, iteration, _merged(events, plains), operations).description()
             operations += sum(isinstance(event, Op) for event in events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
@@ -226,7 +226,7 @@ class _One:
             loop.frames.normalized(iteration), states[iteration], states[iteration + 1], shown
         )
 
-    def round(self) -> Iteration:
+    def description(self) -> Iteration:
         """Return the description of this iteration. Raises NotMergeable."""
         for event in self.given:
             self._event(event)

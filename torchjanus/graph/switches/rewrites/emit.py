@@ -343,12 +343,12 @@ class _Writing(Placing):
             self._arms.append(self.new())
             args = tuple(TensorRef(number) for number in (*current, *fixed))
             made = tuple(TensorRef(number) for number in (*outs, self._arms[-1]))
-            events.append(Op(switch, "choice", args, {}, made, modes, frames.place, draws, checks))
+            events.append(Op(switch, "switch", args, {}, made, modes, frames.place, draws, checks))
             current = outs
             self._results.append(dict(zip(resolved.carried, outs, strict=True)))
             after = before + operations_in(events)
             merged, arm, results = frames.normalized(iteration), self._arms[-1], self._results[-1]
-            for effect, recipes in self.acting.round(iteration, merged, arm, results, after):
+            for effect, recipes in self.acting.next_effects(iteration, merged, arm, results, after):
                 events.append(effect)
                 self.shown[id(effect)] = recipes
         return starts, events

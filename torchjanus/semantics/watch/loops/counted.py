@@ -232,8 +232,8 @@ class LoopWatch(UntracedWatch):
         recurrences."""
         computed, starts, span = active_loop.computed(), active_loop.starts, active_loop.loop_record.over
         found, back = counted(computed[1:]), is_back(span)
-        reckoned = find_recurrences(computed, back, active_loop.plains[0]) if found is None else None
-        if found is None and reckoned is None:
+        recurrences = find_recurrences(computed, back, active_loop.plains[0]) if found is None else None
+        if found is None and recurrences is None:
             detail = "Python computes numbers in it that follow no formula of the index"
             self.recording.trace.remarks.note(active_loop.place, "loop-numbers", detail)
             return
@@ -243,9 +243,9 @@ class LoopWatch(UntracedWatch):
             tuple(starts), len(self.recording.trace.events) - 1, count, counters,
             begins=begins, back=back, unpinned=active_loop.loop_record.unpinned,
         )  # fmt: skip
-        if reckoned is not None:
+        if recurrences is not None:
             own = _without_reversed(sums(computed), span)
-            yield replace(iterations, counters=(*iterations.counters, *own), reckoned=reckoned)
+            yield replace(iterations, counters=(*iterations.counters, *own), recurrences=recurrences)
             return
         # The first iteration may differ in its untraced computations: it is peeled then.
         iterations = iterations if counted(computed) is not None else iterations.without_first()
