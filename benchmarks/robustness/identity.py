@@ -2,6 +2,7 @@
 
     python -m benchmarks.robustness.identity --jobs 2                 # the whole corpus
     python -m benchmarks.robustness.identity test_scope test_heapq    # these modules only; writes no record
+    python -m benchmarks.robustness.identity test_scope --record      # and puts them into the record
     python -m benchmarks.robustness.identity --ways watched           # each test a call of a speculated function
 
 Takes half an hour an interpreter.
@@ -35,6 +36,7 @@ def row(compared: Comparison) -> dict[str, Any]:
         "module": compared.module,
         "way": compared.way,
         "tests": compared.tests,
+        "equal": compared.equal,
         "passed as it is": compared.passed,
         "functions rewritten": len(compared.functions),
         "functions left native": compared.native,
@@ -76,14 +78,21 @@ def measured(interpreter: str, modules: Sequence[str], ways: Sequence[str], jobs
             counts = f"{compared.tests} | {len(compared.functions)} | {len(compared.known)}"
             unexplained = len(compared.differ) - len(compared.known)
             print(f"| {compared.module} | {compared.way} | {counts} | {unexplained} | {took:.0f} |", flush=True)
+    whole = {**summary(version_of(interpreter), ways, rows), "functions rewritten": len(functions)}
+    print(f"\n{whole}")
+    return {**whole, "rows": rows}
+
+
+def summary(python: str, ways: Sequence[str], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What the rows of one interpreter come to."""
     tests = {each["module"]: each["tests"] for each in rows}
     explained = {each["test"] for one in rows for each in one["differences"]}
-    summary = {
-        "python": version_of(interpreter),
+    return {
+        "python": python,
         "ways": list(ways),
         "modules": len(tests),
         "tests": sum(tests.values()),
-        "functions rewritten": len(functions),
+        "equal": sum(one.get("equal", 0) for one in rows),  # in each of the ways
         "tests watched": sum(one.get("watched", 0) for one in rows),
         "not done in time": sum(len(one.get("not done in time", ())) for one in rows),
         "faults": [fault for one in rows for told in one["faults"].values() for fault in told],
@@ -91,17 +100,34 @@ def measured(interpreter: str, modules: Sequence[str], ways: Sequence[str], jobs
         "unexplained": [one["unexplained"] for one in rows if one["unexplained"]],
         "listed, but agree": [test for one in rows for test in one["listed, but agree"]],
     }
-    print(f"\n{summary}")
-    return {**summary, "rows": rows}
+
+
+def recorded(folder: Path = RESULTS) -> list[dict[str, Any]]:
+    """What the record holds, for each interpreter."""
+    record = folder / "identity.json"
+    known: list[dict[str, Any]] = json.loads(record.read_text())["interpreters"] if record.exists() else []
+    return known
 
 
 def kept(results: Sequence[dict[str, Any]], folder: Path = RESULTS) -> list[dict[str, Any]]:
     """What the record holds already of other ways, or of other interpreters."""
-    record = folder / "identity.json"
-    known = json.loads(record.read_text())["interpreters"] if record.exists() else []
     new = {(each["python"], way) for each in results for way in each["ways"]}
     # Records of old do not say it of a whole, but of each row.
-    return [one for one in known if not new & {(one["python"], row["way"]) for row in one["rows"]}]
+    return [one for one in recorded(folder) if not new & {(one["python"], row["way"]) for row in one["rows"]}]
+
+
+def completed(result: dict[str, Any], folder: Path = RESULTS) -> dict[str, Any]:
+    """A run of some modules, with what the record holds of the others in the same ways."""
+    rows = {
+        (row["module"], row["way"]): row
+        for one in recorded(folder)
+        for row in one["rows"]
+        if one["python"] == result["python"] and one.get("ways") == result["ways"]
+    }
+    rows |= {(row["module"], row["way"]): row for row in result["rows"]}
+    order = list(MODULES)
+    inorder = sorted(rows.values(), key=lambda row: (order.index(row["module"]), WAYS.index(row["way"])))
+    return {**summary(result["python"], result["ways"], inorder), "rows": inorder}
 
 
 def main() -> int:
@@ -109,6 +135,7 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", default=[], help="test modules; all of the corpus by default")
     parser.add_argument("--ways", choices=WAYS, nargs="+", help="all on this interpreter, one on others")
     parser.add_argument("--python", action="append", help="an interpreter; by default this one and others found")
+    parser.add_argument("--record", action="store_true", help="puts what is asked of some modules into the record")
     parser.add_argument("--jobs", type=int, default=1, help="modules run at the same time")
     arguments = parser.parse_args()
     unknown = set(arguments.modules) - MODULES.keys()
@@ -126,7 +153,9 @@ def main() -> int:
         if not ways:
             continue
         results.append(measured(interpreter, arguments.modules or list(MODULES), ways, arguments.jobs))
-    if not arguments.modules:
+    if arguments.record or not arguments.modules:
+        if arguments.modules:
+            results = [completed(each) for each in results]
         told = {"interpreters": [*kept(results), *results]}
         print(f"\nwrote {write('identity', sys.argv[1:], 'cpu', told, RESULTS)}")
     failed = any(each["unexplained"] or each["listed, but agree"] for each in results)

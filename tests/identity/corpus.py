@@ -236,6 +236,12 @@ class Comparison:
     late: list[str] = field(default_factory=list)  # the tests that were broken off, since they took too long watched
 
     @property
+    def equal(self) -> int:
+        """How many tests came out as they are."""
+        differ = {name for name, (before, _) in self.differ.items() if before is not None}
+        return self.tests - len(differ.union(self.late))
+
+    @property
     def known(self) -> list[Difference]:
         return [each for each in self._listed if each.test in self.differ]
 

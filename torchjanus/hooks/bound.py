@@ -12,6 +12,7 @@ import functools
 import inspect
 import sys
 import warnings
+from builtins import iter  # a program may rebind builtins.iter
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from types import CellType, FunctionType, MethodType

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from builtins import reversed  # a program may rebind builtins.reversed
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType

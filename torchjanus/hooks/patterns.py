@@ -7,6 +7,7 @@ a view by its value before the program reads a name that a pattern has bound.
 
 from __future__ import annotations
 
+from builtins import iter  # a program may rebind builtins.iter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 

@@ -6,6 +6,7 @@ Rewritten code makes and drops them within one expression or one statement. The 
 from __future__ import annotations
 
 import sys
+from builtins import iter  # a program may rebind builtins.iter
 from collections.abc import Iterator
 from types import CellType, TracebackType
 from typing import Any

@@ -13,7 +13,7 @@ import linecache
 import threading
 import warnings
 import weakref
-from builtins import len  # torchjanus' own, even where a program replaces it
+from builtins import len, reversed  # torchjanus' own, even where a program replaces it
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType, FunctionType

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
+import gc
 import pickle
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from typing import Any
@@ -119,6 +122,54 @@ def entered(manager: Manager, fails: bool) -> Any:
     return value
 
 
+def reduced_by_a_name_that_exhausts() -> Any:
+    """Iterators look ``iter`` and ``reversed`` up as they are reduced: here a key of builtins that uses them up."""
+    names, gave = {"iter": iter, "reversed": reversed}, []
+
+    class Key:
+        def __init__(self, name: str, iterator: Any) -> None:
+            self.name, self.iterator = name, iterator
+
+        def __hash__(self) -> int:
+            return hash(self.name)
+
+        def __eq__(self, other: object) -> bool:
+            list(self.iterator)
+            return other == self.name
+
+    try:
+        for name, iterator in (
+            ("iter", iter(Indexed(1, 2))),
+            ("reversed", reversed([1, 2])),
+            ("iter", iter(lambda: 1, 1)),
+        ):
+            del vars(builtins)[name]
+            vars(builtins)[Key(name, iterator)] = names[name]  # type: ignore[index]
+            gave.append(iterator.__reduce__()[1:])
+            del vars(builtins)[name]
+            vars(builtins)[name] = names[name]
+    finally:
+        for name, value in names.items():
+            vars(builtins).pop(name, None)  # a key that is equal would stay
+            vars(builtins)[name] = value
+    return gave
+
+
+def freed(made: Callable[[Any], Iterator[Any]]) -> Any:
+    """Whether an iterator that has ended still holds what it went over."""
+
+    class Brief(Indexed):
+        def __call__(self) -> int:
+            return 0
+
+    brief = Brief()
+    gone, iterator = weakref.ref(brief), made(brief)
+    del brief
+    ended = next(iterator, "ended")
+    gc.collect()
+    return ended, gone() is None
+
+
 CASES: dict[str, Callable[[], Any]] = {
     "for": lambda: loop(Counting(3)),
     "for over nothing": lambda: loop(Counting(0)),
@@ -142,6 +193,9 @@ CASES: dict[str, Callable[[], Any]] = {
     "reversed": lambda: list(reversed(Indexed(1, 2, 3))),
     "iter with an end": lambda: list(iter(Counting(9).__next__, 3)),
     "zip and enumerate": lambda: list(zip(Counting(3), enumerate(Indexed("a", "b")))),
+    "freed by an index": lambda: freed(iter),
+    "freed reversed": lambda: freed(reversed),  # type: ignore[arg-type]
+    "freed with an end": lambda: freed(lambda brief: iter(brief, 0)),
     "with": lambda: entered(Manager(), False),
     "with an error": lambda: entered(Manager(), True),
     "with an error that is swallowed": lambda: entered(Manager(True), True),
@@ -153,6 +207,12 @@ CASES: dict[str, Callable[[], Any]] = {
 def test_protocols_are_pythons_and_reach_rewritten_code(name: str) -> None:
     eager, other = both(CASES[name])
     assert eager == other
+
+
+def test_a_reduction_may_exhaust_the_iterator() -> None:
+    eager, other = both(reduced_by_a_name_that_exhausts, reached=False)  # native code looks the names up
+    assert eager == other
+    assert eager[0] == "gave"
 
 
 def test_an_iterator_may_be_pickled_where_it_is() -> None:

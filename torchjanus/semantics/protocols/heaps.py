@@ -7,6 +7,7 @@ program's own.
 from __future__ import annotations
 
 import heapq
+from builtins import reversed  # a program may rebind builtins.reversed
 from collections.abc import Callable
 from typing import Any
 

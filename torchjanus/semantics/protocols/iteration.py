@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from builtins import len  # a program may rebind builtins.len
+from builtins import iter, len, reversed  # a program may rebind them
 from types import TracebackType
 from typing import Any
 
@@ -137,11 +137,16 @@ class WrappedIterable:
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Return the reduction of Python's own object, so that it can be copied and pickled."""
-        if self.has_ended():
-            return iter, ((),)
-        made = self.native()
-        self.advance()
-        return made.__reduce_ex__(protocol)
+        if not self.has_ended():
+            made = self.native()
+            self.advance()
+            reduced = made.__reduce_ex__(protocol)
+            if not self.has_ended():  # the reduction looks a name up, which may run code that exhausts this one
+                return reduced
+        return iter, ((),)
+
+    def __reduce__(self) -> Any:
+        return self.__reduce_ex__(0)
 
 
 class IndexedIterator(WrappedIterable):
@@ -160,6 +165,8 @@ class IndexedIterator(WrappedIterable):
         raise NotImplementedError
 
     def __length_hint__(self) -> Any:
+        if self.has_ended():
+            return 0
         made = self.native()
         self.advance()
         return made.__length_hint__()
@@ -281,7 +288,7 @@ class Indexing(IndexedIterator):
         try:
             value = self._semantics.item(self._at, self._obj, self._index)
         except (IndexError, StopIteration):
-            self._done = True
+            self._done, self._obj = True, None  # an iterator that has ended holds no sequence
             raise StopIteration from None
         self._index += 1
         return value
@@ -318,12 +325,13 @@ class ReversedIndexing(IndexedIterator):
 
     def __next__(self) -> Any:
         if self._index <= 0:
+            self._obj = ()
             raise StopIteration
         self._index -= 1
         try:
             return self._semantics.item(self._at, self._obj, self._index)
         except (IndexError, StopIteration):
-            self._index = 0
+            self._index, self._obj = 0, ()
             raise StopIteration from None
 
     def native(self) -> Any:
@@ -360,13 +368,15 @@ class SentinelIterator(WrappedIterable):
         try:
             value = self._semantics.call(self._at, self._call, (), {})
         except StopIteration:
-            self._done = True
+            self._done, self._call, self._end = True, None, None
             raise
         if self._done:  # the function itself has exhausted this iterator
             raise StopIteration
-        compared = self._semantics.compare(self._at, "==", self._end, value)
-        self._done = self._end is value or self._semantics.branch_value(self._at, compared)
+        end = self._end
+        compared = self._semantics.compare(self._at, "==", end, value)
+        self._done = self._done or end is value or self._semantics.branch_value(self._at, compared)
         if self._done:
+            self._call = self._end = None
             raise StopIteration
         return value
 

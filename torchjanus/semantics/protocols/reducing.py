@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import copyreg
 import types
+from builtins import iter  # a program may rebind builtins.iter
 from collections.abc import Callable
 from typing import Any
 
