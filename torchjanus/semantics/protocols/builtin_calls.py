@@ -10,7 +10,7 @@ import builtins
 import collections
 import functools
 import typing
-from builtins import iter, len, reversed  # a program may rebind them
+from builtins import len, reversed  # a program may rebind them
 from collections.abc import Callable
 from types import FunctionType, MemberDescriptorType, MethodType, WrapperDescriptorType
 from typing import Any, ClassVar
