@@ -56,6 +56,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"watch"},
         {""},
     ],
+    "trace": [{"loops"}, {""}],
     "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}
@@ -65,6 +66,7 @@ STDLIB_ONLY_MODULES = {
     "core/errors.py",
     "core/kinds.py",
     "core/slices.py",
+    "core/trees.py",
     "core/versions.py",
 }
 FX_ONLY_IN = {"graph"}

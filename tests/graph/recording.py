@@ -14,8 +14,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import Place
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref, Slot, SlotKind
-from torchjanus.graph.tracing.trace_program import substitute
 from torchjanus.trace.modes import Modes
 
 
@@ -54,7 +54,7 @@ class Recorder(TorchFunctionMode):
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
         modes = current_modes()
-        taken = substitute((tuple(args), dict(kwargs)), self._ref)
+        taken = map_leaves((tuple(args), dict(kwargs)), self._ref)
         result = func(*args, **kwargs)
         if name in ("item", "__bool__"):
             number = self._number(args[0])
@@ -104,7 +104,7 @@ class Recorder(TorchFunctionMode):
             return Ref(place[value.index]) if isinstance(value, Ref) else value
 
         recording.nodes = [
-            Node(node.func, substitute(node.args, move), substitute(node.kwargs, move), substitute(node.outs, move),
+            Node(node.func, map_leaves(node.args, move), map_leaves(node.kwargs, move), map_leaves(node.outs, move),
                  node.modes, node.place)
             for node in recording.nodes
         ]  # fmt: skip
@@ -155,7 +155,7 @@ def generalise(recordings: Sequence[Recording]) -> tuple[Program, Callable[[Reco
             return Slot(histories[seen])
 
         node = twins[-1]
-        args, kwargs = substitute((node.args, node.kwargs), leaf)
+        args, kwargs = map_leaves((node.args, node.kwargs), leaf)
         nodes.append(Node(node.func, args, kwargs, node.outs, node.modes, node.place))
     program = Program(
         inputs=tuple(last.inputs),
@@ -176,5 +176,5 @@ def generalise(recordings: Sequence[Recording]) -> tuple[Program, Callable[[Reco
 
 def _leaves(value: Any) -> list[Any]:
     found: list[Any] = []
-    substitute(value, found.append)
+    map_leaves(value, found.append)
     return found

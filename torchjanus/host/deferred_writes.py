@@ -19,6 +19,7 @@ from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.host.source import ITERATION, Source
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
+from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import (
     Again,
     Build,
@@ -43,7 +44,6 @@ __all__ = [
     "make_function",
     "make_partial",
     "make_value",
-    "numbers_in",
     "set_item",
     "write_all",
 ]
@@ -91,15 +91,6 @@ def make_exception(cls: Any, base: Any, *args: Any) -> Any:
 def make_value(cls: Any, base: Any, value: Any) -> Any:
     """Return an instance of a subclass of ``int``, ``float``, ``str`` and the like."""
     return base.__new__(cls, value)
-
-
-def numbers_in(recipe: Recipe) -> Iterator[Any]:
-    """Yield the expressions of the numbers and strings in a recipe, and the counts of repeated parts."""
-    for part in parts_of(recipe):
-        if isinstance(part, Number):
-            yield part.expr
-        elif isinstance(part, Repeat):
-            yield part.count
 
 
 def access_paths_of(

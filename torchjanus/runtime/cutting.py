@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Unsupported
 from torchjanus.rewrite import Span, cut, spans_of
@@ -23,7 +22,6 @@ from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.terms import TensorRef
 
 __all__ = ["Cut"]
 
@@ -156,8 +154,7 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
         if number > last:
             return False
         if isinstance(event, Op) and event.modes.grad:
-            refs = (ref for ref in pytree.tree_leaves((event.args, event.kwargs)) if isinstance(ref, TensorRef))
-            given = [trace.tensors[ref.number] for ref in refs]
+            given = [trace.tensors[ref.number] for ref in event.inputs]
             if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in given):
                 return True
     return False
@@ -169,8 +166,7 @@ def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:
     for number, event in _placed(trace, file, spans):
         if not isinstance(event, Op):
             continue
-        refs = (ref for ref in pytree.tree_leaves((event.args, event.kwargs)) if isinstance(ref, TensorRef))
-        if number < low or any(ref.number in made for ref in refs):
+        if number < low or any(ref.number in made for ref in event.inputs):
             if number >= low and event.name.rpartition(".")[2] in _ASKING:
                 return True
             # Only tensors with strides have a kind: no graph takes others.

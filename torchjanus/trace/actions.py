@@ -9,6 +9,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.trees import leaves_of_kind
 from torchjanus.trace.effects import WORLD, Effects
 from torchjanus.trace.terms import TensorRef, if_chosen, key_token, symbol_token, text_of
 from torchjanus.trace.values import Expr
@@ -47,6 +48,11 @@ class Op:
     checks: bool = False  # it may raise on some values: an index out of range, a singular matrix
     opened: bool = False
     lying: tuple[Any, ...] = field(default=(), kw_only=True)
+
+    @property
+    def inputs(self) -> tuple[TensorRef, ...]:
+        """The tensors among the arguments, each as often as it occurs."""
+        return tuple(leaves_of_kind((self.args, self.kwargs), TensorRef))
 
     @property
     def token(self) -> Any:

@@ -16,7 +16,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.core.remarks import Remarks
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.loop_records import Frames, Loop, LoopInstance, LoopRecord, Plain
+from torchjanus.trace.loops.records import Frames, Loop, LoopInstance, LoopRecord, Plain
 
 __all__ = ["ALL", "ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
 

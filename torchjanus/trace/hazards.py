@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import operator
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply
 
-__all__ = ["applications", "hazard", "is_hazardous", "may_raise"]
+__all__ = ["hazard", "is_hazardous", "may_raise"]
 
 _LARGEST_EXPONENT = 709.0  # math.exp overflows a little above
 
@@ -56,14 +56,6 @@ _TOTAL: frozenset[Callable[..., Any]] = frozenset(
         math.hypot,
     }
 )
-
-
-def applications(expr: Any) -> Iterator[Apply]:
-    """An expression's operations, the outer ones first."""
-    if isinstance(expr, Apply):
-        yield expr
-        for part in expr.args:
-            yield from applications(part)
 
 
 def hazard(part: Apply) -> Apply | None:

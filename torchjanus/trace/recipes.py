@@ -8,7 +8,7 @@ sharing and cycles: the same number is the same object.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
@@ -28,6 +28,8 @@ __all__ = [
     "RowOf",
     "TensorAt",
     "TensorOf",
+    "inner_recipes",
+    "map_recipe",
     "parts_of",
 ]
 
@@ -171,16 +173,35 @@ class Again:
 Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Repeat | Perhaps | Again
 
 
+def inner_recipes(recipe: Recipe) -> Iterator[Recipe]:
+    """Yield the immediate parts of a recipe, in the order of construction."""
+    if isinstance(recipe, Repeat):
+        yield recipe.item
+    elif isinstance(recipe, Perhaps):
+        yield from (recipe.item, recipe.when)
+    elif isinstance(recipe, Build):
+        for part in recipe.items:
+            yield from part if isinstance(part, tuple) else (part,)
+        for _, part in (*recipe.attributes, *recipe.fields):
+            yield part
+
+
 def parts_of(recipe: Recipe) -> Iterator[Recipe]:
     """Yield the recipe and all recipes in it, in the order of construction."""
     yield recipe
+    for part in inner_recipes(recipe):
+        yield from parts_of(part)
+
+
+def map_recipe(recipe: Any, change: Callable[[Any], Any]) -> Any:
+    """Return the recipe with ``change(part)`` in place of each immediate part."""
     if isinstance(recipe, Repeat):
-        yield from parts_of(recipe.item)
-    elif isinstance(recipe, Perhaps):
-        yield from (*parts_of(recipe.item), recipe.when)
-    elif isinstance(recipe, Build):
-        for part in recipe.items:
-            for piece in part if isinstance(part, tuple) else (part,):
-                yield from parts_of(piece)
-        for _, part in (*recipe.attributes, *recipe.fields):
-            yield from parts_of(part)
+        return Repeat(change(recipe.item), recipe.count)
+    if isinstance(recipe, Perhaps):
+        return Perhaps(change(recipe.item), change(recipe.when))
+    if isinstance(recipe, Build):
+        items = tuple(tuple(map(change, item)) if isinstance(item, tuple) else change(item) for item in recipe.items)
+        attributes = tuple((name, change(part)) for name, part in recipe.attributes)
+        fields = tuple((key, change(part)) for key, part in recipe.fields)
+        return replace(recipe, items=items, attributes=attributes, fields=fields)
+    return recipe

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
+from torchjanus.core.trees import map_parts
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import Frames, LoopInstance, LoopRecord, Until
-from torchjanus.trace.recipes import Build, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.loops.records import Frames, LoopInstance, LoopRecord, Until
+from torchjanus.trace.recipes import Number, Repeat, RowOf, TensorAt, TensorOf, map_recipe
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
@@ -73,16 +74,8 @@ class Rewriting:
         """The arguments of an operation."""
         if isinstance(value, TensorRef):
             return TensorRef(self.tensor(value.number, after))
-        if isinstance(value, list | tuple):
-            parts = [self.values(part, after) for part in value]
-            if isinstance(value, list):
-                return parts
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, dict):
-            return {key: self.values(part, after) for key, part in value.items()}
-        if isinstance(value, slice):
-            return slice(*(self.values(part, after) for part in (value.start, value.stop, value.step)))
-        return self.expr(value)
+        made = map_parts(value, lambda part: self.values(part, after))
+        return self.expr(value) if made is value else made
 
     def expr(self, expr: Any) -> Any:
         """An expression."""
@@ -133,20 +126,10 @@ class Rewriting:
             return TensorAt(ref, self.position(recipe.after))
         if isinstance(recipe, RowOf):
             return replace(recipe, ref=TensorRef(self.final(recipe.ref.number)))
-        if isinstance(recipe, Repeat):
-            return Repeat(self.recipe(recipe.item), self.expr(recipe.count))
         if isinstance(recipe, Number):
             return Number(self.expr(recipe.expr))
-        if isinstance(recipe, Perhaps):
-            return Perhaps(self.recipe(recipe.item), self.recipe(recipe.when))
-        if isinstance(recipe, Build):
-            items = tuple(
-                tuple(map(self.recipe, item)) if isinstance(item, tuple) else self.recipe(item) for item in recipe.items
-            )
-            attributes = tuple((name, self.recipe(part)) for name, part in recipe.attributes)
-            fields = tuple((key, self.recipe(part)) for key, part in recipe.fields)
-            return replace(recipe, items=items, attributes=attributes, fields=fields)
-        return recipe
+        made = map_recipe(recipe, self.recipe)
+        return replace(made, count=self.expr(made.count)) if isinstance(made, Repeat) else made
 
     def moved(self, begins: Callable[[int, int], int], ends: Callable[[int], int]) -> dict[str, Any]:
         """What the run says of where among its events things are, for ``made``. ``begins``: where iterations that begin

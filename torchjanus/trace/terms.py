@@ -7,6 +7,7 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.kinds import isinstance
+from torchjanus.core.trees import tree_token
 from torchjanus.trace.values import Expr, Traced
 
 __all__ = ["TensorRef", "if_chosen", "key_token", "symbol_token", "text_of"]
@@ -24,17 +25,13 @@ class TensorRef:
 
 def symbol_token(value: Any) -> Any:
     """The token of an argument structure whose leaves are TensorRefs, expressions and constants."""
+    return tree_token(value, _leaf_token)
+
+
+def _leaf_token(value: Any) -> Any:
     if isinstance(value, TensorRef):
         return ("tensor", value.number)
-    if isinstance(value, Expr):
-        return value.token
-    if isinstance(value, tuple | list):
-        return (type(value).__name__, *(symbol_token(v) for v in value))
-    if isinstance(value, dict):
-        return ("dict", *((token_of(k), symbol_token(v)) for k, v in value.items()))
-    if isinstance(value, slice):
-        return ("slice", symbol_token(value.start), symbol_token(value.stop), symbol_token(value.step))
-    return token_of(value)
+    return value.token if isinstance(value, Expr) else token_of(value)
 
 
 def key_token(key: Any) -> Any:

@@ -35,10 +35,10 @@ def body_of(
             return value
         return moved.get(value, Ref(value.index + len(unused)))
 
-    from torchjanus.graph.tracing.trace_program import substitute
+    from torchjanus.core.trees import map_leaves
 
     nodes = tuple(
-        Node(n.func, substitute(n.args, move), substitute(n.kwargs, move), substitute(n.outs, move), n.modes)
+        Node(n.func, map_leaves(n.args, move), map_leaves(n.kwargs, move), map_leaves(n.outs, move), n.modes)
         for n in program.nodes
     )
     inputs = tuple(Input(t, t.requires_grad, t.is_leaf) for t in given)

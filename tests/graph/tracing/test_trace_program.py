@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from tests.graph.recording import generalise, record
-from torchjanus.graph.ir.program import Ref
-from torchjanus.graph.tracing.trace_program import TraceFailed, is_own, made_at, substitute, trace
+from torchjanus.graph.tracing.trace_program import TraceFailed, is_own, made_at, trace
 
 
 def traced(step: Any, *args: Any) -> Any:
@@ -20,17 +19,6 @@ def traced(step: Any, *args: Any) -> Any:
 
 def targets(made: Any) -> list[str]:
     return [str(node.target) for node in made.graph.graph.nodes if node.op == "call_function"]
-
-
-def test_leaves_are_substituted_wherever_they_are() -> None:
-    given = [1, (2, {"k": 3}), slice(4, None, 5), []]
-    assert substitute(given, lambda leaf: leaf if leaf is None else leaf * 10) == [
-        10,
-        (20, {"k": 30}),
-        slice(40, None, 50),
-        [],
-    ]
-    assert substitute(7, lambda leaf: Ref(leaf)) == Ref(7)
 
 
 def test_a_graph_computes_what_the_program_does() -> None:

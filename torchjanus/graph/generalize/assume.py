@@ -34,8 +34,9 @@ from torchjanus.host.assumption import (
 )
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import Event
+from torchjanus.trace.expressions import applications
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.hazards import applications, hazard
+from torchjanus.trace.hazards import hazard
 from torchjanus.trace.values import Apply, Expr, InductionVariable, Read, Size, Traced, leaves
 
 __all__ = ["assumptions_of"]

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.generalize.selections import finds
 from torchjanus.graph.ir.inputs import Inputs
 from torchjanus.graph.ir.number_sizes import carrier_of, is_shaping
@@ -30,9 +31,10 @@ from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, stand_i
 from torchjanus.graph.operators.tensor_numbers import Given, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import applications
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.hazards import applications, hazard, may_raise
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.hazards import hazard, may_raise
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
@@ -135,7 +137,7 @@ class Builder:
         outs = tuple(self._ref(out.number) for out in op.outs)
         func = stand_in(op.func, bool(self.work.dimensions))
         fetched = func in OF_NUMBERS and any(map(self._in_graph, expressions_in((op.args, op.kwargs))))
-        if func is torch.tensor and any(True for _ in refs_in((op.args, op.kwargs))):
+        if func is torch.tensor and op.inputs:
             func = tensor_given
             if fetched:
                 kwargs["fetched"] = tuple(not isinstance(n, TensorRef) for n in numbers_in(op.args[0]))
@@ -155,27 +157,19 @@ class Builder:
         return op.func
 
     def _symbols(self, value: Any, op: Op) -> Any:
-        if isinstance(value, TensorRef):
-            return self._ref(value.number)
-        if isinstance(value, Expr):
-            return self._operand(value, op)
-        if isinstance(value, tuple):
-            parts = [self._symbols(v, op) for v in value]
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, list):
-            return [self._symbols(v, op) for v in value]
-        if isinstance(value, dict):
-            return {k: self._symbols(v, op) for k, v in value.items()}
-        if isinstance(value, slice):
-            return slice(*(self._symbols(v, op) for v in (value.start, value.stop, value.step)))
-        return value
+        def leaf(part: Any) -> Any:
+            if isinstance(part, TensorRef):
+                return self._ref(part.number)
+            return self._operand(part, op) if isinstance(part, Expr) else part
+
+        return map_leaves(value, leaf)
 
     def _operand(self, expr: Expr, op: Op) -> Any:
         """Return an expression as an operand: constant, tensor, size formula or slot, in this order of preference."""
         if not varies(self.work, expr):
             return value_of(self.work, expr)
         if self.decided_in_graph(expr):
-            others = [self._ref(ref.number) for ref in refs_in((op.args, op.kwargs))]
+            others = [self._ref(ref.number) for ref in op.inputs]
             ref, node = as_operand(self._tensorised(expr, op.place), others, op.modes, self.new_ref, op.place)
             self._nodes.append(node)
             return ref

@@ -15,7 +15,7 @@ from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed, Held, Pinned
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Apply, Expr, Fetch
 
@@ -64,7 +64,7 @@ def _known(work: Numbers, ops: list[Op]) -> _Known:
     ending = dict(_ends(ops))
     for at, op in enumerate(ops):
         open_ -= ending.get(at, set())
-        used = {ref.number for ref in refs_in((op.args, op.kwargs))}
+        used = {ref.number for ref in op.inputs}
         if used <= open_ and op.name in (_COMPUTING if used else _MAKING) and _is_constant(work, telling, op):
             for ref in op.outs:
                 if ref.number not in open_:
@@ -99,7 +99,7 @@ def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
         elif op.func is end_iterations:
             begin = begins.pop()
             within = ops[begin + 1 : at]
-            ends.setdefault(begin, set()).update(ref.number for op in within for ref in refs_in((op.args, op.kwargs)))
+            ends.setdefault(begin, set()).update(ref.number for op in within for ref in op.inputs)
             length, left = divmod(len(within), ops[begin].args[1])
             made = {ref.number for op in within for ref in op.outs}
             for boundary in range(begin + 1, at + 1, 1 if left else length):

@@ -19,6 +19,7 @@ from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.operators.data_sizes import FINDING, count, found
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import map_expr
 from torchjanus.trace.facts import Absent, Computed, Found, Held, Pinned
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
@@ -74,11 +75,12 @@ def finds(op: Op) -> bool:
 def as_read(expr: Any, trace: Trace) -> Any:
     """Return an expression with each size of a selection as the host would read it, had it made the selection.
     ``trace``: the run before the rewrite."""
-    if isinstance(expr, Size) and (access_path := trace.access_paths.get(expr.ref)) is not None:
-        return Read(access_path.then(Step.SIZE, expr.dim))
-    if isinstance(expr, Apply):
-        return Apply(expr.func, tuple(as_read(arg, trace) for arg in expr.args))
-    return expr
+
+    def read(part: Any) -> Any:
+        access_path = trace.access_paths.get(part.ref) if isinstance(part, Size) else None
+        return part if access_path is None else Read(access_path.then(Step.SIZE, part.dim))
+
+    return map_expr(expr, read)
 
 
 def made_sizes(ops: Sequence[Op]) -> Iterator[tuple[Any, Size]]:
@@ -131,7 +133,7 @@ def _selection(trace: Trace, event: Extern) -> _Selection | None:
     if not plain or not event.after or len(results) != 1 or not recipes or not isinstance(recipes[0], TensorAt):
         return None
     marked, given = ops[event.after - 1], recipes[0].ref
-    used = sum(ref == given for op in ops for ref in refs_in((op.args, op.kwargs)))
+    used = sum(ref == given for op in ops for ref in op.inputs)
     if marked.func is not torch.Tensor.detach or given not in marked.outs or used:
         return None
     return _Selection(event.number, FINDING[event.func], event.after - 1, least, results[0])
@@ -204,7 +206,7 @@ class _Telling(Adding):
         self._fetched: dict[Any, int] = {}
         self._selected = {one.result for one in chosen.values()}
         for op in self._ops:  # and what is computed from them
-            if any(ref.number in self._selected for ref in refs_in((op.args, op.kwargs))):
+            if any(ref.number in self._selected for ref in op.inputs):
                 self._selected.update(ref.number for ref in op.outs)
         self._marked = {one.marked: one for one in chosen.values()}
         self._access_paths = {AccessPath.extern(number, ""): one for number, one in chosen.items()}

@@ -16,8 +16,9 @@ from torchjanus.core.errors import JanusError
 from torchjanus.graph.ir.number_sizes import carried, carrier_of, carries, wanted
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import evaluate, map_expr
 from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.values import Apply, Read, Size
+from torchjanus.trace.values import Read, Size
 
 __all__ = [
     "FEW",
@@ -127,12 +128,7 @@ class Dimensions:
 
 def in_inputs(expr: Any, measured: Mapping[Any, Any]) -> Any:
     """Return the expression with each size of an intermediate tensor replaced by its formula in sizes of the inputs."""
-    if isinstance(expr, Size):
-        return measured[expr.token]
-    if isinstance(expr, Apply):
-        args = tuple(in_inputs(arg, measured) for arg in expr.args)
-        return Apply(expr.func, args)
-    return expr
+    return map_expr(expr, lambda part: measured[part.token] if isinstance(part, Size) else part)
 
 
 def is_size(access_path: AccessPath) -> bool:
@@ -242,12 +238,15 @@ def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
 
 
 def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any]) -> Any:
-    if isinstance(expr, Read) and not is_size(expr.access_path):
-        return numbers[expr.access_path.token]
-    if isinstance(expr, Read):
-        assert expr.access_path.base is not None
-        return known[expr.access_path.base.token][0][expr.access_path.key]
-    return expr.func(*(_value(arg, known, numbers) for arg in expr.args)) if isinstance(expr, Apply) else expr
+    def read(part: Any) -> Any:
+        if not isinstance(part, Read):
+            return part
+        if not is_size(part.access_path):
+            return numbers[part.access_path.token]
+        assert part.access_path.base is not None
+        return known[part.access_path.base.token][0][part.access_path.key]
+
+    return evaluate(expr, read)
 
 
 def _is_tensor(event: Any) -> bool:

@@ -8,7 +8,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.number_sizes import carried
-from torchjanus.graph.ir.numbers import Numbers, takes, tensors_in
+from torchjanus.graph.ir.numbers import Numbers, tensors_in
 from torchjanus.graph.ir.program import Input, Ref
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.trace.actions import Op
@@ -98,7 +98,7 @@ class Inputs:
 
     def _used(self) -> set[int]:
         """Return the tensors that the graph computes with. Guards are enough for the others."""
-        used = {ref.number for op in self._ops for ref in refs_in((op.args, op.kwargs))}
+        used = {ref.number for op in self._ops for ref in op.inputs}
         for event in self._trace.events:
             if isinstance(event, Asserted):
                 used.add(event.ref.number)
@@ -127,7 +127,7 @@ class Inputs:
             if op.name == "Tensor.grad.__set__" and op.args[0] == TensorRef(number):
                 return (
                     access_path
-                    if any(takes(o.args, n) for n in self._numbers_of(access_path) for o in self._ops)
+                    if any(ref.number in self._numbers_of(access_path) for o in self._ops for ref in refs_in(o.args))
                     else None
                 )
         return access_path

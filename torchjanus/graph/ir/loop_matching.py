@@ -12,8 +12,9 @@ import torch
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import leaves_of
 from torchjanus.graph.ir.program import Node, Program, Ref, Slot
-from torchjanus.graph.ir.repetition import Segment, leaves_of
+from torchjanus.graph.ir.repetition import Segment
 from torchjanus.trace.user_code import MARKS
 
 __all__ = ["Argument", "Rolled", "call_name", "is_training"]
@@ -132,7 +133,7 @@ class Rolled:
         """Raise NotMergeable if a later node depends on the identity of a tensor of the iterations, not its value."""
         tainted = set(self.made)
         for node in self.program.nodes[self.segment.end :]:
-            taken = [value.index for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
+            taken = [ref.index for ref in node.inputs]
             touched = [index for index in taken if index in tainted]
             if isinstance(node.func, MARKS) and touched:
                 raise NotMergeable(

@@ -18,7 +18,8 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.program import Formula, Symbol
 from torchjanus.trace.actions import Op
 from torchjanus.trace.facts import Found
-from torchjanus.trace.values import Expr, Read, leaves
+from torchjanus.trace.operands import expressions_in
+from torchjanus.trace.values import Read, leaves
 
 __all__ = ["carried", "carrier_of", "carries", "is_shaping", "number_of", "sized", "wanted"]
 
@@ -88,7 +89,7 @@ def wanted(ops: Iterable[Op]) -> dict[AccessPath, None]:
     found: dict[AccessPath, None] = {}
     for op in ops:
         for part in shaping(op):
-            for expr in _expressions(part):
+            for expr in expressions_in(part):
                 for leaf in leaves(expr):
                     if (
                         isinstance(leaf, Read)
@@ -97,13 +98,3 @@ def wanted(ops: Iterable[Op]) -> dict[AccessPath, None]:
                     ):
                         found[leaf.access_path] = None
     return found
-
-
-def _expressions(value: Any) -> Iterator[Any]:
-    if isinstance(value, Expr):
-        yield value
-    elif isinstance(value, slice):
-        yield from _expressions((value.start, value.stop, value.step))
-    elif isinstance(value, tuple | list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            yield from _expressions(part)

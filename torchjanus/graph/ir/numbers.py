@@ -16,8 +16,9 @@ from torchjanus.graph.ir.dimensions import Dimensions, is_size
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.trace.actions import Each, Op, Several
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import evaluate
 from torchjanus.trace.facts import Computed, Found, Held, Pinned
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
@@ -30,7 +31,6 @@ __all__ = [
     "need",
     "split_numbers",
     "taken_by",
-    "takes",
     "tensors_in",
     "used_expressions",
     "value_of",
@@ -172,33 +172,23 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
 
 def value_of(work: Numbers, expr: Any, run: int = -1) -> Any:
     """Return the value of the expression in a run."""
-    if isinstance(expr, Read):
-        if expr.access_path in work.constants:
-            return work.constants[expr.access_path]
-        return work.found(run)[expr.access_path]
-    if isinstance(expr, Fetch | Size):
-        return work.traces[run].fetched[expr.token]
-    if isinstance(expr, InductionVariable):
-        return expr.first
-    if isinstance(expr, Apply):
-        return expr.func(*(value_of(work, a, run) for a in expr.args))
-    return expr
 
+    def read(part: Any) -> Any:
+        if isinstance(part, Fetch | Size):
+            return work.traces[run].fetched[part.token]
+        if isinstance(part, Read):
+            found = work.constants if part.access_path in work.constants else work.found(run)
+            return found[part.access_path]
+        return part.first if isinstance(part, InductionVariable) else part
 
-def takes(value: Any, number: int) -> bool:
-    """Whether an operand contains the tensor with this number."""
-    if isinstance(value, TensorRef):
-        return value.number == number
-    if isinstance(value, list | tuple):
-        return any(takes(v, number) for v in value)
-    return isinstance(value, dict) and any(takes(v, number) for v in value.values())
+    return evaluate(expr, read)
 
 
 def taken_by(ops: Sequence[Op]) -> dict[int, list[tuple[int, Op]]]:
     """Return for each tensor the operations that take it, in program order, each with its index."""
     takers: dict[int, list[tuple[int, Op]]] = {}
     for index, op in enumerate(ops):
-        for number in {ref.number for ref in refs_in((op.args, op.kwargs))}:
+        for number in {ref.number for ref in op.inputs}:
             takers.setdefault(number, []).append((index, op))
     return takers
 

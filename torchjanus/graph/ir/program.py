@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, Place
+from torchjanus.core.trees import leaves_of_kind
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Expr
 
@@ -143,6 +144,11 @@ class Node:
     modes: Modes = field(default_factory=Modes)
     place: Place = NOWHERE
     lying: tuple[Any, ...] = field(default=(), compare=False)
+
+    @property
+    def inputs(self) -> tuple[Ref, ...]:
+        """The tensors among the arguments, each as often as it occurs."""
+        return tuple(leaves_of_kind((self.args, self.kwargs), Ref))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,16 +7,17 @@ This module compares nodes by their form and does not know what they compute.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import InternalFault
+from torchjanus.core.trees import tree_token
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.trace.loop_records import Until
+from torchjanus.trace.loops.records import Until
 
-__all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "leaves_of", "marked", "segments"]
+__all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "marked", "segments"]
 
 # In these a one-element tensor in place of a number gives bitwise the same result.
 ARITHMETIC = frozenset(
@@ -76,37 +77,15 @@ def marked(nodes: Sequence[Node]) -> list[Segment] | None:
     return found
 
 
-def leaves_of(value: Any) -> Iterator[Any]:
-    """Yield the Refs and constants in a node's arguments, in the same order for all nodes of one form."""
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from leaves_of(part)
-    elif isinstance(value, dict):
-        for part in value.values():
-            yield from leaves_of(part)
-    elif isinstance(value, slice):
-        yield from leaves_of((value.start, value.stop, value.step))
-    else:
-        yield value
-
-
 def _shape(value: Any) -> Any:
-    """Return the structure of the arguments: everything that two iterations of one loop have in common."""
+    """Return what two iterations of one loop have in common in a leaf of the arguments."""
     if isinstance(value, Ref):
         return "ref"
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, *map(_shape, value))
-    if isinstance(value, dict):
-        return ("dict", *((key, _shape(part)) for key, part in value.items()))
-    if isinstance(value, slice):
-        return ("slice", _shape(value.start), _shape(value.stop), _shape(value.step))
-    if type(value) in (int, float):
-        return type(value).__name__  # may differ from iteration to iteration
-    return token_of(value)
+    return type(value).__name__ if type(value) in (int, float) else token_of(value)  # numbers may differ
 
 
 def _token(node: Node) -> Any:
-    return (token_of(node.func), node.modes, _shape(node.args), _shape(node.kwargs), len(node.outs))
+    return (token_of(node.func), node.modes, tree_token((node.args, node.kwargs), _shape), len(node.outs))
 
 
 def segments(nodes: Sequence[Node], least: int) -> list[Segment]:

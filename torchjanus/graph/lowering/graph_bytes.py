@@ -39,7 +39,7 @@ from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trim
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 from torchjanus.ops.namespaces import TORCH_OVERRIDES
-from torchjanus.trace.loop_records import Until
+from torchjanus.trace.loops.records import Until
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr

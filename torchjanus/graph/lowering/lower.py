@@ -9,6 +9,7 @@ import torch
 
 from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.errors import InternalFault, Refusal, Refused, refused
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.aten import clean_up
 from torchjanus.graph.aten.size_assertions import assert_sizes
 from torchjanus.graph.aten.strides import lay_results
@@ -30,7 +31,7 @@ from torchjanus.graph.regions.loop import HeldCount
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
 from torchjanus.graph.tracing.small_sizes import conditions_of_few
-from torchjanus.graph.tracing.trace_program import Traced, TraceFailed, substitute, trace
+from torchjanus.graph.tracing.trace_program import Traced, TraceFailed, trace
 from torchjanus.trace.values import Expr, leaves
 
 __all__ = ["FINISHING", "LOWERING", "check_counts", "lower", "lower_rolled", "made_in", "without_marks"]
@@ -281,5 +282,5 @@ def _slots_of(node: Node) -> list[Slot]:
             found.append(part)
         return part
 
-    substitute((node.args, node.kwargs), leaf)
+    map_leaves((node.args, node.kwargs), leaf)
     return found

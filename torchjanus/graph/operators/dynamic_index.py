@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchjanus.graph.ir.lowered import Pin
-from torchjanus.graph.ir.program import Node, Program, Ref, Slot
+from torchjanus.graph.ir.program import Node, Program, Slot
 from torchjanus.graph.ir.tensor_versions import Changes, memory_of
 from torchjanus.graph.operators.stand_ins import SUBSCRIPTS
 
@@ -92,7 +91,7 @@ class Picks:
         if name in _BACKWARD:
             self._look([picked.made for picked in self._made])
             return
-        refs = [ref for ref in pytree.tree_leaves((node.args, node.kwargs)) if isinstance(ref, Ref)]
+        refs = node.inputs
         self._look([values[ref.index] for ref in refs if ref.index in values])
 
     def ask(self, program: Program, position: int, values: Mapping[int, torch.Tensor]) -> None:

@@ -1,6 +1,6 @@
 """The numbers of all iterations of a loop as one tensor: an operator that computes a recurrence by Python's arithmetic.
 
-The numbers are bitwise those of eager. Works on forms (see ``trace.recurrences``), not on loops.
+The numbers are bitwise those of eager. Works on forms (see ``trace.loops.recurrences``), not on loops.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define
-from torchjanus.trace.recurrences import Form, column, kind_of
+from torchjanus.trace.loops.recurrences import Form, column, kind_of
 
 __all__ = ["host_column"]
 

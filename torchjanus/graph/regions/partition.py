@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Refused, refused
+from torchjanus.core.trees import map_leaves, tree_token
 from torchjanus.graph.aten import clean_up, functionalize
 from torchjanus.graph.aten.in_place import traced
 from torchjanus.graph.aten.may_fail import may_fail
@@ -26,7 +27,6 @@ from torchjanus.graph.operators.loop_op import Given, new_key
 from torchjanus.graph.regions.saved_values import pack, return_values, returned, root_views
 from torchjanus.graph.regions.sizes import Named, OwnSizes
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.graph.tracing.trace_program import substitute
 
 __all__ = ["Direction", "Partition", "Source", "adopted", "kind_of", "partition_of", "structure_of"]
 
@@ -131,20 +131,14 @@ _MADE: WeakValueDictionary[Any, Partition] = WeakValueDictionary()
 def structure_of(body: Program) -> Any:
     """Return the structural key of an iteration: equal for iterations that compute the same."""
 
-    def part(value: Any) -> Any:
+    def leaf(value: Any) -> Any:
         if isinstance(value, Ref | Symbol | Measured | Slot):
             return (type(value).__name__, value.index)
         if isinstance(value, Formula):
-            return ("formula", token_of(value.func), *map(part, value.args))
-        if isinstance(value, list | tuple):
-            return (type(value).__name__, *map(part, value))
-        if isinstance(value, dict):
-            return ("dict", *((key, part(one)) for key, one in value.items()))
-        if isinstance(value, slice):
-            return ("slice", part(value.start), part(value.stop), part(value.step))
+            return ("formula", token_of(value.func), *map(leaf, value.args))
         return token_of(value)
 
-    nodes = ((_merged(n.func), part(n.args), part(n.kwargs), n.outs, n.modes) for n in body.nodes)
+    nodes = ((_merged(n.func), tree_token((n.args, n.kwargs), leaf), n.outs, n.modes) for n in body.nodes)
     return (*nodes, body.outputs)
 
 
@@ -283,7 +277,7 @@ class _Body:
         with Ambient() as ambient:
             for node in self.program.nodes:
                 ambient.switch(node.modes)
-                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                result = node.func(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
                 parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
                 if len(parts) != len(node.outs):
                     raise _refused("gives another number of tensors than in the watched runs")

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.operators.switch_op import UNKNOWN
-from torchjanus.graph.regions.speculation import Known, leaves_of, looked
-from torchjanus.graph.tracing.trace_program import substitute
+from torchjanus.graph.regions.speculation import Known, looked
 from torchjanus.trace.modes import Modes
 
 __all__ = ["selecting"]
@@ -148,7 +148,7 @@ class _Joining:
         def leaf(value: Any) -> Any:
             return Ref(names[value.index]) if isinstance(value, Ref) else value
 
-        return replace(node, args=substitute(node.args, leaf), kwargs=substitute(node.kwargs, leaf))
+        return replace(node, args=map_leaves(node.args, leaf), kwargs=map_leaves(node.kwargs, leaf))
 
     def _done(self, arms: list[int], at: list[int], node: Node) -> Node:
         """Emit the operation that these arms have in common, and advance them."""
@@ -211,12 +211,12 @@ class _Joining:
                 x.index == y.index for x, y in zip(a.outs, b.outs, strict=True)
             ):
                 raise NotMergeable("branch-not-selected", "an arm changes a tensor in place")
-            theirs = iter([leaf for leaf in leaves_of((b.args, b.kwargs)) if isinstance(leaf, Ref)])
+            theirs = iter(b.inputs)
 
             def leaf(value: Any, theirs: Iterator[Ref] = theirs) -> Any:
                 return Ref(one(value.index, next(theirs).index)) if isinstance(value, Ref) else value
 
-            args, kwargs = substitute(a.args, leaf), substitute(a.kwargs, leaf)
+            args, kwargs = map_leaves(a.args, leaf), map_leaves(a.kwargs, leaf)
             outs = []
             for x, y in zip(a.outs, b.outs, strict=True):
                 number, self.next = self.next, self.next + 1
@@ -275,7 +275,7 @@ def _key(node: Node) -> Any:
 
 
 def _shape(node: Node) -> Any:
-    return repr(substitute((node.args, node.kwargs), lambda _: 0))
+    return repr(map_leaves((node.args, node.kwargs), lambda _: 0))
 
 
 def _alike(one: Node, other: Node) -> bool:
@@ -300,7 +300,7 @@ class _Trimmed:
 def _trimmed(body: Program, results: int) -> _Trimmed:
     """Return a body without the clones of outputs that it does not compute; these are added at the end."""
     given = {ref: node for node in body.nodes if node.func is torch.clone and len(node.args) == 1 for ref in node.outs}
-    uses = [leaf for node in body.nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)]
+    uses = [leaf for node in body.nodes for leaf in node.inputs]
     copies = {ref: node for ref, node in given.items() if ref not in uses and ref in body.outputs[:results]}
     gone = {id(node) for node in copies.values()}
     outputs = [copies[ref].args[0] if ref in copies else ref for ref in body.outputs[:results]]

@@ -16,12 +16,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.graph.tracing.trace_program import substitute
 from torchjanus.ops.aten import operator_of
 
-__all__ = ["Known", "Looked", "concrete", "leaves_of", "looked"]
+__all__ = ["Known", "Looked", "concrete", "looked"]
 
 LARGEST = 1 << 16  # elements that one speculative operation may compute
 
@@ -40,13 +40,6 @@ def concrete(kinds: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...] | 
     """Return the kinds with the current values of dynamic sizes; None where these are not known."""
     found = tuple((tuple(map(_hint, size)), tuple(map(_hint, stride)), *rest) for size, stride, *rest in kinds)
     return None if any(None in (*size, *stride) for size, stride, *_ in found) else found
-
-
-def leaves_of(value: Any) -> list[Any]:
-    """Return the leaves of an argument structure."""
-    found: list[Any] = []
-    substitute(value, found.append)
-    return found
 
 
 @dataclass(slots=True)
@@ -76,7 +69,7 @@ class _Operations(TorchDispatchMode):
 def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[Any, ...]]) -> Looked:
     """Analyse a program on fake tensors of these kinds, whose sizes are known."""
     values: dict[int, torch.Tensor] = {}
-    used = {leaf for node in nodes for leaf in leaves_of((node.args, node.kwargs)) if isinstance(leaf, Ref)}
+    used = {leaf for node in nodes for leaf in node.inputs}
     used.update(outputs)
     found = Looked({}, [])
 
@@ -100,7 +93,7 @@ def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[
             ambient.switch(node.modes)
             met: list[_Met] = []
             with _Operations(met):
-                result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                result = node.func(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
             parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
             changed = any(ref.index in values for ref in node.outs)
             for ref, tensor in zip(node.outs, parts, strict=True):

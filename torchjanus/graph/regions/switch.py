@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
 from torchjanus.core.errors import NOWHERE, Refused, refused
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Program, Ref
 from torchjanus.graph.operators.loop_op import Given, describe, new_key
 from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
@@ -25,7 +26,6 @@ from torchjanus.graph.regions.select import selecting
 from torchjanus.graph.regions.sizes import named
 from torchjanus.graph.regions.speculation import concrete
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.graph.tracing.trace_program import substitute
 
 __all__ = ["ArmProgram", "Switch", "SwitchPartition"]
 
@@ -184,7 +184,7 @@ def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> Non
 
     for node in body.nodes:
         ambient.switch(node.modes)
-        result = node.func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+        result = node.func(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
         parts = [part for part in pytree.tree_leaves(result) if isinstance(part, torch.Tensor)]
         for ref, tensor in zip(node.outs, parts, strict=True):
             values[ref.index] = tensor

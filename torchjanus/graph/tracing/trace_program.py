@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import operator
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.errors import JanusError, Place, Refused, refused
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
 from torchjanus.graph.aten.in_place import traced
@@ -42,7 +43,7 @@ from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 
-__all__ = ["TraceFailed", "Traced", "is_own", "made_at", "substitute", "trace"]
+__all__ = ["TraceFailed", "Traced", "is_own", "made_at", "trace"]
 
 # Reads of a tensor's value by the host, which the recorded trace represents as slots, assertions or constants.
 FETCHES = frozenset(
@@ -81,22 +82,6 @@ class Traced:
     def results(self) -> tuple[Any, ...]:
         """The structure of its results, to compare traces."""
         return self.outputs, self.leaves, self.mutated, self.restored, self.replaced
-
-
-def substitute(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Return ``value`` with ``leaf`` applied to each of its leaves, inside slices too."""
-    if isinstance(value, slice):
-        return slice(substitute(value.start, leaf), substitute(value.stop, leaf), substitute(value.step, leaf))
-    if type(value) is tuple:
-        return tuple(substitute(part, leaf) for part in value)
-    if type(value) is list:
-        return [substitute(part, leaf) for part in value]
-    if type(value) is dict:
-        return {key: substitute(part, leaf) for key, part in value.items()}
-    leaves, spec = pytree.tree_flatten(value)
-    if len(leaves) == 1 and leaves[0] is value:
-        return leaf(value)
-    return pytree.tree_unflatten([substitute(part, leaf) for part in leaves], spec)
 
 
 def trace(program: Program, numbers: Sequence[float | int], held: Container[int] = ()) -> Traced:
@@ -275,7 +260,7 @@ class _Run:
                 self.picks.put(values[node.args[0].index], node.args[1], leaf(node.args[2]))
                 result = None
             else:
-                args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+                args, kwargs = map_leaves(node.args, leaf), map_leaves(node.kwargs, leaf)
                 if name == "unbind":
                     self._count_rows(node, *args, **kwargs)
                 # torch.func.grad() requires gradients in place, under a switch of its own; a user's call raises.

@@ -21,7 +21,7 @@ from torchjanus.graph.lowering.risks import cannot_fail_within
 from torchjanus.graph.recursion.traversal.text import given_text
 from torchjanus.host.assumption import Assumption
 from torchjanus.host.checks import same_value
-from torchjanus.host.deferred_writes import Commit, access_paths_of, numbers_in, write_all
+from torchjanus.host.deferred_writes import Commit, access_paths_of, write_all
 from torchjanus.host.source import ITERATION, Source
 from torchjanus.runtime.launch.guards import Guards
 from torchjanus.runtime.launch.number_formulas import formulas
@@ -29,6 +29,7 @@ from torchjanus.runtime.launch.reading import reader
 from torchjanus.runtime.launch.results import Results
 from torchjanus.semantics.known.host_memory import Snapshot
 from torchjanus.trace.actions import Each, Extern, Several, name_of
+from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import Recipe
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 

@@ -11,7 +11,7 @@ from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.loops.rewrites.fold import Chosen, Shortened, brief, shorten
 from torchjanus.graph.switches.rewrites.fold import Merger
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import KEPT
+from torchjanus.trace.loops.records import KEPT
 
 __all__ = ["Lengths"]
 

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
 from torchjanus.trace.values import Expr, Fetch, Traced, leaves, plus
 
 __all__ = ["length_of"]

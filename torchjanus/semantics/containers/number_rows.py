@@ -7,7 +7,7 @@ place: otherwise each element would be an input or a constant, and each length w
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from torchjanus.core.default_device import default_device
 from torchjanus.core.kinds import is_one_of, isinstance
+from torchjanus.core.trees import leaves_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Pinned
@@ -64,20 +65,8 @@ def _is_held(event: Any) -> bool:
     if isinstance(event, Op):
         if event.name.rpartition(".")[2].strip("_") in _COMPUTING:
             return False
-        return any(isinstance(part, Expr) and _is_fetched(part) for part in _parts((event.args, event.kwargs)))
+        return any(isinstance(part, Expr) and _is_fetched(part) for part in leaves_of((event.args, event.kwargs)))
     return isinstance(event, Pinned) and _is_fetched(event.expr)
-
-
-def _parts(value: Any) -> Iterator[Any]:
-    if isinstance(value, list | tuple):
-        for part in value:
-            yield from _parts(part)
-    elif isinstance(value, dict):
-        yield from _parts(tuple(value.values()))
-    elif isinstance(value, slice):
-        yield from (value.start, value.stop, value.step)
-    else:
-        yield value
 
 
 def _is_fetched(expr: Expr) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
@@ -20,7 +19,6 @@ from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.known.host_memory import Bounds, memory_within, tensors_within
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.actions import Extern, Op
-from torchjanus.trace.terms import TensorRef
 
 __all__ = ["SharedArrays"]
 
@@ -99,8 +97,8 @@ class SharedArrays:
         ops = [event for event in trace.events if isinstance(event, Op)]
         fresh = {self._recording.number(tensor) for tensor in anew}
         for op in ops[after:]:
-            for ref in pytree.tree_leaves((op.args, op.kwargs)):
-                tensor = trace.tensors[ref.number] if isinstance(ref, TensorRef) else None
+            for ref in op.inputs:
+                tensor = trace.tensors[ref.number]
                 if tensor is not None and ref.number not in fresh and _overlap([bounds], _of_tensor(tensor)):
                     return op.place
             fresh.update(out.number for out in op.outs)

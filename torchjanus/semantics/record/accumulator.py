@@ -20,9 +20,10 @@ from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.record.call_writes import share_memory
 from torchjanus.trace.actions import Invoked, Op, Stored
 from torchjanus.trace.calls import entered_at
+from torchjanus.trace.expressions import map_expr
 from torchjanus.trace.facts import Asserted, Found, Held
 from torchjanus.trace.functions import added_up
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
@@ -153,7 +154,8 @@ class Accumulator:
             here = self._known_now(recording)
             if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
                 return False
-            expr = _with(expr, here, self.access_path(recording))
+            now = Read(self.access_path(recording))
+            expr = map_expr(expr, lambda part: now if isinstance(part, Read) and part.access_path == here else part)
             reads = [leaf.access_path for leaf in leaves(expr) if isinstance(leaf, Read)]
             if any(
                 (access_path.is_grown and access_path.base) or access_path == self._at_entry(recording)
@@ -232,14 +234,6 @@ def _makes(event: Any, number: int) -> bool:
     return isinstance(event, Op) and any(ref.number == number for ref in event.outs)
 
 
-def _with(expr: Any, old: AccessPath, new: AccessPath) -> Any:
-    if isinstance(expr, Read):
-        return Read(new) if expr.access_path == old else expr
-    if isinstance(expr, Apply):
-        return Apply(expr.func, tuple(_with(part, old, new) for part in expr.args))
-    return expr
-
-
 def _added(accumulator: Accumulator, recording: Any) -> Any:
     """Record, in the step, the sum of the terms that calls have added. Return the value."""
     trace, number = recording.trace, recording.lists.number_of(accumulator.terms)
@@ -261,7 +255,7 @@ def _added(accumulator: Accumulator, recording: Any) -> Any:
         note(added_up, (rows, start), recording.new_tensor(accumulator.now))
         return accumulator.now
     for event in trace.events[accumulator.begun :]:
-        refs = refs_in((event.args, event.kwargs)) if isinstance(event, Op) else ()
+        refs = event.inputs if isinstance(event, Op) else ()
         used = [trace.tensors[ref.number] for ref in refs]
         if share_memory(used, [accumulator.start]):
             what = "the step uses a tensor in place of which recursive calls add up, and not where they do"
@@ -312,7 +306,7 @@ def only_accumulated(trace: Any, accumulated: set[int]) -> bool:
                 exprs += expressions_in(at.key)
                 at = at.base
         if isinstance(event, Op):
-            if any(ref.number in accumulated for ref in refs_in((event.args, event.kwargs))):
+            if any(ref.number in accumulated for ref in event.inputs):
                 return False
             exprs += expressions_in((event.args, event.kwargs))
         if isinstance(event, Invoked):

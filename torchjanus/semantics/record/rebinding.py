@@ -18,7 +18,7 @@ from torchjanus.core.access_path import token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.marks import AppendOnlyList
 from torchjanus.semantics.record.variables import MANY, all_variables, frames_of_program, variables
-from torchjanus.trace.loop_records import KEPT
+from torchjanus.trace.loops.records import KEPT
 
 __all__ = ["VariableChanges", "is_settled", "is_suspended"]
 

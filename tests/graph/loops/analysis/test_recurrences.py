@@ -8,8 +8,8 @@ import torch
 from torchjanus.core.access_path import token_of
 from torchjanus.graph.operators.host_column import host_column
 from torchjanus.graph.operators.number_operands import full, full_like, new_full, tensor
-from torchjanus.trace.loop_records import Plain
-from torchjanus.trace.recurrences import BACK, HOLE, column, find_recurrences, kind_of
+from torchjanus.trace.loops.records import Plain
+from torchjanus.trace.loops.recurrences import BACK, HOLE, column, find_recurrences, kind_of
 
 
 def plain(sign, *numbers):

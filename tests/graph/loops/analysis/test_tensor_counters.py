@@ -5,9 +5,9 @@ import torch
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.loops.records import LoopInstance
+from torchjanus.trace.loops.recurrences import column
 from torchjanus.trace.modes import Modes
-from torchjanus.trace.recurrences import column
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read
 

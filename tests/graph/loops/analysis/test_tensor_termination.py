@@ -15,7 +15,7 @@ from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.facts import Held, Pinned
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loops.records import LoopInstance, Until
 
 
 def run(step: Any, *args: Any) -> Any:

@@ -9,7 +9,7 @@ import pytest
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
 from torchjanus.semantics.record.marks import AppendOnlyList
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 BOX = (0, "box")
 SLOT = (0, "box", "dict", "a")

@@ -16,7 +16,7 @@ from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held, is_chance
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 
 def run(step: Callable[..., Any], *args: Any) -> tuple[Trace, Frames]:

@@ -9,7 +9,7 @@ import torch
 
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.loops.records import LoopInstance
 
 
 def loops(step: Any, *args: Any) -> list[LoopInstance]:

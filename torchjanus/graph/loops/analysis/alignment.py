@@ -8,13 +8,14 @@ from __future__ import annotations
 import itertools
 import operator
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.repetition import ARITHMETIC
 from torchjanus.graph.loops.analysis.effects import Telling
 from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs
@@ -22,7 +23,7 @@ from torchjanus.graph.loops.analysis.number_forms import plain_form
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Asserted, Held, Pinned, is_question
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
@@ -122,7 +123,7 @@ class LoopOfRun:
         """Whether iterations change a tensor in place that shares memory with another tensor that they take from before
         them."""
         operations = [event for events in self.events for event in events if isinstance(event, Op)]
-        taken = {ref.number for op in operations for ref in refs_in((op.args, op.kwargs))} - self.made.keys()
+        taken = {ref.number for op in operations for ref in op.inputs} - self.made.keys()
         changed = {ref.number for op in operations for ref in op.outs} - self.made.keys()
         memory = trace.memory
         where = [memory[number] for number in taken if memory[number]]
@@ -193,8 +194,8 @@ class LoopOfRun:
             if not self.trains:
                 raise NotMergeable("loop-in-place", "an iteration changes a tensor from before it in place")
             outs = tuple(out if out[0] == "own" else _changed(op, ref) for out, ref in zip(outs, op.outs, strict=True))
-        args, given = _map((op.args, op.kwargs), leaf), tuple(integers)
-        alike = _map((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
+        args, given = map_leaves((op.args, op.kwargs), leaf), tuple(integers)
+        alike = map_leaves((op.args, op.kwargs), lambda value: type(value) if is_open(value) else leaf(value))
         return ("op", op.name, id(op.func), (repr(args), given), outs, op.modes, op.draws, op.checks, repr(alike))
 
     def is_of_sizes(self, number: int, expr: Any) -> bool:
@@ -362,14 +363,3 @@ def _alike(pattern: Any) -> Any:
     """Return the part of a pattern that has to be equal in the first iteration: for an operation all but its
     operands."""
     return (*pattern[:3], *pattern[4:]) if pattern[0] == "op" else pattern
-
-
-def _map(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    if isinstance(value, list | tuple):
-        parts = [_map(part, leaf) for part in value]
-        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {key: _map(part, leaf) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(_map(part, leaf) for part in (value.start, value.stop, value.step)))
-    return leaf(value)

@@ -17,8 +17,8 @@ from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Plain, Until
-from torchjanus.trace.plains import by_iteration
+from torchjanus.trace.loops.plains import by_iteration
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 

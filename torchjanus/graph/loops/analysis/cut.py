@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_parts
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.graph.loops.analysis.alignment import LoopOfRun
 from torchjanus.graph.loops.analysis.merged_effects import Merged
@@ -18,8 +19,18 @@ from torchjanus.graph.loops.roll.reversal import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import KEPT, Until
-from torchjanus.trace.recipes import Again, Build, Constant, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.loops.records import KEPT, Until
+from torchjanus.trace.recipes import (
+    Again,
+    Build,
+    Constant,
+    Number,
+    Repeat,
+    RowOf,
+    TensorAt,
+    TensorOf,
+    map_recipe,
+)
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
@@ -296,20 +307,12 @@ class Cut:
         return self.after[after] if inside is None else inside
 
     def _values(self, value: Any) -> Any:
-        if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):
-            value = self._all_iterations(value)
-        if isinstance(value, list | tuple):
-            parts = [self._values(part) for part in value]
-            if isinstance(value, list):
-                return parts
-            return type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-        if isinstance(value, dict):
-            return {key: self._values(part) for key, part in value.items()}
-        if isinstance(value, slice):
-            return slice(*(self._values(part) for part in (value.start, value.stop, value.step)))
         if isinstance(value, TensorRef):
             return TensorRef(value.number if isinstance(value, _New) else self._number(value.number))
-        return self._expr(value)
+        if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):
+            value = self._all_iterations(value)
+        made = map_parts(value, self._values)
+        return self._expr(value) if made is value else made
 
     def _all_iterations(self, value: Any) -> Any:
         """Replace, within a sequence of tensors, the tensors of all iterations (first to last, or last to first) by
@@ -376,10 +379,6 @@ class Cut:
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, RowOf):
             return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
-        if isinstance(recipe, Perhaps):
-            return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
-        if isinstance(recipe, Repeat):
-            return Repeat(self._recipe(recipe.item), self._expr(recipe.count))
         if isinstance(recipe, Again):
             return Again(self._build(recipe.number))
         if isinstance(recipe, TensorAt):
@@ -393,16 +392,10 @@ class Cut:
             return Number(*found.values())
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
-        if isinstance(recipe, Build):
-            number = self._build(recipe.number)
-            items = tuple(
-                tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item)
-                for item in recipe.items
-            )
-            attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
-            fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
-            return replace(recipe, number=number, items=items, attributes=attributes, fields=fields)
-        return recipe
+        made = map_recipe(recipe, self._recipe)
+        if isinstance(made, Build):
+            return replace(made, number=self._build(made.number))
+        return replace(made, count=self._expr(made.count)) if isinstance(made, Repeat) else made
 
     def _build(self, number: int) -> int:
         """Return the new number of a new object: the number of new objects changes with the trip count."""

@@ -16,6 +16,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import Exprs
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loops.recurrences import Form, kind_of
 from torchjanus.trace.recipes import (
     Again,
     Build,
@@ -30,7 +31,6 @@ from torchjanus.trace.recipes import (
     TensorOf,
     parts_of,
 )
-from torchjanus.trace.recurrences import Form, kind_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Traced, plain, trace_value
 

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 

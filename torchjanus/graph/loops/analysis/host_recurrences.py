@@ -14,8 +14,9 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.trace import recurrences
-from torchjanus.trace.recurrences import Form
+from torchjanus.trace.expressions import map_expr
+from torchjanus.trace.loops import recurrences
+from torchjanus.trace.loops.recurrences import Form
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
 __all__ = ["MOST", "Column", "Exprs", "entering", "expr_token", "pick"]
@@ -287,13 +288,7 @@ def expr_token(expr: Any) -> Any:
 def _holed(expr: Any, part: Any) -> Any:
     """Return the expression with a hole in place of this part (by identity); the expression itself if it has no such
     part."""
-    if expr is part:
-        return _HOLE
-    if not isinstance(expr, Apply):
-        return expr
-    args = tuple(_holed(arg, part) for arg in expr.args)
-    same = all(new is old for new, old in zip(args, expr.args, strict=True))
-    return expr if same else Apply(expr.func, args)
+    return map_expr(expr, lambda one: _HOLE if one is part else one)
 
 
 def _at_holes(body: Any, expr: Any) -> Iterator[Any]:

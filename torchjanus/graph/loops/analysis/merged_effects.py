@@ -17,8 +17,19 @@ from torchjanus.graph.loops.analysis.effects import Telling
 from torchjanus.trace.actions import Each, Extern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Computed, Found
-from torchjanus.trace.loop_records import KEPT
-from torchjanus.trace.recipes import Again, Build, Number, Perhaps, Recipe, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.loops.records import KEPT
+from torchjanus.trace.recipes import (
+    Again,
+    Build,
+    Number,
+    Recipe,
+    Repeat,
+    RowOf,
+    TensorOf,
+    inner_recipes,
+    map_recipe,
+    parts_of,
+)
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
@@ -97,19 +108,11 @@ class Merged:
         if isinstance(recipe, Number):
             expr = self._after(recipe.expr)
             return recipe if expr is recipe.expr else Number(expr)
-        if isinstance(recipe, Perhaps):
-            return Perhaps(self._recipe(recipe.item), self._recipe(recipe.when))
-        if not isinstance(recipe, Build):
+        if isinstance(recipe, Repeat):
             return recipe
-        items = recipe.items
-        if recipe.cls in (list, tuple) and recipe.make is None:
-            items = tuple(self._items(items))
-        parts = tuple(
-            tuple(map(self._recipe, item)) if isinstance(item, tuple) else self._recipe(item) for item in items
-        )
-        attributes = tuple((name, self._recipe(part)) for name, part in recipe.attributes)
-        fields = tuple((key, self._recipe(part)) for key, part in recipe.fields)
-        return replace(recipe, items=parts, attributes=attributes, fields=fields)
+        if isinstance(recipe, Build) and recipe.cls in (list, tuple) and recipe.make is None:
+            recipe = replace(recipe, items=tuple(self._items(recipe.items)))
+        return map_recipe(recipe, self._recipe)
 
     def _after(self, expr: Any) -> Any:
         for loop in self.loops:
@@ -190,12 +193,7 @@ class Merged:
 
 def _without_iterations(recipe: Recipe) -> Iterator[Recipe]:
     """Yield the parts of a recipe, except those that are merged for all iterations."""
-    if isinstance(recipe, Repeat):
-        return
-    yield recipe
-    if isinstance(recipe, Build):
-        for item in recipe.items:
-            for part in item if isinstance(item, tuple) else (item,):
-                yield from _without_iterations(part)
-        for _, part in (*recipe.attributes, *recipe.fields):
+    if not isinstance(recipe, Repeat):
+        yield recipe
+        for part in inner_recipes(recipe):
             yield from _without_iterations(part)

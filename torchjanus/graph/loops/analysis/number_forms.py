@@ -14,8 +14,9 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance, Until
-from torchjanus.trace.recurrences import HOLE, Form, going_back, kind_of, name_of
+from torchjanus.trace.expressions import evaluate, map_expr, parts_of_expr
+from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.loops.recurrences import HOLE, Form, going_back, kind_of, name_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
 
@@ -138,9 +139,7 @@ class _NumberForms:
 
 def _value_of(value: Any, read: Mapping[AccessPath, Any]) -> Any:
     """Return the value that an expression over numbers from before the call had."""
-    if isinstance(value, Apply):
-        return value.func(*(_value_of(arg, read) for arg in value.args))
-    return read.get(value.access_path) if isinstance(value, Read) else value
+    return evaluate(value, lambda leaf: read.get(leaf.access_path) if isinstance(leaf, Read) else leaf)
 
 
 class _Hole:
@@ -152,13 +151,7 @@ _HOLE: Any = _Hole()
 
 def _holed(value: Any, token: Any) -> Any:
     """Return the expression with holes in place of this number."""
-    if expr_token(value) == token:
-        return _HOLE
-    if not isinstance(value, Apply):
-        return value
-    args = tuple(_holed(arg, token) for arg in value.args)
-    same = all(new is old for new, old in zip(args, value.args, strict=True))
-    return value if same else Apply(value.func, args)
+    return map_expr(value, lambda part: _HOLE if expr_token(part) == token else part)
 
 
 def _like(body: Any, expr: Any, token: Any) -> Any:
@@ -175,4 +168,4 @@ def _like(body: Any, expr: Any, token: Any) -> Any:
 
 
 def _holds(value: Any) -> bool:
-    return value is _HOLE or (isinstance(value, Apply) and any(map(_holds, value.args)))
+    return any(part is _HOLE for part in parts_of_expr(value))

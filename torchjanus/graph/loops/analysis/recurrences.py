@@ -25,13 +25,14 @@ from torchjanus.graph.operators.number_operands import is_arithmetic, taking
 from torchjanus.graph.operators.tensor_numbers import beside
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import applications
 from torchjanus.trace.facts import Computed, Found, is_question
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.loops.recurrences import LEAST, Form, kind_of
 from torchjanus.trace.recipes import Constant, parts_of
-from torchjanus.trace.recurrences import LEAST, Form, kind_of
 from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Expr, Size, leaves
+from torchjanus.trace.values import Expr, Size, leaves
 
 __all__ = ["as_host_columns", "passes_on"]
 
@@ -176,14 +177,6 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield path, value
 
 
-def _parts(value: Any) -> Iterator[Apply]:
-    """Yield the computations in an expression."""
-    if isinstance(value, Apply):
-        yield value
-        for arg in value.args:
-            yield from _parts(arg)
-
-
 class _AsColumns(Adding):
     """Writes the new trace, with the numbers as rows."""
 
@@ -199,8 +192,8 @@ class _AsColumns(Adding):
                 for iteration, at in enumerate(row.ops):
                     self.changed.setdefault(at, []).append((row, iteration))
         self.computed = {
-            part.token for loop in loops for row in loop.rows for value in row.values for part in _parts(value)
-        } - {part.token for loop in loops for row in loop.rows for value in row.given for part in _parts(value)}
+            part.token for loop in loops for row in loop.rows for value in row.values for part in applications(value)
+        } - {part.token for loop in loops for row in loop.rows for value in row.given for part in applications(value)}
         self.rows: dict[int, list[TensorRef]] = {}  # id of a row -> its tensors, per iteration
         self.after = self._positions()
 

@@ -14,9 +14,8 @@ import torch
 
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance
-from torchjanus.trace.operands import refs_in
-from torchjanus.trace.recurrences import HOLE, Form, column
+from torchjanus.trace.loops.records import LoopInstance
+from torchjanus.trace.loops.recurrences import HOLE, Form, column
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
@@ -84,7 +83,7 @@ class Counters:
         taken: list[tuple[int, _Step]] = []
         for at, op in enumerate(self.ops, self.limits[0]):
             outs = {ref.number for ref in op.outs}
-            if any(self._is_beside(ref.number, number) for ref in (*op.outs, *refs_in((op.args, op.kwargs)))):
+            if any(self._is_beside(ref.number, number) for ref in (*op.outs, *op.inputs)):
                 return None  # it may be modified through an alias
             if number not in outs:
                 continue

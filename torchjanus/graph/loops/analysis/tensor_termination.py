@@ -16,9 +16,9 @@ from dataclasses import replace
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.facts import Asserted, Held, is_question
-from torchjanus.trace.loop_records import LoopInstance, LoopRecord, Plain, Until
-from torchjanus.trace.plains import are_same, by_iteration, counted, limited, sums
-from torchjanus.trace.recurrences import find_recurrences
+from torchjanus.trace.loops.plains import are_same, by_iteration, counted, limited, sums
+from torchjanus.trace.loops.records import LoopInstance, LoopRecord, Plain, Until
+from torchjanus.trace.loops.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr
 
 __all__ = ["untils"]

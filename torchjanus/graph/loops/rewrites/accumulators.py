@@ -15,7 +15,7 @@ import torch
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef

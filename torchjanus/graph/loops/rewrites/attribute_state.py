@@ -14,7 +14,7 @@ from torchjanus.graph.generalize.dead_stores import overwritten
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op, Stored
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loops.records import LoopInstance, Until
 from torchjanus.trace.recipes import FoundAt, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 

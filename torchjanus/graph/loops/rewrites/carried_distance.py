@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
-from torchjanus.trace.operands import refs_in
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
@@ -73,7 +73,7 @@ class _Loop:
         """Return the tensors that an operation uses, in order."""
         op = self.trace.events[at]
         assert isinstance(op, Op)
-        return [ref.number for ref in refs_in((op.args, op.kwargs))]
+        return [ref.number for ref in op.inputs]
 
 
 def loop_carried(trace: Trace) -> Trace:
@@ -112,10 +112,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
         return
     changed = changed_memory(trace)
     known = {
-        number
-        for e in trace.events
-        if isinstance(e, Op) and knows(e)
-        for number in (ref.number for ref in refs_in((e.args, e.kwargs)))
+        number for e in trace.events if isinstance(e, Op) and knows(e) for number in (ref.number for ref in e.inputs)
     }
     leaving = _leaving(trace)
     for order, places in wanted.items():
@@ -274,11 +271,9 @@ class _CarriedDistanceRewriter(Adding):
 
     def _begun(self, value: Any, at: int, numbers: Iterator[int]) -> Any:
         """Return the arguments, with the value from before the loop where the first iterations use it."""
-        if isinstance(value, TensorRef):
-            return TensorRef(self.begun.get((at, next(numbers)), value.number))
-        if isinstance(value, list | tuple):
-            parts = [self._begun(part, at, numbers) for part in value]
-            return parts if isinstance(value, list) else tuple(parts)
-        if isinstance(value, dict):
-            return {key: self._begun(part, at, numbers) for key, part in value.items()}
-        return value
+
+        def leaf(part: Any) -> Any:
+            is_ref = isinstance(part, TensorRef)
+            return TensorRef(self.begun.get((at, next(numbers)), part.number)) if is_ref else part
+
+        return map_leaves(value, leaf)

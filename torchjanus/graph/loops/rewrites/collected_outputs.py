@@ -22,8 +22,7 @@ from torchjanus.graph.loops.roll.reversal import UNBINDING, reversed_loops, size
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Until
-from torchjanus.trace.operands import refs_in
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves, plus
 
@@ -233,7 +232,7 @@ def _are_known(trace: Trace, rows: _Made, iterations: LoopInstance, taken: Seque
     if rows.length != len(taken) or any(place != rows.length - 1 - number for place, number in places):
         return False
     others = (*trace.events[: iterations.starts[0]], *trace.events[iterations.end :])
-    given = {ref.number for e in others if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))}
+    given = {ref.number for e in others if isinstance(e, Op) for ref in e.inputs}
     return given.isdisjoint(rows.place)
 
 
@@ -242,7 +241,7 @@ def _taken(trace: Trace, begin: int, end: int) -> list[int]:
     found: list[int] = []
     for event in trace.events[begin:end]:
         if isinstance(event, Op):
-            found += (ref.number for ref in refs_in((event.args, event.kwargs)))
+            found += (ref.number for ref in event.inputs)
         elif isinstance(event, Asserted):
             found.append(event.ref.number)
         elif isinstance(event, Held | Pinned | Computed):
@@ -362,7 +361,7 @@ def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
     op = source.ops.get(tensor)
     if op is None or op.name not in _VIEWS or len(op.outs) != 1 or not deep:
         return []
-    given = [ref.number for ref in refs_in((op.args, op.kwargs))]
+    given = [ref.number for ref in op.inputs]
     if len(given) != 1 or given[0] == tensor:
         return []
     if given[0] not in source.place:
@@ -395,4 +394,4 @@ def _may_be_copies(trace: Trace, columns: Iterable[Rows]) -> bool:
     if 0 in memory or not changed.isdisjoint(memory):
         return False
     knowing = (e for e in trace.events if isinstance(e, Op) and knows(e))
-    return tensors.isdisjoint(ref.number for e in knowing for ref in refs_in((e.args, e.kwargs)))
+    return tensors.isdisjoint(ref.number for e in knowing for ref in e.inputs)

@@ -20,7 +20,7 @@ from torchjanus.graph.loops.rewrites.gradient_flow import writes as changes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.facts import Asserted
-from torchjanus.trace.loop_records import Frames, LoopInstance, Until
+from torchjanus.trace.loops.records import Frames, LoopInstance, Until
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
 from torchjanus.trace.rewriting import Rewriting
@@ -137,9 +137,7 @@ def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
 def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
     """Return, for each of these tensors, the positions at which iterations read a part of it that is neither modified
     nor used after the loop."""
-    later = {
-        ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))
-    }
+    later = {ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in e.inputs}
     found: dict[int, list[int]] = {}
     for at in range(iterations.starts[0], iterations.end):
         op = trace.events[at]

@@ -34,7 +34,7 @@ from torchjanus.graph.loops.roll.reversal import reversed_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import is_question
-from torchjanus.trace.loop_records import KEPT
+from torchjanus.trace.loops.records import KEPT
 
 __all__ = [
     "ACCUMULATORS",

@@ -16,7 +16,7 @@ import torch
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
@@ -63,7 +63,7 @@ def _counts(trace: Trace, begin: int, end: int) -> bool:
 
 
 def _can_be(trace: Trace, op: Any) -> bool:
-    numbers = {ref.number for ref in refs_in((op.args, op.kwargs))}
+    numbers = {ref.number for ref in op.inputs}
     devices = {trace.kinds[number][3].type if number in trace.kinds else "" for number in numbers}
     lists = [arg for arg in op.args if isinstance(arg, list | tuple)]
     return (
@@ -108,7 +108,7 @@ class _Apart(Rewriting):
     def _learn(self, event: Any) -> None:
         if not isinstance(event, Op):
             return
-        for ref in refs_in((event.args, event.kwargs)):
+        for ref in event.inputs:
             self.constants.pop(ref.number, None)
         number = event.args[0] if event.name == "torch.tensor" and len(event.args) == 1 else None
         kind = self.old.kinds.get(event.outs[0].number) if type(number) is float else None

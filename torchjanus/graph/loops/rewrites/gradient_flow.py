@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from torchjanus.graph.ir.program import Node
-from torchjanus.graph.recursion.variants.nodes import CUTTING, VIEWS, refs_of
+from torchjanus.graph.recursion.variants.nodes import CUTTING, VIEWS
 from torchjanus.trace.actions import Op
 from torchjanus.trace.user_code import MARKS
 
@@ -46,7 +46,7 @@ def differentiated(nodes: Sequence[Node]) -> Container[int]:
         asked |= asks
         reached = any(ref.index in found for ref in node.outs) and node.func not in CUTTING
         if asks or reached or not node.outs or writes(node) or isinstance(node.func, MARKS):
-            found.update(ref.index for ref in refs_of(node))
+            found.update(ref.index for ref in node.inputs)
     return found if asked else _All()
 
 
@@ -57,7 +57,7 @@ def looked_at_later(nodes: Sequence[Node], positions: Sequence[int]) -> bool:
     changed = False
     for node in nodes[positions[0] + 1 :]:
         name = getattr(node.func, "__name__", "")
-        if any(ref.index in known for ref in refs_of(node)):
+        if any(ref.index in known for ref in node.inputs):
             if changed:
                 return True
             if name in VIEWS:

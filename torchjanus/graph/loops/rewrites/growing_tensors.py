@@ -17,7 +17,7 @@ from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.rewriting import Rewriting
@@ -133,9 +133,7 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
     recipes = [r for some in trace.recipes.values() for r in some]
     recipes += [] if trace.result is None else [trace.result]
     leaving = {p.ref.number for recipe in recipes for p in parts_of(recipe) if isinstance(p, TensorOf)}
-    later = {
-        ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in refs_in((e.args, e.kwargs))
-    }
+    later = {ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in e.inputs}
     gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
     if last != 1 or gone & (leaving | later):
         return False

@@ -10,7 +10,7 @@ from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.loop_records import LoopInstance
+from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Expr
 

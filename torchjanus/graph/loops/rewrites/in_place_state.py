@@ -20,7 +20,7 @@ from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.loop_records import LoopInstance, Until
+from torchjanus.trace.loops.records import LoopInstance, Until
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.rewriting import Adding
@@ -103,7 +103,7 @@ def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
             if isinstance(event, Op):
                 rows[iteration] |= frozenset(_given(event))
     found = {number for number in frozenset.intersection(*rows) if number in trace.access_paths}
-    known = {ref.number for op in operations if knows(op) for ref in refs_in((op.args, op.kwargs))}
+    known = {ref.number for op in operations if knows(op) for ref in op.inputs}
     other = {
         ref.number
         for op in operations
@@ -129,7 +129,7 @@ def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
 
 def _is_graded(trace: Trace, op: Op) -> bool:
     """Whether a gradient may flow through the operation."""
-    given = (ref.number for ref in refs_in((op.args, op.kwargs)))
+    given = (ref.number for ref in op.inputs)
     return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
 
 

@@ -21,8 +21,7 @@ from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held, Pinned, Same
-from torchjanus.trace.loop_records import Frames, LoopInstance
-from torchjanus.trace.operands import refs_in
+from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
@@ -235,7 +234,7 @@ class _Rows(Rewriting):
         self.at = self._before_iterations(min(one.reads))  # where the tensor is read
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
         others = (e for e in old.events if isinstance(e, Op) and not takes_all(e, one.refs))
-        self.unbound = any(ref.number in one.refs for e in others for ref in refs_in((e.args, e.kwargs)))
+        self.unbound = any(ref.number in one.refs for e in others for ref in e.inputs)
         self.paths = {one.access_path.item(index).token for index in range(len(one.refs))}
         self.within = self._within_iterations()
         self.first = len(old.tensors) + 1 if self._takes_first() else None

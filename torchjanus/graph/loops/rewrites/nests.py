@@ -18,8 +18,8 @@ from torchjanus.graph.loops.analysis.row_sizes import with_sizes_of_whole
 from torchjanus.graph.loops.analysis.tensor_termination import untils
 from torchjanus.graph.loops.rewrites.sums import begun_within
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.loop_records import KEPT, LoopInstance, Plain, Until
-from torchjanus.trace.plains import are_same, by_iteration
+from torchjanus.trace.loops.plains import are_same, by_iteration
+from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
 from torchjanus.trace.recipes import Repeat, parts_of
 
 __all__ = ["Nested", "nested", "prepared"]

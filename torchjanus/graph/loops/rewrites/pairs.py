@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
-from torchjanus.trace.loop_records import Frames, LoopInstance
+from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Apply, Read
 

@@ -11,7 +11,7 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, is_question
-from torchjanus.trace.loop_records import LoopRecord
+from torchjanus.trace.loops.records import LoopRecord
 from torchjanus.trace.values import Read
 
 __all__ = ["begin_of_iteration", "left_within", "spans", "unread"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.roll.reversal import select_back
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -183,13 +184,9 @@ class Collecting(_Stacking):
             yield self.pick(self.stacks[rows.rows], rows.first + iteration, out, like)
 
     def _renamed(self, value: Any, made: dict[int, int]) -> Any:
-        if isinstance(value, TensorRef):
-            return TensorRef(made.get(value.number, value.number))
-        if isinstance(value, list | tuple):
-            return type(value)(self._renamed(part, made) for part in value)
-        if isinstance(value, dict):
-            return {key: self._renamed(part, made) for key, part in value.items()}
-        return value
+        return map_leaves(
+            value, lambda leaf: TensorRef(made.get(leaf.number, leaf.number)) if isinstance(leaf, TensorRef) else leaf
+        )
 
     def tensor(self, number: int, after: int) -> int:
         iteration = bisect.bisect_right(self.limits, after) - 1
@@ -266,7 +263,7 @@ class Collecting(_Stacking):
     def _forget(self, rows: Rows, number: int, dim: int, events: list[Any]) -> None:
         """Replace an unbinding whose rows are not used any more by a selection of one row: the number of rows may
         change."""
-        given = {ref.number for event in events if isinstance(event, Op) for ref in refs_in((event.args, event.kwargs))}
+        given = {ref.number for event in events if isinstance(event, Op) for ref in event.inputs}
         first = (TensorRef(rows.rows[0]),)
         at = next((n for n, e in enumerate(events) if isinstance(e, Op) and e.outs[:1] == first), None)
         if at is None or not given.isdisjoint(rows.rows):

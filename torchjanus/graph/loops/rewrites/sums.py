@@ -15,12 +15,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.ir.numbers import takes
 from torchjanus.graph.loops.rewrites.accumulators import add_anew, sub_anew
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loop_records import Frames, LoopInstance, Until
+from torchjanus.trace.loops.records import Frames, LoopInstance, Until
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
@@ -119,7 +118,7 @@ def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
     for (start, end), number in zip(itertools.pairwise(limits[1:]), sums, strict=False):
         for event in trace.events[start:end]:
             if isinstance(event, Op):
-                count += takes((event.args, event.kwargs), number)
+                count += any(ref.number == number for ref in event.inputs)
             elif isinstance(event, Asserted):
                 count += event.ref.number == number
             elif isinstance(event, Held | Pinned | Computed):

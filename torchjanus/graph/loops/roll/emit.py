@@ -15,7 +15,6 @@ import torch
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.loop_matching import Rolled
 from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref
-from torchjanus.graph.ir.repetition import leaves_of
 from torchjanus.graph.loops.roll.inputs import IterationInputs, filled
 from torchjanus.graph.loops.roll.uses import (
     as_expected,
@@ -282,7 +281,7 @@ class _Emission:
     def _only_stacked(self, ref: Ref, refs: tuple[Ref, ...]) -> bool:
         """Whether each use of the row takes all rows, as one sequence."""
         for node in self.work.old.nodes[self.loop.segment.end :]:
-            takes = any(value == ref for value in leaves_of((node.args, node.kwargs)))
+            takes = ref in node.inputs
             if takes and not joins(node, refs):
                 return False
         return all(assertion.ref != ref for assertion in self.work.old.assertions)

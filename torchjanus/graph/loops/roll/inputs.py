@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.loop_matching import Argument, Rolled, call_name
 from torchjanus.graph.ir.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.loops.roll.reversal import SELECT_BACK
 from torchjanus.graph.loops.roll.uses import Stepping, count_up, is_counting, one_later, parts_of, stepping, windows
 from torchjanus.graph.operators.number_operands import is_arithmetic, taking
-from torchjanus.graph.tracing.trace_program import substitute
 
 __all__ = ["LARGE_TABLE", "IterationInputs", "filled"]
 
@@ -293,4 +293,4 @@ class IterationInputs:
 
 def filled(value: Any, given: Iterator[Any]) -> Any:
     """Return the structure with its leaves replaced, in order."""
-    return substitute(value, lambda _: next(given))
+    return map_leaves(value, lambda _: next(given))

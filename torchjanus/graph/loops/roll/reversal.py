@@ -18,9 +18,9 @@ from torchjanus.core.errors import Place
 from torchjanus.graph.ir.dimensions import geometries, is_size
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import evaluate
 from torchjanus.trace.facts import Found
-from torchjanus.trace.loop_records import LoopInstance
-from torchjanus.trace.terms import TensorRef
+from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
 __all__ = ["SELECT_BACK", "UNBINDING", "UNBIND_BACK", "reversed_loops", "select_back", "size_of", "unread", "value_of"]
@@ -80,7 +80,7 @@ def _takers(trace: Trace) -> dict[int, list[int]]:
     unbound = (event for event in trace.events if isinstance(event, Op) and event.name in UNBINDING)
     takers: dict[int, list[int]] = {ref.number: [] for event in unbound for ref in event.outs}
     for position, event in enumerate(trace.events if takers else ()):
-        for number in _tensors_of(event) if isinstance(event, Op) else ():
+        for number in (ref.number for ref in event.inputs) if isinstance(event, Op) else ():
             if number in takers:
                 takers[number].append(position)
     return takers
@@ -103,19 +103,6 @@ def _unbindings(trace: Trace, loop: LoopInstance, takers: Mapping[int, Sequence[
             op = trace.events[unbinding]
             assert isinstance(op, Op)
             yield unbinding, replace(op, func=unbind_back, outs=op.outs[::-1])
-
-
-def _tensors_of(event: Op) -> Iterator[int]:
-    def within(value: Any) -> Iterator[int]:
-        if isinstance(value, TensorRef):
-            yield value.number
-        elif isinstance(value, list | tuple):
-            for part in value:
-                yield from within(part)
-        elif isinstance(value, dict):
-            yield from within(tuple(value.values()))
-
-    return within((event.args, event.kwargs))
 
 
 def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[Op, Expr | None]]]:
@@ -159,13 +146,14 @@ def _selections(trace: Trace, loop: LoopInstance) -> Iterator[tuple[int, tuple[O
 
 def value_of(trace: Trace, expr: Any) -> int:
     """Return the value, in the watched run, of an expression of sizes and of numbers from before the call."""
-    if isinstance(expr, Apply):
-        made: int = expr.func(*(value_of(trace, arg) for arg in expr.args))
-        return made
-    if isinstance(expr, Read):
-        found = next(e for e in trace.events if isinstance(e, Found) and e.access_path.token == expr.access_path.token)
-        return int(found.value)
-    return int(trace.fetched[expr.token] if isinstance(expr, Size) else expr)
+
+    def read(leaf: Any) -> Any:
+        if isinstance(leaf, Read):
+            token = leaf.access_path.token
+            return next(e.value for e in trace.events if isinstance(e, Found) and e.access_path.token == token)
+        return trace.fetched[leaf.token]
+
+    return int(evaluate(expr, read))
 
 
 def _descent(keys: Sequence[Any]) -> tuple[int, Expr | None, int] | None:

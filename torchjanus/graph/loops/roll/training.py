@@ -22,11 +22,11 @@ import torch
 
 from torchjanus.core.errors import Refused, refused
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.graph.ir.loop_matching import call_name, is_training
 from torchjanus.graph.ir.program import Node, Program, Ref
-from torchjanus.graph.ir.repetition import Segment, leaves_of, marked
+from torchjanus.graph.ir.repetition import Segment, marked
 from torchjanus.graph.tracing.early_release import SET_GRAD
-from torchjanus.graph.tracing.trace_program import substitute
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 
@@ -357,7 +357,7 @@ class _Telling:
             return own.get(value, value) if isinstance(value, Ref) else value
 
         for node in self.iterations[number]:
-            args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+            args, kwargs = map_leaves(node.args, leaf), map_leaves(node.kwargs, leaf)
             nodes.append(replace(node, args=args, kwargs=kwargs, outs=tuple(own.get(ref, ref) for ref in node.outs)))
         nodes += (self._node(without_graph, self.iterations[number][p].outs[which]) for p, which in self.seen)
         for which, state in enumerate(self.states):
@@ -396,7 +396,7 @@ def _fed(nodes: Sequence[Node], position: int) -> set[Ref]:
         owner = getattr(getattr(node.func, "__self__", None), "__name__", "")
         if call_name(node) in _CUTTING or owner == "data" or not node.modes.grad:
             continue
-        taken = [value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref)]
+        taken = node.inputs
         found = set().union(*(depends.get(ref, {ref}) for ref in taken))
         for ref in node.outs:
             depends[ref] = depends.get(ref, set()) | found

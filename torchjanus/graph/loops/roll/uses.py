@@ -15,7 +15,6 @@ from torchjanus.core.errors import refused
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.loop_matching import Rolled, call_name
 from torchjanus.graph.ir.program import Assertion, Node, Program, Ref
-from torchjanus.graph.ir.repetition import leaves_of
 from torchjanus.graph.loops.roll.reversal import UNBIND_BACK
 
 __all__ = [
@@ -31,7 +30,7 @@ def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]
     elsewhere = set(program.outputs) | {assertion.ref for assertion in program.assertions}
     for number, node in enumerate(program.nodes):
         if number not in inside:
-            elsewhere.update(value for value in leaves_of((node.args, node.kwargs)) if isinstance(value, Ref))
+            elsewhere.update(node.inputs)
     rows = {tuple(one.values) for found in loop.arguments for one in found if one.kind == "rows"}
     for number, node in enumerate(program.nodes[: loop.segment.start]):
         found = parts_of(node)
@@ -62,13 +61,7 @@ def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 def used_of(program: Program, loop: Rolled) -> set[int]:
     """Return the tensors of the iterations that are used outside of them."""
     inside = range(loop.segment.start, loop.segment.end)
-    taken = {
-        value.index
-        for number, node in enumerate(program.nodes)
-        if number not in inside
-        for value in leaves_of((node.args, node.kwargs))
-        if isinstance(value, Ref)
-    }
+    taken = {value.index for number, node in enumerate(program.nodes) if number not in inside for value in node.inputs}
     measured = {measure.ref.index for measure in program.measures}
     return (taken | measured | {ref.index for ref in program.outputs}) & loop.made.keys()
 

@@ -13,7 +13,7 @@ from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
-from torchjanus.trace.operands import expressions_in, refs_in
+from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
@@ -60,7 +60,7 @@ def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int
         if any(loop.holds(position) for loop in loops):
             continue
         if isinstance(event, Op):
-            found.update(ref.number for ref in refs_in((event.args, event.kwargs)))
+            found.update(ref.number for ref in event.inputs)
             found.update(ref.number for ref in event.outs)
             exprs: Any = expressions_in((event.args, event.kwargs))
         else:

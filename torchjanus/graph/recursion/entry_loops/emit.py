@@ -31,8 +31,7 @@ from torchjanus.trace.actions import WITHIN, Extern, Invoked, InvokedEach, Mutat
 from torchjanus.trace.around import around
 from torchjanus.trace.events import ANYTHING, Trace
 from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.loop_records import Plain
-from torchjanus.trace.operands import refs_in
+from torchjanus.trace.loops.records import Plain
 from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
@@ -160,7 +159,7 @@ class Rooted(Rewriting):
         given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(merged.given))
         shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
         for position in (position for ops in loop.ops for position in ops):
-            refs = refs_in((old.events[position].args, old.events[position].kwargs))  # type: ignore[union-attr]
+            refs = old.events[position].inputs  # type: ignore[union-attr]
             shared.update((ref, None) for ref in refs if ref.number in old.access_paths)
         found = _own_of(calls)
         grown = tuple(passed.items())

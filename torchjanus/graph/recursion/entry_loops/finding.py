@@ -17,7 +17,6 @@ from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
-from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["LoopOfRoots", "added_up", "loop_of"]
@@ -121,7 +120,7 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
     for place, position in second.items():
         op = trace.events[position]
         assert isinstance(op, Op)
-        carried = [ref.number for ref in refs_in((op.args, op.kwargs)) if ref.number in before]
+        carried = [ref.number for ref in op.inputs if ref.number in before]
         if not carried:
             continue
         if place not in first or carried != [ref.number for ref in trace.events[first[place]].outs]:  # type: ignore[union-attr]

@@ -18,7 +18,6 @@ from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Found, Held, Pinned, Same
-from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
@@ -205,7 +204,7 @@ class Telling(_Paths):
             if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
                 raise NotMergeable("recursion-entry-loop", "a call uses a tensor that an iteration has made")
             op = replace(op, kwargs={name: refs for name, refs in op.kwargs.items() if name != "own"})
-        for ref in refs_in((op.args, op.kwargs)):
+        for ref in op.inputs:
             self._take(ref.number, op.place)
         for ref in op.outs:
             if ref.number not in self.inside or (ref.number in before and not self._is_own(ref.number)):

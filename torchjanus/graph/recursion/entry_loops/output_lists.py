@@ -22,8 +22,7 @@ from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Found
 from torchjanus.trace.functions import added_up
-from torchjanus.trace.operands import refs_in
-from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, parts_of
+from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, inner_recipes, parts_of
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
@@ -171,7 +170,7 @@ class _Grown(Rewriting):
         own = frozenset(ref for one in self.lists for ref in one.own)
         for position, event in enumerate(self.old.events):
             if isinstance(event, Op) and position not in self.changes and not isinstance(event, Invoked):
-                if any(ref.number in own for ref in refs_in((event.args, event.kwargs))):
+                if any(ref.number in own for ref in event.inputs):
                     raise _refused(event.place, "uses single elements of a list to which recursive calls append")
             elif isinstance(event, Invoked) and any(ref.number in own for ref in event.args):
                 raise _refused(event.place, "passes on elements of a list to which recursive calls append")
@@ -235,8 +234,7 @@ class _Grown(Rewriting):
                     raise _refused(place, "lets out single elements of a list to which recursive calls append")
                 alone.append(memory[recipe.ref.number])
             elif isinstance(recipe, Build):
-                inner = [p for item in recipe.items for p in (item if isinstance(item, tuple) else (item,))]
-                for part in (*inner, *(p for _, p in (*recipe.attributes, *recipe.fields))):
+                for part in inner_recipes(recipe):
                     look(place, part)
 
         for place, recipe in self._leaving():

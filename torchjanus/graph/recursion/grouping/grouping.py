@@ -21,7 +21,7 @@ from torchjanus.graph.recursion.entry_loops.output_lists import is_rows_of
 from torchjanus.graph.recursion.grouping.call_group import CallGroup, Calls
 from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.variants.gradients import Used
-from torchjanus.graph.recursion.variants.nodes import refs_of, taken_by, with_equal_arguments
+from torchjanus.graph.recursion.variants.nodes import with_equal_arguments
 from torchjanus.graph.recursion.variants.reads import (
     class_of,
     given_tensors,
@@ -245,7 +245,7 @@ class _Grouping:
         }
         for event in self.trace.events[: self._at[id(group[0][1])]]:
             if isinstance(event, Op) and writes(event):
-                changed = {memory[ref.number] for ref in taken_by(event)}
+                changed = {memory[ref.number] for ref in event.inputs}
                 if changed & picked:
                     what = "the step changes a tensor in place of which recursive calls pick rows by their own numbers"
                     raise refused(
@@ -312,7 +312,7 @@ def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> It
             event = next(waiting)
             kind = (event.callee, event.made, given_tensors(event), tuple(node.kwargs.get("own", ())))
             group = opened.get(kind)
-            if group is not None and any(ref.index not in group[0] for ref in refs_of(node)):
+            if group is not None and any(ref.index not in group[0] for ref in node.inputs):
                 yield opened.pop(kind)[1]
                 group = None
             if group is None:

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.graph.recursion.variants.nodes import CUTTING, is_call, refs_of
+from torchjanus.graph.recursion.variants.nodes import CUTTING, is_call
 from torchjanus.graph.recursion.variants.predicates import DECIDED
 
 __all__ = ["Gradients", "Used", "lists_in"]
@@ -87,7 +87,7 @@ class Gradients:
             silent = not node.modes.grad and not is_call(node)
             cut = not self._quiet and (silent or node.func in CUTTING)
             if some and not cut:
-                taken = list(refs_of(node))
+                taken = node.inputs
                 # The predicate has no gradient.
                 found.update(ref.index for ref in (taken[1:] if node.func in DECIDED else taken))
         tokens = frozenset(token for index, token in self._shared.items() if index in found)

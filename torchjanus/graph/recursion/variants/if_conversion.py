@@ -19,7 +19,7 @@ from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.loop_records import Loop
+from torchjanus.trace.loops.records import Loop
 from torchjanus.trace.recipes import Build, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef

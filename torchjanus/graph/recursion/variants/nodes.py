@@ -13,26 +13,22 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
+from torchjanus.core.trees import leaves_of_kind, map_leaves, tree_token
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.operators.batched_numbers import PLAIN
-from torchjanus.graph.tracing.trace_program import substitute
-from torchjanus.trace.actions import Op
-from torchjanus.trace.terms import TensorRef
 
 __all__ = [
     "CUTTING",
     "VIEWS",
     "changed_views",
-    "frozen",
     "gives_back",
     "is_call",
     "lifted",
     "named_rows",
-    "refs_of",
     "seen_before",
     "slots_of",
-    "taken_by",
     "with_equal_arguments",
     "without_changes",
 ]
@@ -63,7 +59,7 @@ def gives_back(node: Node) -> bool:
             return False
     elif name.startswith("__") or name not in VIEWS:
         return False
-    return {ref.index for ref in node.outs} <= {ref.index for ref in refs_of(node)}
+    return {ref.index for ref in node.outs} <= {ref.index for ref in node.inputs}
 
 
 def is_call(node: Node) -> bool:
@@ -71,19 +67,9 @@ def is_call(node: Node) -> bool:
     return bool(getattr(node.func, "__name__", "") == "invoke")
 
 
-def refs_of(node: Node) -> Iterator[Ref]:
-    """Yield the tensor arguments of a node, each as often as it occurs."""
-    return _of_kind((node.args, node.kwargs), Ref)
-
-
-def taken_by(event: Op) -> Iterator[TensorRef]:
-    """Yield the tensor arguments of a recorded operation."""
-    return _of_kind((event.args, event.kwargs), TensorRef)
-
-
 def slots_of(value: Any) -> Iterator[Slot]:
     """Yield the number slots in a structure."""
-    return _of_kind(value, Slot)
+    return leaves_of_kind(value, Slot)
 
 
 def seen_before(nodes: Iterable[Node], changed: set[int]) -> set[int]:
@@ -93,11 +79,11 @@ def seen_before(nodes: Iterable[Node], changed: set[int]) -> set[int]:
     for node in nodes:
         changes = {ref.index for ref in node.outs} & changed
         if node.func not in PLAIN:
-            found.update(changes & {ref.index for ref in refs_of(node)})
-            read.update(ref.index for ref in refs_of(node))
+            found.update(changes & {ref.index for ref in node.inputs})
+            read.update(ref.index for ref in node.inputs)
         else:
             found.update(changes & read)
-            _, *others = refs_of(node)
+            _, *others = node.inputs
             read.update(ref.index for ref in others)
     return found
 
@@ -110,7 +96,7 @@ def changed_views(nodes: Iterable[Node], changed: set[int]) -> Iterator[Node]:
             if ref.index in changed and len(views.get(ref.index, ())) > 1:
                 yield node
         if str(getattr(node.func, "__name__", "")) in VIEWS:
-            alike = {ref.index for ref in (*refs_of(node), *node.outs)}
+            alike = {ref.index for ref in (*node.inputs, *node.outs)}
             alike = alike.union(*(views.get(index, ()) for index in alike))
             views.update(dict.fromkeys(alike, alike))
 
@@ -125,7 +111,7 @@ def without_changes(nodes: Sequence[Node], own: set[int], free: int) -> tuple[li
         return now.get(value.index, value) if isinstance(value, Ref) else value
 
     for node in nodes:
-        args, kwargs = substitute(node.args, leaf), substitute(node.kwargs, leaf)
+        args, kwargs = map_leaves(node.args, leaf), map_leaves(node.kwargs, leaf)
         func, outs = node.func, node.outs
         if func in PLAIN and outs[0].index in own:
             now[outs[0].index] = Ref(free)
@@ -157,6 +143,10 @@ def lifted(
     return made, values
 
 
+def _token(value: Any) -> Any:
+    return value if isinstance(value, Slot) else token_of(value)
+
+
 def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
     """Return the nodes with equal new tensors passed to recursive calls replaced by the first."""
     made = Counter(ref.index for node in nodes for ref in node.outs)
@@ -164,35 +154,12 @@ def with_equal_arguments(nodes: Sequence[Node]) -> list[Node]:
     equal: dict[int, Ref] = {}
     found: list[Node] = []
     for node in nodes:
-        if node.func in _MAKING and len(node.outs) == 1 and not any(True for _ in refs_of(node)):
+        if node.func in _MAKING and len(node.outs) == 1 and not node.inputs:
             (out,) = node.outs
             if made[out.index] == 1:  # never changed in place
-                key = (node.func, frozen((node.args, node.kwargs)), node.modes)
+                key = (node.func, tree_token((node.args, node.kwargs), _token), node.modes)
                 equal[out.index] = first.setdefault(key, out)
         elif is_call(node):
             node = replace(node, args=tuple(equal.get(ref.index, ref) for ref in node.args))
         found.append(node)
     return found
-
-
-def frozen(value: Any) -> Any:
-    """Return a hashable copy of a structure."""
-    if isinstance(value, list | tuple):
-        return (type(value).__name__, *map(frozen, value))
-    if isinstance(value, dict):
-        return ("dict", *((key, frozen(part)) for key, part in value.items()))
-    if isinstance(value, slice):
-        return ("slice", frozen(value.start), frozen(value.stop), frozen(value.step))
-    return value
-
-
-def _of_kind(value: Any, kind: type) -> Iterator[Any]:
-    if isinstance(value, kind):
-        yield value
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _of_kind(part, kind)
-    elif isinstance(value, dict):
-        yield from _of_kind(list(value.values()), kind)
-    elif isinstance(value, slice):
-        yield from _of_kind((value.start, value.stop, value.step), kind)

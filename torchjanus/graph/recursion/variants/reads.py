@@ -11,7 +11,7 @@ from torchjanus.trace.actions import Invoked, Mutation, Stored
 from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
-from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Expr, Fetch, Read, is_local, leaves
 
 __all__ = [
@@ -128,11 +128,7 @@ def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
 
 def tensors_of(recipe: Any) -> list[TensorOf]:
     """Return the tensors of an argument or result, in order."""
-    if isinstance(recipe, TensorOf):
-        return [recipe]
-    if isinstance(recipe, Build):
-        return [found for _, part in _held(recipe) for found in tensors_of(part)]
-    return []
+    return [part for part in parts_of(recipe) if isinstance(part, TensorOf)]
 
 
 def call_of(access_path: AccessPath) -> int | None:

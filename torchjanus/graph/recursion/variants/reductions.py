@@ -15,7 +15,6 @@ import torch
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.graph.recursion.variants.nodes import refs_of
 
 __all__ = ["Accumulation", "accumulations", "stacks_as_sums", "varying"]
 
@@ -37,7 +36,7 @@ class Accumulation:
 def stacks_as_sums(nodes: Sequence[Node], kept: Iterable[int], free: int) -> list[tuple[Node, int]]:
     """Return the nodes with ``torch.stack(tensors).sum(0)`` replaced by a chain of additions, each with the index of
     the node it replaces. ``free``: the first unused tensor number."""
-    uses = Counter(ref.index for node in nodes for ref in refs_of(node))
+    uses = Counter(ref.index for node in nodes for ref in node.inputs)
     uses.update(kept)
     stacks = {node.outs[0].index: number for number, node in enumerate(nodes) if _stacked(node)}
     summed: dict[int, int] = {}  # summing node -> stacking node
@@ -90,7 +89,7 @@ def _summed(node: Node) -> Ref | None:
 
 def accumulations(nodes: Sequence[Node], kept: Iterable[int], carried: int) -> list[Accumulation]:
     """Return all chains of one or more additions. ``kept``: tensors with other uses."""
-    uses = Counter(ref.index for node in nodes for ref in refs_of(node))
+    uses = Counter(ref.index for node in nodes for ref in node.inputs)
     uses.update(kept)
     chains: list[list[int]] = []
     ends: dict[tuple[Place, int], list[int]] = {}  # chains that may continue, by place and current sum

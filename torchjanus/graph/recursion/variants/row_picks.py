@@ -17,7 +17,6 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.generalize.generalize import Generalised
 from torchjanus.graph.ir.program import Node, Ref, Slot
-from torchjanus.graph.recursion.variants.nodes import refs_of
 from torchjanus.graph.recursion.variants.plan import Column
 from torchjanus.graph.recursion.variants.reads import calls_of
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, is_local, leaves
@@ -71,7 +70,7 @@ def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -
     found: dict[Any, tuple[int, ...] | None] = dict.fromkeys(own.values(), ())
     found.update((own[ref.index], None) for ref in wanted if ref.index in own)
     for node in nodes if own else ():
-        for token in {own[ref.index] for ref in refs_of(node) if ref.index in own}:
+        for token in {own[ref.index] for ref in node.inputs if ref.index in own}:
             slots = found[token]
             match node.func, node.args:
                 case torch.Tensor.__getitem__, (Ref(), Slot(index=slot)) if slots is not None and _is_known(plan, slot):

@@ -15,14 +15,14 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
+from torchjanus.core.trees import map_leaves, tree_token
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.operators.batched_numbers import BATCHED, OF_COLUMNS
-from torchjanus.graph.recursion.variants.nodes import frozen, refs_of, slots_of
+from torchjanus.graph.recursion.variants.nodes import slots_of
 from torchjanus.graph.recursion.variants.predicates import selected
 from torchjanus.graph.recursion.variants.reductions import Accumulation
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.graph.tracing.trace_program import substitute
-from torchjanus.trace.loop_records import Loop
+from torchjanus.trace.loops.records import Loop
 
 __all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
 
@@ -83,7 +83,7 @@ class CellFunction:
                 func = BATCHED.get(node.func, node.func)
                 if func in OF_COLUMNS and any(True for _ in slots_of((node.args, node.kwargs))):
                     func = OF_COLUMNS[func]
-                result = func(*substitute(node.args, leaf), **substitute(node.kwargs, leaf))
+                result = func(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
                 found = [x for x in torch.utils._pytree.tree_leaves(result) if isinstance(x, torch.Tensor)]
                 for ref, tensor in zip(node.outs, found, strict=True):
                     values[ref.index] = tensor
@@ -194,7 +194,7 @@ class Parts:
         waits: dict[int, int] = {}
         found: dict[int, int] = {}
         for number, node in enumerate(self._stages.nodes):
-            phase = max((waits.get(ref.index, 0) for ref in refs_of(node)), default=0)
+            phase = max((waits.get(ref.index, 0) for ref in node.inputs), default=0)
             found[number] = phase
             total = self._sums.get(number)
             ends = total is not None and number == total.links[-1]
@@ -255,7 +255,7 @@ class Parts:
             for node in reversed(part.nodes):
                 if any(ref.index in needed for ref in node.outs):
                     nodes.insert(0, node)
-                    needed.update(ref.index for ref in refs_of(node))
+                    needed.update(ref.index for ref in node.inputs)
             part.nodes = nodes
             for index in sorted(needed - made):
                 match stages.kinds.get(index):
@@ -293,7 +293,7 @@ class Parts:
 
         lines = []
         for n, node in enumerate(part.nodes):
-            lines.append((id(node.func), node.place, node.modes, frozen(substitute((node.args, node.kwargs), leaf))))
+            lines.append((id(node.func), node.place, node.modes, tree_token((node.args, node.kwargs), leaf)))
             for k, ref in enumerate(node.outs):
                 names.setdefault(ref.index, (n, k))
         kinds = tuple(stages.slots[n] if kind == "slot" else kind for kind, n in part.columns)

@@ -24,7 +24,6 @@ from torchjanus.graph.recursion.variants.nodes import (
     is_call,
     lifted,
     named_rows,
-    refs_of,
     seen_before,
     slots_of,
     without_changes,
@@ -281,7 +280,7 @@ class Variant:
         found.update(ref.index for ref in self.appended)
         for node in reversed(self._nodes):
             if is_call(node) or any(ref.index in found for ref in node.outs):
-                refs = list(refs_of(node))
+                refs = node.inputs
                 # The predicate has no gradient.
                 found.update(ref.index for ref in (refs[1:] if node.func in DECIDED else refs))
         return found
@@ -312,7 +311,7 @@ class Variant:
         """Assign each tensor and call its earliest stage."""
         events = _calls(self.trace)
         for node in self._nodes:
-            waits = [self._made[ref.index] for ref in refs_of(node) if ref.index in self._made]
+            waits = [self._made[ref.index] for ref in node.inputs if ref.index in self._made]
             numbers = [self.plan.slots[slot.index] for slot in slots_of((node.args, node.kwargs))]
             event, frames = next(events) if is_call(node) else (None, 0)
             if event is not None:
@@ -349,12 +348,12 @@ class Variant:
                 continue
             earliest = max((self._made[ref.index] for ref in node.outs), default=0)
             stage = min((wanted[ref.index] for ref in node.outs if ref.index in wanted), default=earliest)
-            if any(ref.index in self._changed for ref in (*node.outs, *refs_of(node))):
+            if any(ref.index in self._changed for ref in (*node.outs, *node.inputs)):
                 stage = earliest
             self._at[number] = max(stage, earliest)
             for ref in node.outs:
                 self._made[ref.index] = self._at[number]
-            want(refs_of(node), self._at[number])
+            want(node.inputs, self._at[number])
 
     # -- cells ----------------------------------------------------------------------------------------------------
 

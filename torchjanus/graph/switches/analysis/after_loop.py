@@ -19,7 +19,7 @@ from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.values import Expr
 
 __all__ = ["After"]

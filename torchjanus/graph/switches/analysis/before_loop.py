@@ -5,38 +5,20 @@ The names and the hash of the prefix are compared between runs. This module read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.expressions import parts_of_expr
 from torchjanus.trace.facts import Asserted, Pinned
-from torchjanus.trace.loop_records import Frames, LoopInstance
+from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef, symbol_token
-from torchjanus.trace.values import Apply, Expr
+from torchjanus.trace.values import Expr
 
-__all__ = ["Before", "map_values"]
-
-
-def map_values(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Map the leaves of an operation's arguments."""
-    if isinstance(value, list | tuple):
-        parts = [map_values(part, leaf) for part in value]
-        return parts if isinstance(value, list) else type(value)(*parts) if hasattr(value, "_fields") else tuple(parts)
-    if isinstance(value, dict):
-        return {key: map_values(part, leaf) for key, part in value.items()}
-    if isinstance(value, slice):
-        return slice(*(map_values(part, leaf) for part in (value.start, value.stop, value.step)))
-    return leaf(value)
-
-
-def _parts(expr: Any) -> Iterator[Expr]:
-    """Yield an expression and all its subexpressions."""
-    if isinstance(expr, Expr):
-        yield expr
-    for arg in expr.args if isinstance(expr, Apply) else ():
-        yield from _parts(arg)
+__all__ = ["Before"]
 
 
 class Before:
@@ -55,7 +37,7 @@ class Before:
         start = frames.starts[0]
         loops = [one for one in _outermost(trace.iterations) if one.end < start]
         counts = (frames.count, *(one.count for one in loops))
-        known = {expr.token for one in counts for expr in _parts(one)}
+        known = {expr.token for one in counts for expr in parts_of_expr(one) if isinstance(expr, Expr)}
         later = [position for one in loops for position in range((*one.starts, one.end)[1], one.end + 1)]
         for number, one in enumerate(loops):
             self._name_iterations(number, one)
@@ -113,7 +95,7 @@ class Before:
                 return column
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
             return type(value)(map(self._said, value))
-        return map_values(value, self._leaf)
+        return map_leaves(value, self._leaf)
 
     def _leaf(self, value: Any) -> Any:
         return self.path(value.number) if isinstance(value, TensorRef) else value

@@ -15,9 +15,10 @@ from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, contents_of
 from torchjanus.trace.actions import Extern, Mutation, Op, Stored
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.expressions import parts_of_expr
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
-from torchjanus.trace.values import Apply, Fetch, Traced
+from torchjanus.trace.values import Fetch, Traced
 
 __all__ = ["Shown", "is_shown", "merged", "merged_recipe", "with_shown"]
 
@@ -60,7 +61,11 @@ def _shown_by(
     made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
     tensors = [tensor for recipe in (*shown, *appended) for tensor in _tensors(recipe)]
     for value in contents_of(frames.states[iteration + 1]).values():
-        tensors += [tensor for tensor in _fetched(value) if tensor in made]
+        tensors += [
+            tensor
+            for tensor in (part.ref for part in parts_of_expr(value) if isinstance(part, Fetch))
+            if tensor in made
+        ]
     for tensor in tensors:
         if tensor in found or tensor not in made:
             continue
@@ -103,12 +108,4 @@ def _tensors(recipe: Recipe) -> Iterator[int]:
     if isinstance(recipe, TensorAt):
         yield recipe.ref.number
     elif isinstance(recipe, Number):
-        yield from _fetched(recipe.expr)
-
-
-def _fetched(expr: Any) -> Iterator[int]:
-    """Yield the tensors that an expression fetches, the operands of its subexpressions included."""
-    if isinstance(expr, Fetch):
-        yield expr.ref
-    for arg in expr.args if isinstance(expr, Apply) else ():
-        yield from _fetched(arg)
+        yield from (part.ref for part in parts_of_expr(recipe.expr) if isinstance(part, Fetch))

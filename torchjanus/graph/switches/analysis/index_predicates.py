@@ -13,8 +13,9 @@ from typing import Any
 from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
+from torchjanus.trace.expressions import parts_of_expr
 from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.loop_records import Frames, Plain
+from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
@@ -106,8 +107,4 @@ def _subject(held: Held) -> Any:
 
 
 def _constants(expr: Any) -> Iterator[Any]:
-    if isinstance(expr, Apply):
-        for arg in expr.args:
-            yield from _constants(arg)
-    elif not isinstance(expr, Expr):
-        yield expr
+    return (part for part in parts_of_expr(expr) if not isinstance(part, Expr))

@@ -16,8 +16,9 @@ from typing import Any
 from torchjanus.core.access_path import Step, token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.rewrites.accumulators import knows
-from torchjanus.graph.switches.analysis.before_loop import Before, map_values
+from torchjanus.graph.switches.analysis.before_loop import Before
 from torchjanus.graph.switches.analysis.effects import Shown, is_shown, merged, merged_recipe
 from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER, Question, Questions
 from torchjanus.graph.switches.analysis.lists import FilledList
@@ -26,7 +27,7 @@ from torchjanus.graph.switches.analysis.numbers import IterationNumbers, is_in_k
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.loop_records import Frames, Plain
+from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
@@ -177,7 +178,7 @@ class _Loop:
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
         """Yield each integer by which an operation indexes, with a key that is equal in all iterations."""
         found: list[int] = []
-        map_values(op.args, lambda value: found.append(value) if type(value) is int else None)
+        map_leaves(op.args, lambda value: found.append(value) if type(value) is int else None)
         source = op.args[0].number if op.args and isinstance(op.args[0], TensorRef) else -1
         path = self.before.path(source)
         for position, value in enumerate(found):
@@ -355,8 +356,8 @@ class _One:
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
             return
-        map_values((op.args, op.kwargs), self.numbers.hold_parts)
-        args, kwargs = map_values(op.args, self._leaf), map_values(op.kwargs, self._leaf)
+        map_leaves((op.args, op.kwargs), self.numbers.hold_parts)
+        args, kwargs = map_leaves(op.args, self._leaf), map_leaves(op.kwargs, self._leaf)
         for ref in op.outs:
             if ref.number in self.own:
                 self.changed.add(ref.number)
@@ -393,7 +394,7 @@ class _One:
         if not whole:
             next(integers, None)  # the dimension
         try:
-            shape = map_values(parts, leaf)
+            shape = map_leaves(parts, leaf)
         except NotMergeable:
             return False
         if len(indices) != 1:

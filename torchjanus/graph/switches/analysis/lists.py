@@ -15,7 +15,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import has_only_grown
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import ALL, Trace
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]

@@ -17,7 +17,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import entering
 from torchjanus.trace.actions import Stored
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loop_records import Frames, Plain
+from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.recipes import Constant, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, Traced
 

@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import is_in_known
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 __all__ = ["check_states", "has_only_grown", "is_slot", "without_elements"]
 

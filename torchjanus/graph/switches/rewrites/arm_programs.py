@@ -13,13 +13,13 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.generalize.builder import Builder
 from torchjanus.graph.ir.dimensions import dimensions_of, geometries
 from torchjanus.graph.ir.numbers import Numbers, split_numbers
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.regions.switch import ArmProgram, Switch
 from torchjanus.graph.switches.analysis.arms import Resolved
-from torchjanus.graph.switches.analysis.before_loop import map_values
 from torchjanus.graph.switches.analysis.index_predicates import Question
 from torchjanus.graph.switches.analysis.iterations import Source
 from torchjanus.graph.switches.analysis.tensor_predicates import Asking
@@ -149,4 +149,4 @@ def _renumbered(
     if isinstance(event, Held):
         return replace(event, expr=expr(event.expr))
     outs = tuple(TensorRef(numbered(ref.number)) for ref in event.outs)
-    return replace(event, args=map_values(event.args, leaf), kwargs=map_values(event.kwargs, leaf), outs=outs)
+    return replace(event, args=map_leaves(event.args, leaf), kwargs=map_leaves(event.kwargs, leaf), outs=outs)

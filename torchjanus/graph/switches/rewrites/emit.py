@@ -32,7 +32,7 @@ from torchjanus.graph.switches.rewrites.positions import Placing
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace, Trips
 from torchjanus.trace.facts import Asserted, Found, is_question
-from torchjanus.trace.loop_records import Frames, LoopInstance
+from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Size
 

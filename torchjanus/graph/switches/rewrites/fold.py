@@ -24,7 +24,7 @@ from torchjanus.graph.switches.rewrites.emit import with_switches
 from torchjanus.graph.switches.rewrites.host_decisions import hosted
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 __all__ = ["SWITCHES", "SWITCH_OPERANDS", "Merger"]
 

@@ -17,7 +17,7 @@ from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Found, Held
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read

@@ -17,7 +17,7 @@ from torchjanus.graph.switches.rewrites.hoist_draws import Drawn, Draws, hosting
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import Constant, FoundAt, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves

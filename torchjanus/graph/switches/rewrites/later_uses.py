@@ -12,16 +12,17 @@ from typing import Any
 
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.regions.switch_gradients import Flow
 from torchjanus.graph.switches.analysis.after_loop import After
 from torchjanus.graph.switches.analysis.arm_effects import Acting
 from torchjanus.graph.switches.analysis.arms import Arm, SwitchSites
-from torchjanus.graph.switches.analysis.before_loop import Before, map_values
+from torchjanus.graph.switches.analysis.before_loop import Before
 from torchjanus.graph.switches.analysis.iterations import subject_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
 from torchjanus.trace.facts import Found, Held, Pinned
-from torchjanus.trace.loop_records import Frames, Plain
+from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
@@ -102,7 +103,7 @@ class Speaking(Rewriting):
     def operation(self, op: Op, after: int) -> Op:
         self.spoken, self.stacked = {}, []
         self.grading = op.modes.grad and op.name != "Tensor.detach"
-        map_values((op.args, op.kwargs), self._constant)
+        map_leaves((op.args, op.kwargs), self._constant)
         made = super().operation(op, after)
         if any(ref.number in self.after.made and ref.number not in self.spoken for ref in op.outs):
             raise NotMergeable("branch-in-place", "a result of the loop is changed in place after it")

@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import Picking
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 __all__ = ["Placing"]
 

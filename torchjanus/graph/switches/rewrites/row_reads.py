@@ -16,8 +16,8 @@ import torch
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.trees import map_leaves
 from torchjanus.graph.switches.analysis.arms import Resolved
-from torchjanus.graph.switches.analysis.before_loop import map_values
 from torchjanus.graph.switches.analysis.iterations import Indexed, Source
 from torchjanus.graph.switches.rewrites.later_uses import Speaking, apart
 from torchjanus.trace.actions import Op
@@ -133,6 +133,6 @@ def _picked(one: Indexed, base: int, key: int, number: int) -> Op:
     def leaf(value: Any) -> Any:
         return key if type(value) is int and next(positions) == one.position else value
 
-    parts = [*map_values(one.op.args, leaf)]
+    parts = [*map_leaves(one.op.args, leaf)]
     parts[0] = TensorRef(base)
     return replace(one.op, args=tuple(parts), outs=(TensorRef(number),))

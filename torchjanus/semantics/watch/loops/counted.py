@@ -39,9 +39,9 @@ from torchjanus.semantics.watch.loops.untraced import UntracedWatch, are_alike
 from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_lookup
 from torchjanus.trace.events import Trips
 from torchjanus.trace.facts import Held
-from torchjanus.trace.loop_records import LoopInstance, LoopRecord
-from torchjanus.trace.plains import counted, sums
-from torchjanus.trace.recurrences import find_recurrences
+from torchjanus.trace.loops.plains import counted, sums
+from torchjanus.trace.loops.records import LoopInstance, LoopRecord
+from torchjanus.trace.loops.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
 __all__ = ["LoopWatch"]

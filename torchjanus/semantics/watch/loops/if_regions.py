@@ -16,7 +16,7 @@ from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.watch.objects.base import WatchBase
-from torchjanus.trace.loop_records import Frames
+from torchjanus.trace.loops.records import Frames
 
 __all__ = ["RegionWatch"]
 

@@ -16,8 +16,8 @@ from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.semantics.watch.loops.iteration_values import by_iteration, is_back
 from torchjanus.trace.events import Trips
-from torchjanus.trace.loop_records import Frames, Loop, LoopRecord, Plain
-from torchjanus.trace.plains import counted
+from torchjanus.trace.loops.plains import counted
+from torchjanus.trace.loops.records import Frames, Loop, LoopRecord, Plain
 from torchjanus.trace.values import Expr
 
 __all__ = ["ActiveLoop"]

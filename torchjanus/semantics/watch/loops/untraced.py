@@ -21,7 +21,7 @@ from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_b
 from torchjanus.semantics.watch.loops.untraced_values import structure_of
 from torchjanus.semantics.watch.objects.lists import ContainerReadWatch
 from torchjanus.trace.facts import Held
-from torchjanus.trace.loop_records import ByIteration, Plain
+from torchjanus.trace.loops.records import ByIteration, Plain
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Traced, leaves, plain, trace_value
 
 __all__ = ["UntracedWatch", "are_alike"]

@@ -18,7 +18,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.watch.loops.counted import LoopWatch
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
 from torchjanus.trace.events import Entered, Left
-from torchjanus.trace.loop_records import LoopRecord
+from torchjanus.trace.loops.records import LoopRecord
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
 __all__ = ["WHY", "WhileLoop", "WhileWatch", "is_limit"]

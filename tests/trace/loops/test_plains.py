@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchjanus.hooks import COMPARE
-from torchjanus.trace.loop_records import Plain
-from torchjanus.trace.plains import limited
+from torchjanus.trace.loops.plains import limited
+from torchjanus.trace.loops.records import Plain
 
 
 def compared(first: int, sign: str, second: int) -> Plain:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.trace.loop_records import Plain
+from torchjanus.trace.loops.records import Plain
 
 __all__ = [
     "BACK",

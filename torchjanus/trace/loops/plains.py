@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from torchjanus.hooks import COMPARE
-from torchjanus.trace.loop_records import Plain
+from torchjanus.trace.loops.records import Plain
 
 __all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]
 

@@ -46,7 +46,7 @@ class LoopInstance:
     begins: int = 0  # lower bound of the loop's range: 1 for ``range(1, n)``
     back: bool = False  # the index goes down to 0 or 1
     asked: tuple[Expr, ...] = ()  # predicates that must hold for all iterations to be alike
-    recurrences: Any = None  # closed forms of the recurrences, see ``trace.recurrences``
+    recurrences: Any = None  # closed forms of the recurrences, see ``trace.loops.recurrences``
     least: int = 1  # minimum trip count: with fewer, live-outs would still hold values from before the loop
     unpinned: bool = False  # it iterates over a tensor, and the trip count was not specialised on
 
