@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding, linear
 
-from torchjanus.graph.recursion.variants.plan import Batch, Buffer, Cell, Column, Forest, Recursion
+from torchjanus.graph.recursion.variants.plan import Batch, Buffer, Cell, Column, LevelSchedule, Recursion
 
 __all__ = ["MODELS", "Layout", "Model", "Tree", "chain", "random_tree", "trees"]
 
@@ -64,7 +64,7 @@ class Layout:
         self.calls.setdefault((level, cell), []).append((list(takes), list(columns), rows))
         return rows
 
-    def forest(self, results: Sequence[Sequence[object]]) -> Forest:
+    def forest(self, results: Sequence[Sequence[object]]) -> LevelSchedule:
         """``results``: for each of the recursion's, the rows that are taken."""
         recursion = self.recursion
         sizes = [self.supplied.get(index, 0) for index in range(len(recursion.buffers))]
@@ -87,7 +87,7 @@ class Layout:
                     column.append(value)
             batches.append(Batch(number, len(calls), firsts[number], tuple(begins)))
             firsts[number] += len(calls)
-        return Forest(
+        return LevelSchedule(
             sizes,
             batches,
             [[torch.tensor([_number(one) for one in rows], dtype=torch.int64) for rows in own] for own in taken],
@@ -121,7 +121,7 @@ class Model:
 
     name: str
     recursion: Recursion
-    layout: Callable[[Recursion, Sequence[Tree]], Forest]
+    layout: Callable[[Recursion, Sequence[Tree]], LevelSchedule]
     plain: Callable[..., Sequence[Tensor]]
     seeds: list[tuple[int, ...]] = field(default_factory=list)
 
@@ -151,7 +151,7 @@ def _postorder(tree: Tree) -> list[Tree]:
     return order[::-1]
 
 
-def _bottom_up(recursion: Recursion, given: Sequence[Tree]) -> Forest:
+def _bottom_up(recursion: Recursion, given: Sequence[Tree]) -> LevelSchedule:
     """Cell 0 for leaves, cell 1 for others; every result is a buffer of what all give."""
     layout = Layout(recursion)
     known: dict[Tree, tuple[int, list[Row]]] = {}
@@ -241,7 +241,7 @@ def top_down(width: int, dtype: torch.dtype) -> Model:
         right = plain(shared, tree.right, second, depth + 1)
         return up(shared, [*left, *right, state])
 
-    def layout(recursion: Recursion, given: Sequence[Tree]) -> Forest:
+    def layout(recursion: Recursion, given: Sequence[Tree]) -> LevelSchedule:
         made = Layout(recursion, [len(given)])
 
         def visit(tree: Tree, state: object, depth: int) -> tuple[int, list[Row]]:
@@ -290,7 +290,7 @@ def mutual(width: int, dtype: torch.dtype) -> Model:
         found = [*plain(shared, tree.left, not odd), *plain(shared, tree.right, not odd)]
         return (matrix if odd else vector)(shared, found)
 
-    def layout(recursion: Recursion, given: Sequence[Tree]) -> Forest:
+    def layout(recursion: Recursion, given: Sequence[Tree]) -> LevelSchedule:
         made = Layout(recursion)
 
         def visit(tree: Tree, odd: bool) -> tuple[int, list[Row]]:

@@ -31,7 +31,7 @@ from torchjanus.execute.compiled.shared_parts import compile_part
 from torchjanus.execute.regions.invoke import run_by_replay
 from torchjanus.graph.recursion.cells.invoke import Invocation
 from torchjanus.graph.recursion.cells.invoke_op import register
-from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.plan import LevelSchedule
 
 __all__ = ["main", "measure"]
 
@@ -40,7 +40,7 @@ TREES = 25
 PRODUCT = 1024
 
 
-def level_by_level(model: Model, forest: Forest) -> list[Tensor]:
+def level_by_level(model: Model, forest: LevelSchedule) -> list[Tensor]:
     """The same cells mapped over stacked rows by torch.vmap, under autograd."""
     recursion = model.recursion
     buffers: list[list[Tensor]] = [[] for _ in recursion.buffers]
@@ -63,7 +63,7 @@ def level_by_level(model: Model, forest: Forest) -> list[Tensor]:
     ]
 
 
-def products(model: Model, forest: Forest) -> tuple[Callable[[], object], int]:
+def products(model: Model, forest: LevelSchedule) -> tuple[Callable[[], object], int]:
     """The matrix products of a forward and backward pass, and how many operations they are."""
     calls: list[tuple[Tensor, Tensor]] = []
     totals: dict[int, int] = {}

@@ -13,7 +13,7 @@ import torch
 
 from tests.graph.recording import Recording, generalise, record
 from torchjanus.execute.running.base import Executable, Violated
-from torchjanus.graph.ir.lowered import Fresh, Lowered, Nothing, Source, ViewOf
+from torchjanus.graph.ir.lowered import Fresh, Lowered, NoGradient, Source, ViewOf
 from torchjanus.graph.lowering.lower import lower
 
 Step = Callable[..., Any]
@@ -21,7 +21,7 @@ FLOOR = 5e-7
 
 
 def resolve(source: Source, inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    if isinstance(source, Nothing):
+    if isinstance(source, NoGradient):
         return None
     if isinstance(source, ViewOf):
         base = resolve(source.base, inputs, values)

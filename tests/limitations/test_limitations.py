@@ -21,7 +21,7 @@ from torchjanus.execute.compiled import compiling
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.lowering.for_inductor import prepare
 from torchjanus.graph.lowering.lower import lower
-from torchjanus.graph.tracing.user_code_calls import Calling
+from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
 from torchjanus.semantics.known.framework_calls import REFUSED
 from torchjanus.semantics.watch.objects.finalization import Finalization
 from torchjanus.trace.modes import Modes
@@ -130,11 +130,13 @@ def _two_default_dtypes() -> None:
 
 
 def _other_order() -> None:
-    Calling((), {}, lambda first, last: None)._called(1, ())
+    UserCodeReplay((), {}, lambda first, last: None)._called(1, ())
 
 
 def _other_gradient() -> None:
-    Calling((), {0: torch.ones(3)}, lambda first, last: None)._name((Ref(0),), [torch.ones(3)], Node(None, (), {}, ()))
+    UserCodeReplay((), {0: torch.ones(3)}, lambda first, last: None)._name(
+        (Ref(0),), [torch.ones(3)], Node(None, (), {}, ())
+    )
 
 
 def _lowered(step: Callable[..., Any], *args: Any) -> Any:

@@ -21,7 +21,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.operators.loop_op import own_keys
-from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.cells.invoke import NotBatched
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.runtime.learning.awaiting import Awaiting
 from torchjanus.runtime.runs import kept
@@ -580,6 +580,6 @@ def test_another_process_lowers_recursion_and_iterations_in_which_tensors_decide
 
 
 def test_calls_that_cannot_be_run_many_at_a_time_are_unrolled_when_that_is_known(other: Other) -> None:
-    other.failure = Unrolled(Refusal("recursion-body", "a cell is odd"))
+    other.failure = NotBatched(Refusal("recursion-body", "a cell is odd"))
     step = in_step(Trees, 8, other.go.set)
     assert any(event.kind == "unrolled" and "a cell is odd" in event.text for event in step.events)

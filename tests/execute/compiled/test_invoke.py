@@ -14,7 +14,7 @@ from tests.forests import MODELS, Model, Tree, chain, trees
 from torchjanus.core.errors import Refused
 from torchjanus.execute.compiled.invoke import CompiledCalls, compile_calls
 from torchjanus.execute.compiled.shared_parts import compile_part
-from torchjanus.graph.lowering.invoke_for_inductor import Writing
+from torchjanus.graph.lowering.invoke_for_inductor import PreparedPart
 from torchjanus.graph.recursion.cells.invoke import Invocation
 from torchjanus.graph.recursion.cells.invoke_op import register
 
@@ -25,7 +25,7 @@ def compiled(model: Model, change: Callable[[Any], Any] = lambda made: made) -> 
     partition = invocation.partition(model.recursion.shared, seeds_of(model, 1))
     count = 0
 
-    def one(writing: Writing) -> Any:
+    def one(writing: PreparedPart) -> Any:
         nonlocal count
         count += 1
         part = compile_part(writing)

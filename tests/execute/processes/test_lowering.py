@@ -16,7 +16,7 @@ from torchjanus.execute.processes.lowering import Lowering, NotLowered, unpack_m
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.lowering.graph_bytes import signature
 from torchjanus.graph.lowering.lower import lower
-from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.cells.invoke import NotBatched
 
 
 def step(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -104,7 +104,7 @@ def test_that_calls_cannot_be_run_many_at_a_time_comes_back_as_such(tmp_path: Pa
     (tmp_path / "graph").write_bytes(pickle.dumps(("unrolled", refusal)))
     pending = object.__new__(Lowering)
     pending._child = Over()  # type: ignore[assignment]
-    with pytest.raises(Unrolled) as there:
+    with pytest.raises(NotBatched) as there:
         pending.result()
     assert there.value.refusal == refusal
 

@@ -11,18 +11,18 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refused
-from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.ir.program import Slot
 from torchjanus.host.assumption import Condition, Identity, TypeOf, ValueOf
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.semantics.watch.watch import watch_call
 
 
-def plan_of(fn: Any, calls: Sequence[tuple[Any, ...]], relaxed: frozenset[Any] = frozenset()) -> Generalised:
+def plan_of(fn: Any, calls: Sequence[tuple[Any, ...]], relaxed: frozenset[Any] = frozenset()) -> EntryPlan:
     return generalise([watch_call(fn, (), call, {})[1] for call in calls], relaxed, tensor_detail)
 
 
-def texts(plan: Generalised, cls: type) -> list[str]:
+def texts(plan: EntryPlan, cls: type) -> list[str]:
     return [str(a) for a in plan.assumptions if isinstance(a, cls)]
 
 

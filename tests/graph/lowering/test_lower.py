@@ -18,7 +18,7 @@ from tests.execute.lockstep import Lockstep
 from tests.graph.recording import generalise, record
 from torchjanus.core.errors import Refused
 from torchjanus.execute.replay import Replay
-from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, Nothing, ViewOf
+from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, NoGradient, ViewOf
 from torchjanus.graph.ir.program import Node, Program, Ref, Slot, SlotKind
 from torchjanus.graph.lowering import lower as lowering
 from torchjanus.graph.lowering.lower import lower
@@ -241,7 +241,7 @@ def test_gradients_may_be_dropped_kept_or_made() -> None:
     sources = {lowered.program.inputs[leaf.index].example.dim(): leaf for leaf in lowered.leaves}
     assert isinstance(sources[2].result.source, Fresh) and sources[2].changed
     # Written in any case: where a gradient is thrown away, it is not asked whether there was one.
-    assert isinstance(sources[1].result.source, Nothing) and sources[1].changed
+    assert isinstance(sources[1].result.source, NoGradient) and sources[1].changed
 
 
 def test_random_draws_are_never_dropped() -> None:

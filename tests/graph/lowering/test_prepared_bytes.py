@@ -11,7 +11,7 @@ from torch._dynamo.source import ConstantSource
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 
-from torchjanus.graph.lowering.prepared_bytes import Geometry, Opened, Sizes, fitting
+from torchjanus.graph.lowering.prepared_bytes import Geometry, Sizes, UnpackedExamples, fitting
 
 
 def fakes() -> tuple[ShapeEnv, list[torch.Tensor]]:
@@ -31,7 +31,7 @@ def fakes() -> tuple[ShapeEnv, list[torch.Tensor]]:
 def test_sizes_that_change_are_symbols_in_the_other_process_too() -> None:
     _, tensors = fakes()
     shipped = pickle.loads(pickle.dumps(([Geometry.of(one) for one in tensors], Sizes.of(tensors))))
-    with Opened(*shipped) as opened:
+    with UnpackedExamples(*shipped) as opened:
         first, second = opened.examples
         assert isinstance(first.size(0), torch.SymInt) and isinstance(first.size(1), torch.SymInt)
         assert str(first.size(0)) == str(second.size(0)) != str(first.size(1))  # though both are 8 in the example
@@ -44,7 +44,7 @@ def test_what_the_compiler_asks_of_sizes_comes_back() -> None:
     assert bool(tensors[0].size(0) >= 4)  # known of the graph already
     sizes = pickle.loads(pickle.dumps(Sizes.of(tensors)))
     assert len(sizes.conditions) == len(env.guards) == 1
-    with Opened([Geometry.of(one) for one in tensors], sizes) as opened:
+    with UnpackedExamples([Geometry.of(one) for one in tensors], sizes) as opened:
         assert opened.conditions() == ()
         first = opened.examples[0]
         assert not bool(first.numel() > 100) and bool(first.size(0) // 2 == first.size(1) // 2)
@@ -76,7 +76,7 @@ def test_fixed_sizes_are_numbers() -> None:
     assert Sizes.of([tensor]) == Sizes()
     geometry = Geometry.of(tensor)
     assert (geometry.size, geometry.stride, geometry.bytes) == ((3, 4), (1, 3), 48)
-    with Opened([geometry], Sizes()) as opened:
+    with UnpackedExamples([geometry], Sizes()) as opened:
         (made,) = opened.examples
         assert type(made) is torch.Tensor and made.stride() == (1, 3)
         assert opened.conditions() == ()

@@ -19,7 +19,7 @@ from torchjanus.graph.lowering.graph_bytes import signature
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.graph.lowering.program_bytes import bytes_of, pack_program, unpack_program
 from torchjanus.graph.operators.stand_ins import _SYMBOLIC
-from torchjanus.graph.regions.loop import UntilLoop
+from torchjanus.graph.regions.loop import TerminatedLoop
 
 
 def sent(program: Program) -> Program:
@@ -72,10 +72,10 @@ def test_what_cannot_be_there_without_its_contents_is_not_sent() -> None:
 
 def test_loops_that_a_tensor_ends_end_there_where_they_did() -> None:
     made = generalise([record(lambda x: x * 2, torch.ones(2))])[0]
-    loop = UntilLoop(made, 1, 0, unseen=frozenset({0}), go=False)
+    loop = TerminatedLoop(made, 1, 0, unseen=frozenset({0}), go=False)
     other = replace(made, nodes=tuple(replace(node, func=loop) for node in made.nodes))
     text = signature(other)
-    assert text is not None and "UntilLoop(1,0,False,[0],False,False," in text
+    assert text is not None and "TerminatedLoop(1,0,False,[0],False,False," in text
     assert signature(sent(other)) == text
     (node,) = sent(other).nodes
     assert (node.func.go, node.func.unseen) == (False, loop.unseen)

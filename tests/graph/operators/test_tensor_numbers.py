@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.errors import Place, Refused
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.graph.operators.tensor_numbers import Given, snapshot, tensorise
+from torchjanus.graph.operators.tensor_numbers import HostNumber, snapshot, tensorise
 from torchjanus.trace.values import Apply, Fetch
 
 HERE = Place("train.py", 3)
@@ -23,7 +23,7 @@ def run(expr: Any, tensor: torch.Tensor, fetch: Fetch) -> Any:
     numbers = itertools.count(1)
     new_ref = lambda: Ref(next(numbers))
     taken, nodes = snapshot(Ref(0), fetch, new_ref)
-    result, more = tensorise(expr, {fetch.token: taken}, lambda leaf: Given(leaf, type(leaf)), new_ref, HERE)
+    result, more = tensorise(expr, {fetch.token: taken}, lambda leaf: HostNumber(leaf, type(leaf)), new_ref, HERE)
     values = {Ref(0): tensor}
     for node in [*nodes, *more]:
         assert isinstance(node, Node)

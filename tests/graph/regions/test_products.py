@@ -13,7 +13,7 @@ from tests.graph.regions.test_loop import body_of
 from torchjanus.execute.compiled.loop import CompiledLoop, writings
 from torchjanus.execute.regions.loop import ReplayLoop
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
-from torchjanus.graph.regions.products import TALL, Ahead, with_products, without_products
+from torchjanus.graph.regions.products import TALL, HoistedProduct, with_products, without_products
 from torchjanus.graph.regions.sizes import named
 
 Iteration = Callable[[Any, Any, Any], tuple[list[torch.Tensor], list[torch.Tensor]]]
@@ -99,7 +99,7 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(
 
 def test_what_is_made_before_the_iterations() -> None:
     direction, ahead = with_products(made(cell, 2)[0])
-    assert ahead == (Ahead(rows=0, weight=0, transposed=False, bias=None),)
+    assert ahead == (HoistedProduct(rows=0, weight=0, transposed=False, bias=None),)
     assert Source("stacked", 0) not in direction.sources
     assert Source("stacked", 1) in direction.sources
     assert with_products(made(of_iterations, 2)[0])[1] == ()

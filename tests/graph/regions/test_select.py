@@ -13,7 +13,7 @@ from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.partition import kind_of
 from torchjanus.graph.regions.select import selecting
 from torchjanus.graph.regions.switch import Switch, run
-from torchjanus.graph.switches.rewrites.fold import Merger
+from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
@@ -35,7 +35,7 @@ def switch_of(iteration: Iteration) -> Switch:
             h = iteration(h, x)
         return h.sum()
 
-    merger = Merger()
+    merger = LoopMerger()
     for signs in ((1, -1) * 4, (-1, 1) * 4, (1, -1) * 4):
         merged = merger.merge(watch_call(step, (), (rows(*signs),), {})[1])
     return next(e.func for e in merged.events if isinstance(e, Op) and isinstance(e.func, Switch))

@@ -21,7 +21,7 @@ from torchjanus.execute.regions.switch import switches_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.for_inductor import Prepared, prepare
 from torchjanus.graph.lowering.lower import lower
-from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Opened, Sizes
+from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Sizes, UnpackedExamples
 from torchjanus.graph.lowering.risks import Risks, risks_of
 from torchjanus.graph.operators.data_sizes import found_sizes
 from torchjanus.trace.blanks import is_blank, like
@@ -148,7 +148,7 @@ def compile_block(writing: Writing, patches: dict[str, Any]) -> CompiledArtifact
 def compile_for_sizes(prepared: Prepared, fakes: Sequence[torch.Tensor], patches: dict[str, Any]) -> Compiled:
     """Compile a graph some of whose sizes vary."""
     sizes = Sizes.of(fakes, found_sizes(prepared.graph))
-    with Opened([Geometry.of(fake) for fake in fakes], sizes) as opened:
+    with UnpackedExamples([Geometry.of(fake) for fake in fakes], sizes) as opened:
         artifact = _compiled(bare(prepared), opened.examples, patches, opened.shapes)
         return Compiled(artifact, opened.conditions())
 

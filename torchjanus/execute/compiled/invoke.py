@@ -16,7 +16,14 @@ from torchjanus.execute.compiled.artifacts import bare_call
 from torchjanus.execute.compiled.invoke_trial import disagreement
 from torchjanus.execute.regions.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
 from torchjanus.graph.ir.lowered import Lowered
-from torchjanus.graph.lowering.invoke_for_inductor import PARTS, Argument, Writing, adds_rows_up, work_of, writing_of
+from torchjanus.graph.lowering.invoke_for_inductor import (
+    PARTS,
+    Argument,
+    PreparedPart,
+    adds_rows_up,
+    work_of,
+    writing_of,
+)
 from torchjanus.graph.operators.loop_op import compiled_key
 from torchjanus.graph.recursion.cells.invoke_op import Calls, is_invoke, known_calls, register
 from torchjanus.graph.recursion.cells.partition import Partition
@@ -49,7 +56,7 @@ class Part:
     fits: Fits | None = None
 
 
-Compile = Callable[[Writing], Part]
+Compile = Callable[[PreparedPart], Part]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +65,10 @@ class PartToCompile:
 
     cell: int
     name: str
-    writing: Writing
+    writing: PreparedPart
 
     def bare(self) -> PartToCompile:
-        """See Writing.bare."""
+        """See PreparedPart.bare."""
         return PartToCompile(self.cell, self.name, self.writing.bare())
 
 
@@ -89,7 +96,7 @@ def compile_calls(partition: Partition, compile_one: Compile, most: int = MOST_P
 
 def assembled(partition: Partition, wanted: Sequence[PartToCompile], compiled: Sequence[Part]) -> CompiledCalls:
     """Return the runner of a recursion by its compiled parts. Raises Refused where they disagree with replay."""
-    made: list[dict[str, Writing]] = [{} for _ in partition.cells]
+    made: list[dict[str, PreparedPart]] = [{} for _ in partition.cells]
     calls: list[dict[str, Part]] = [{} for _ in partition.cells]
     for part, one in zip(wanted, compiled, strict=True):
         made[part.cell][part.name], calls[part.cell][part.name] = part.writing, one
@@ -101,7 +108,7 @@ def assembled(partition: Partition, wanted: Sequence[PartToCompile], compiled: S
 
 
 def _compiled_cell(
-    partition: Partition, plain: CellCalls, made: Mapping[str, Writing], calls: Mapping[str, Part]
+    partition: Partition, plain: CellCalls, made: Mapping[str, PreparedPart], calls: Mapping[str, Part]
 ) -> CellCalls:
     """Return the cell with its compiled parts, called below torch's wrappers if the results are the same. Raises
     Refused."""
@@ -156,7 +163,7 @@ class _CompiledCell(CellCalls):
         self,
         number: int,
         parts: CellParts,
-        made: Mapping[str, Writing],
+        made: Mapping[str, PreparedPart],
         calls: Mapping[str, Part],
         past: bool = True,
     ) -> None:
@@ -239,7 +246,7 @@ class _Artifact:
     """A compiled part with its arguments. ``past``: it returns nothing, and is called below torch's wrappers if
     possible."""
 
-    def __init__(self, writing: Writing, part: Part, past: bool) -> None:
+    def __init__(self, writing: PreparedPart, part: Part, past: bool) -> None:
         self.arguments, self.copies = writing.arguments, writing.prepared.copies
         self._constants, call = writing.prepared.constants, part.call
         self._fits = part.fits

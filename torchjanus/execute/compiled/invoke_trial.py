@@ -13,7 +13,7 @@ import torch
 from torchjanus.execute.regions.invoke import CellCalls, CellRun, Run, Tensors
 from torchjanus.graph.lowering.invoke_for_inductor import adds
 from torchjanus.graph.recursion.cells.partition import Partition
-from torchjanus.graph.recursion.variants.plan import Batch, Forest
+from torchjanus.graph.recursion.variants.plan import Batch, LevelSchedule
 
 __all__ = ["disagreement"]
 
@@ -72,7 +72,7 @@ class _Trial:
         everyone: list[list[torch.Tensor]] = [[] for _ in recursion.cells]
         everyone[cell.number] = taken
         self._batches = batches
-        self._forest = Forest(sizes, batches, everyone, columns, [], [])
+        self._forest = LevelSchedule(sizes, batches, everyone, columns, [], [])
         self._shared = [self._like(one) for one in recursion.shared]
         self._buffers = [
             self._values((size, *one.shape), one.dtype) for size, one in zip(sizes, recursion.buffers, strict=True)

@@ -23,7 +23,7 @@ from torchjanus.execute.compiled.after_mutation import options
 from torchjanus.execute.compiled.child import Child, begin, bound
 from torchjanus.execute.compiled.store import Product, fingerprint, put_back
 from torchjanus.graph.lowering.for_inductor import Prepared
-from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Opened, Sizes, pack, text_of, unpack
+from torchjanus.graph.lowering.prepared_bytes import Condition, Geometry, Sizes, UnpackedExamples, pack, text_of, unpack
 from torchjanus.graph.operators.data_sizes import found_sizes
 
 __all__ = ["Compilation", "Request"]
@@ -116,7 +116,7 @@ def compile_request(request: Request) -> tuple[CompiledArtifact, tuple[Condition
     """Compile in this thread. Returns the artifact and the conditions on sizes."""
     torch.set_default_dtype(request.default_dtype)
     torch.set_num_threads(request.threads)  # goes into the generated code
-    with torch.no_grad(), Opened(request.examples, request.sizes) as opened:
+    with torch.no_grad(), UnpackedExamples(request.examples, request.sizes) as opened:
         assert isinstance(request.graph, bytes)
         graph = unpack(request.graph)
         artifact = standalone_compile(

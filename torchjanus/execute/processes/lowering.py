@@ -25,7 +25,7 @@ from torchjanus.graph.lowering.graph_bytes import keys_of, pack_lowered, signatu
 from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.lowering.program_bytes import bytes_of, pack_program, unpack_program
 from torchjanus.graph.operators.loop_op import are_own, claim_keys, own_keys, reserve_keys
-from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.cells.invoke import NotBatched
 
 __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
@@ -53,7 +53,7 @@ class Lowering:
         self._child = Child("torchjanus.execute.processes.lowering", fill)
 
     def result(self, timeout: float | None = None) -> bytes:
-        """Return the lowered graph, packed for unpack_made. Raises Refused (Unrolled) where no graph is right, Fixed
+        """Return the lowered graph, packed for unpack_made. Raises Refused (NotBatched) where no graph is right, Fixed
         where none is for varying sizes, NotLowered if the child fails, TimeoutExpired after ``timeout`` seconds."""
         failure = self._child.wait(timeout)
         try:
@@ -66,7 +66,7 @@ class Lowering:
         if isinstance(found, Refusal):
             raise Refused(found)
         if isinstance(found, tuple) and found[0] == "unrolled":
-            raise Unrolled(found[1])
+            raise NotBatched(found[1])
         if isinstance(found, dict):
             raise Fixed(found)
         return made
@@ -137,7 +137,7 @@ def main(folder: Path, parent: int) -> None:
         with own_keys(keys):
             lowered = lower_rolled(program)
         made = pack_made(lowered, program, keys, ordered=True)
-    except Unrolled as unrolled:
+    except NotBatched as unrolled:
         made = pickle.dumps(("unrolled", unrolled.refusal))
     except Refused as refused:
         made = pickle.dumps(refused.refusal)

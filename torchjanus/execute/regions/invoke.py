@@ -16,11 +16,11 @@ from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.recursion.cells.batch import Like
-from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
-from torchjanus.graph.recursion.cells.invoke_op import Calls, Laid, known_calls, register
+from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
+from torchjanus.graph.recursion.cells.invoke_op import Calls, ScheduledRun, known_calls, register
 from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts, Source
-from torchjanus.graph.recursion.variants.plan import Added, Adding, Batch, Forest
+from torchjanus.graph.recursion.variants.plan import Batch, LevelSchedule, ReductionBatch, ReductionSchedule
 
 __all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 
@@ -32,7 +32,7 @@ class Run:
     """One forward run of a level schedule, and possibly its backward run. ``once``: for each buffer, whether each row
     is used once; ``gradients``: for each buffer that has them."""
 
-    forest: Forest
+    forest: LevelSchedule
     once: Sequence[bool]
     shared: Tensors
     seeds: list[int]  # how many rows of each seed the step has supplied
@@ -98,7 +98,7 @@ class CellRun:
 class _Sums:
     """What is added up for one total, by batch."""
 
-    def __init__(self, added: Added) -> None:
+    def __init__(self, added: ReductionSchedule) -> None:
         self.starts: Tensors = () if added.starts is None else added.starts.split_with_sizes(list(added.counts))
         self.terms: Tensors = added.terms.split_with_sizes(list(added.sizes))
         self.targets: Tensors = added.targets.split_with_sizes(list(added.sizes))
@@ -213,7 +213,7 @@ class ForestCalls:
         self.batches = [0] * len(cells)  # the number of batches that each cell has run
         self.runs = 0
 
-    def forward(self, laid: Laid, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
+    def forward(self, laid: ScheduledRun, key: int, shared: Tensors, seeds: Tensors) -> list[torch.Tensor]:
         """Return the rows that the step uses, and the truth values."""
         with below_autograd():
             recursion, forest = self.partition.recursion, laid.forest
@@ -233,7 +233,7 @@ class ForestCalls:
                     self.batches[own.cell.number] += len(own.batches)
                     own.cell.begin(run, own)
             for batch in forest.batches:
-                if isinstance(batch, Adding):
+                if isinstance(batch, ReductionBatch):
                     self._add_up(run, batch, summed[batch.total])
                     summed[batch.total] += 1
                     continue
@@ -253,7 +253,9 @@ class ForestCalls:
             asked += [buffers[index].any().logical_not() for index in recursion.nowhere]
             return [*taken, *(one.reshape(1) for one in asked)]
 
-    def backward(self, laid: Laid, key: int, present: str, tangents: Tensors, shared: Tensors) -> list[torch.Tensor]:
+    def backward(
+        self, laid: ScheduledRun, key: int, present: str, tangents: Tensors, shared: Tensors
+    ) -> list[torch.Tensor]:
         """Return the gradients of the shared tensors, and of the seeds, which are the first rows of their buffers."""
         with below_autograd():
             partition, forest = self.partition, laid.forest
@@ -277,7 +279,7 @@ class ForestCalls:
                     positions[own.cell.number] = len(own.batches)
                     own.cell.begin_backward(run, own)
             for batch in reversed(forest.batches):
-                if isinstance(batch, Adding):
+                if isinstance(batch, ReductionBatch):
                     summed[batch.total] -= 1
                     self._add_up_backward(run, batch, summed[batch.total])
                     continue
@@ -291,7 +293,7 @@ class ForestCalls:
     def begin_backward(self, run: Run) -> None:
         """Hook for subclasses that need more of the schedule."""
 
-    def _add_up(self, run: Run, adding: Adding, position: int) -> None:
+    def _add_up(self, run: Run, adding: ReductionBatch, position: int) -> None:
         """Add up in the order of the terms: index_add_ adds them one after the other."""
         total, buffers, sums = self.partition.recursion.totals[adding.total], run.buffers, run.sums[adding.total]
         assert sums is not None
@@ -304,7 +306,7 @@ class ForestCalls:
             torch.index_select(buffers[total.start], 0, sums.starts[position], out=made)
         made.index_add_(0, sums.targets[position], buffers[total.items].index_select(0, sums.terms[position]))
 
-    def _add_up_backward(self, run: Run, adding: Adding, position: int) -> None:
+    def _add_up_backward(self, run: Run, adding: ReductionBatch, position: int) -> None:
         total, sums = self.partition.recursion.totals[adding.total], run.sums[adding.total]
         gradients, active = run.gradients, self.partition.active
         if not total.grad or not active[total.gives]:
@@ -353,10 +355,10 @@ class ForestCalls:
             made.append(gradient.narrow(0, 0, run.seeds[place]).clone())
         return apart(made)
 
-    def _runs(self, forest: Forest) -> list[CellRun | None]:
+    def _runs(self, forest: LevelSchedule) -> list[CellRun | None]:
         runs: list[CellRun | None] = [None] * len(self.cells)
         for batch in forest.batches:
-            if isinstance(batch, Adding):
+            if isinstance(batch, ReductionBatch):
                 continue
             own = runs[batch.cell]
             if own is None:
@@ -382,7 +384,7 @@ def _replay(partition: Partition) -> ForestCalls:
 def invocations_of(program: Program) -> Iterator[Partition]:
     """Yield the recursions that a program runs."""
     for node in program.nodes:
-        func = node.func.invocation if isinstance(node.func, Roots) else node.func
+        func = node.func.invocation if isinstance(node.func, EntryCalls) else node.func
         if isinstance(func, Invocation):
             yield from func.made.values()
 

@@ -26,7 +26,7 @@ __all__ = ["ReplayChooser", "switches_of"]
 
 
 class ReplayChooser:
-    """See graph.operators.switch_op.Chooser. Results are bitwise those of the arm taken."""
+    """See graph.operators.switch_op.SwitchRunner. Results are bitwise those of the arm taken."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition

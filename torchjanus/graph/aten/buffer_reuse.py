@@ -48,13 +48,13 @@ class Overwriting:
 
 def of_intermediates(nodes: Sequence[Node]) -> Overwriting:
     """Return which nodes may overwrite intermediate values, if the nodes run in this order."""
-    return Overwriting(_Lives(nodes).intermediates())
+    return Overwriting(_Lifetimes(nodes).intermediates())
 
 
 def of_updates(lowered: Lowered) -> Overwriting:
     """Return which nodes may overwrite intermediate values and, where that is safe, inputs that the call updates."""
     nodes = list(lowered.graph.graph.nodes)
-    lives = _Lives(nodes)
+    lives = _Lifetimes(nodes)
     found = Overwriting(lives.intermediates())
     results = nodes[-1].args[0]
     inputs = [node for node in nodes if node.op == "placeholder"]
@@ -100,7 +100,7 @@ def of_updates(lowered: Lowered) -> Overwriting:
     return found
 
 
-class _Lives:
+class _Lifetimes:
     """The lifetimes of memory in a sequence of nodes."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:

@@ -15,7 +15,7 @@ import torch
 from torchjanus.graph.aten.index_ranges import elements_of, end_of, named
 from torchjanus.ops.aten import INDEXED, operator_of
 
-__all__ = ["Bound", "OfSizes", "bounds_of", "is_lost", "may_fail", "root_of"]
+__all__ = ["Bound", "SizeCondition", "bounds_of", "is_lost", "may_fail", "root_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class OfSizes:
+class SizeCondition:
     """A condition on symbolic sizes, as a sympy expression."""
 
     condition: Any
@@ -80,7 +80,7 @@ def is_lost(node: torch.fx.Node) -> bool:
     return known.name == "_linalg_check_errors" or not node.users or (known.divides and _divides(node))
 
 
-def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
+def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | SizeCondition] | None:
     """Return the bounds on inputs and conditions on sizes under which this operation, which may fail, does not raise;
     None if unknown. ``inputs``: the placeholders that hold only elements of one input, with its number."""
     name = operator_of(node.target).name
@@ -107,7 +107,7 @@ def bounds_of(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[
 
 def _bounds(
     index: torch.fx.Node, limit: Any, exempt: int | None, inputs: Mapping[torch.fx.Node, int]
-) -> list[Bound | OfSizes] | None:
+) -> list[Bound | SizeCondition] | None:
     """Return the bounds under which the index is at least 0 and less than the limit, or exempt; None if unknown."""
     known, below = elements_of(index, inputs), end_of(limit)
     if known is None or below is None or (known.inputs and not isinstance(below, int)):
@@ -115,13 +115,13 @@ def _bounds(
     conditions = known.within(below, exempt)
     if conditions is None:
         return None
-    return [*map(OfSizes, conditions), *(Bound(number, limit, exempt) for number in sorted(known.inputs))]
+    return [*map(SizeCondition, conditions), *(Bound(number, limit, exempt) for number in sorted(known.inputs))]
 
 
-def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | OfSizes] | None:
+def _subscript(node: torch.fx.Node, inputs: Mapping[torch.fx.Node, int]) -> list[Bound | SizeCondition] | None:
     """Return the bounds of ``x[i, :, j]`` with integer tensors."""
     indexed, indices = node.args[:2]
-    found: list[Bound | OfSizes] = []
+    found: list[Bound | SizeCondition] = []
     for dim, index in enumerate(indices):  # type: ignore[arg-type]
         if index is None:
             continue

@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.core.errors import Refused, refused
 from torchjanus.graph.aten.symbolic_sizes import hint
-from torchjanus.graph.ir.lowered import Fresh, FromInput, Nothing, Source, ViewOf
+from torchjanus.graph.ir.lowered import Fresh, FromInput, NoGradient, Source, ViewOf
 from torchjanus.trace.layout import extent
 
 __all__ = ["Memory", "base_of", "counted_apart"]
@@ -56,7 +56,7 @@ class Memory:
             self.values.clear()
             known = self._placed(inputs, bases, made)
         self._known = known
-        return [Nothing() if tensor is None else known[id(tensor)] for tensor in results]
+        return [NoGradient() if tensor is None else known[id(tensor)] for tensor in results]
 
     def of_base(self, base: torch.Tensor) -> Source | None:
         """Return the source of a base of results; None where the graph does not return it."""

@@ -66,10 +66,10 @@ def stages_of(lowered: Lowered) -> dict[Node, int]:
 
 def tail_of(lowered: Lowered) -> Tail:
     """Return the last segment of a graph with cuts."""
-    return _Cutting(lowered).tail()
+    return _TailExtraction(lowered).tail()
 
 
-class _Cutting:
+class _TailExtraction:
     """Copies the last segment node by node."""
 
     def __init__(self, lowered: Lowered) -> None:

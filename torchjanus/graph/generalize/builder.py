@@ -28,7 +28,7 @@ from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.graph.operators.number_operands import taking
 from torchjanus.graph.operators.stand_ins import OF_NUMBERS, numbers_in, stand_in, tensor_given
-from torchjanus.graph.operators.tensor_numbers import Given, Tensorised, as_operand, snapshot, tensorise
+from torchjanus.graph.operators.tensor_numbers import HostNumber, Tensorised, as_operand, snapshot, tensorise
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import applications
@@ -232,14 +232,14 @@ class Builder:
             self._snapshots[fetch.token] = taken
 
     def _tensorised(self, expr: Expr, place: Place) -> Tensorised:
-        def given(part: Any) -> Given:
+        def given(part: Any) -> HostNumber:
             value = value_of(self.work, part)
             if varies(self.work, part) and type(value) in (int, float):
                 formula = self.sizes.formula(part) if type(value) is int else None
-                return Given(self._slot(part) if formula is None else formula, type(value))
+                return HostNumber(self._slot(part) if formula is None else formula, type(value))
             if isinstance(part, Expr):
                 need(self.work, part)  # it is a constant of the graph
-            return Given(value, type(value))
+            return HostNumber(value, type(value))
 
         result, nodes = tensorise(expr, self._snapshots, given, self.new_ref, place)
         self._nodes.extend(nodes)

@@ -42,7 +42,7 @@ from torchjanus.trace.facts import Absent, Computed, Pinned
 from torchjanus.trace.recipes import FoundAt, Recipe
 from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 
-__all__ = ["PROGRAM", "Effect", "Generalised", "HostBatch", "generalise"]
+__all__ = ["PROGRAM", "Effect", "EntryPlan", "HostBatch", "generalise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Effect:
 
 
 @dataclass(frozen=True, slots=True)
-class Generalised:
+class EntryPlan:
     """One path, ready to be lowered and guarded."""
 
     program: Program
@@ -95,20 +95,20 @@ def generalise(
     seen: Sequence[Mapping[Any, Geometry]] = (),
     numbers: bool = False,
     counted: bool = False,
-) -> Generalised:
+) -> EntryPlan:
     """Return the program and the assumptions that all of these runs share. ``seen``: geometries of tensors in earlier
     runs. ``numbers``: whether numbers used as sizes may change. ``counted``: whether trip counts are sizes, too. Raises
     Refused where no graph can represent the runs, Split where no graph can for all sizes."""
     if any(trace.refusals for trace in traces):
         raise Refused(next(trace.refusals[0] for trace in traces if trace.refusals))
-    making = _Making(list(traces), relaxed, describe or (lambda t: None), seen, numbers, counted)
+    making = _Generalization(list(traces), relaxed, describe or (lambda t: None), seen, numbers, counted)
     program = PROGRAM.run(traces[-1], making)
     work, builder, plan = making.work, making.builder, making.plan
     last = work.traces[-1]
     made = tuple(
         a for a in making.assumptions if all(plan.is_early(access_path.waits_for) for access_path in a.access_paths())
     )
-    return Generalised(
+    return EntryPlan(
         program,
         made,
         tuple(builder.inputs.access_paths),
@@ -129,7 +129,7 @@ def generalise(
 
 
 @dataclass(slots=True)
-class _Making:
+class _Generalization:
     """The state that the passes share while they make one program of the runs of a path: see ``generalise``."""
 
     traces: list[Trace]
@@ -145,7 +145,7 @@ class _Making:
     plan: Schedule = field(init=False)
 
 
-def _without_dead_stores(last: Trace, making: _Making) -> Trace:
+def _without_dead_stores(last: Trace, making: _Generalization) -> Trace:
     making.gone = gone = overwritten(last)
     if gone:
         kept = {number: recipes for number, recipes in last.recipes.items() if number not in gone}
@@ -153,7 +153,7 @@ def _without_dead_stores(last: Trace, making: _Making) -> Trace:
     return last
 
 
-def _known(last: Trace, making: _Making) -> Trace:
+def _known(last: Trace, making: _Generalization) -> Trace:
     traces = making.traces
     work = making.work = Numbers(traces, making.relaxed)
     work.dimensions = dimensions_of(traces, [*making.seen, *map(geometries, traces)], making.relaxed, making.numbers)
@@ -162,7 +162,7 @@ def _known(last: Trace, making: _Making) -> Trace:
     return work.traces[-1]
 
 
-def _built(last: Trace, making: _Making) -> Program:
+def _built(last: Trace, making: _Generalization) -> Program:
     work = making.work
     ops = [event for event in last.events if isinstance(event, Op)]
     if making.counted:
@@ -180,7 +180,7 @@ def _built(last: Trace, making: _Making) -> Program:
     return making.builder.build()
 
 
-def _scheduled(program: Program, making: _Making) -> Program:
+def _scheduled(program: Program, making: _Generalization) -> Program:
     builder = making.builder
     making.assumptions = tuple(assumptions_of(making.work, builder, making.describe))
     making.plan = schedule(making.work.traces[-1], _wanted(builder, making.assumptions))

@@ -38,7 +38,7 @@ def with_known_numbers(work: Numbers) -> list[Trace]:
     if any(isinstance(event, Invoked) for event in traces[-1].events):
         return traces  # the trace does not show what recursive calls do with tensors of the step
     known = _known(work, ops)
-    return [_Telling(trace, known).trace() for trace in traces] if known.until else traces
+    return [_ConstantRewriter(trace, known).trace() for trace in traces] if known.until else traces
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Known:
 def _known(work: Numbers, ops: list[Op]) -> _Known:
     """Return which tensors are known at which operations."""
     known = _Known(work.traces[-1].fetched)
-    telling = _Telling(work.traces[-1], known)
+    telling = _ConstantRewriter(work.traces[-1], known)
     open_: set[int] = set()  # the tensors that are known at this operation
     ending = dict(_ends(ops))
     for at, op in enumerate(ops):
@@ -77,7 +77,7 @@ def _known(work: Numbers, ops: list[Op]) -> _Known:
     return known
 
 
-def _is_constant(work: Numbers, telling: _Telling, op: Op) -> bool:
+def _is_constant(work: Numbers, telling: _ConstantRewriter, op: Op) -> bool:
     """Whether all arguments of the operation other than tensors are the same in each call."""
     merged = telling.operation(op, 0)
     found = list(expressions_in((merged.args, merged.kwargs)))
@@ -107,7 +107,7 @@ def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
     yield from ends.items()
 
 
-class _Telling(Rewriting):
+class _ConstantRewriter(Rewriting):
     """Rewrites a run: constants replace the fetches from known tensors."""
 
     def __init__(self, old: Trace, known: _Known) -> None:

@@ -43,7 +43,7 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
     late = _late(last, plan)
     for number in _known_to_python(last, late):
         chosen.pop(number, None)
-    return [_Telling(trace, chosen, _late(trace, plan)).trace() for trace in traces] if chosen else None
+    return [_SelectionRewriter(trace, chosen, _late(trace, plan)).trace() for trace in traces] if chosen else None
 
 
 SELECT = Pass(
@@ -193,7 +193,7 @@ def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
     yield from (access_path.waits_for - 1 for access_path in read if not (late and _is_count(access_path)))
 
 
-class _Telling(Adding):
+class _SelectionRewriter(Adding):
     """Rewrites a run: operations of the graph replace the host's selections. Where a ``late`` event needs the number of
     elements, the graph counts them at the end and the event fetches that."""
 

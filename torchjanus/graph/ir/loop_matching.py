@@ -17,7 +17,7 @@ from torchjanus.graph.ir.program import Node, Program, Ref, Slot
 from torchjanus.graph.ir.repetition import Segment
 from torchjanus.trace.user_code import MARKS
 
-__all__ = ["Argument", "Rolled", "call_name", "is_training"]
+__all__ = ["Argument", "RolledSegment", "call_name", "is_training"]
 
 MANY = 3  # the fewest nodes of an iteration without loop-carried values
 
@@ -46,7 +46,7 @@ class Argument:
     values: list[Any] = field(default_factory=list)
 
 
-class Rolled:
+class RolledSegment:
     """One segment as a loop. Raises NotMergeable."""
 
     def __init__(self, program: Program, segment: Segment) -> None:

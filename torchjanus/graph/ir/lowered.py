@@ -22,7 +22,7 @@ __all__ = [
     "GradState",
     "Leaf",
     "Lowered",
-    "Nothing",
+    "NoGradient",
     "Pin",
     "Replaced",
     "Result",
@@ -82,14 +82,14 @@ class ViewOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Nothing:
+class NoGradient:
     """None: a leaf whose ``.grad`` is None after the call."""
 
     def __repr__(self) -> str:
         return "None"
 
 
-Source = Fresh | FromInput | ViewOf | Nothing
+Source = Fresh | FromInput | ViewOf | NoGradient
 
 
 @dataclass(frozen=True, slots=True)

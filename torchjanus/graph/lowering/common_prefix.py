@@ -29,13 +29,13 @@ from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD
 from torchjanus.graph.regions.loop import Loop
 from torchjanus.graph.regions.switch import Switch
 
-__all__ = ["Rest", "Shared", "share"]
+__all__ = ["CommonPrefix", "PathRemainder", "split_paths"]
 
 Node = torch.fx.Node
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class CommonPrefix:
     """The part that runs before a decision. Its graph returns one tensor with a flag for each arm, then the values that
     later parts need, which are appended to the call's ``live`` values. ``live``: positions of those it takes.
     ``inputs``, ``slots``: which of those of path number ``path`` it takes; ``assertions``: one for each arm."""
@@ -45,12 +45,12 @@ class Shared:
     inputs: tuple[int, ...]
     slots: tuple[int, ...]
     live: tuple[int, ...]
-    arms: tuple[Shared | Rest, ...]
+    arms: tuple[CommonPrefix | PathRemainder, ...]
     assertions: tuple[Assertion, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class PathRemainder:
     """The remainder of a path after its last decision: it takes all inputs of the path, then these ``live`` values."""
 
     lowered: Lowered
@@ -58,15 +58,15 @@ class Rest:
     live: tuple[int, ...]
 
 
-def share(paths: Sequence[Path], tree: Tree) -> Shared | None:
+def split_paths(paths: Sequence[Path], tree: Tree) -> CommonPrefix | None:
     """Return the parts, or None where the deciding flags cannot be computed from what all paths have in common."""
     values = PathValues(paths)
-    root = _Cut(values, None, tree)
+    root = _PrefixSplit(values, None, tree)
     if not root.plan():
         return None
     root.place(0)
     made = root.make()
-    assert isinstance(made, Shared)
+    assert isinstance(made, CommonPrefix)
     return made
 
 
@@ -77,14 +77,14 @@ def _alone(flag: Node) -> Any:
 
 
 @dataclass(slots=True, eq=False)
-class _Cut:
+class _PrefixSplit:
     """A part under construction, with the parts that follow it."""
 
     values: PathValues
-    above: _Cut | None
+    above: _PrefixSplit | None
     tree: Tree | int
     here: list[int] = field(default_factory=list)  # the values that it computes
-    arms: list[_Cut] = field(default_factory=list)
+    arms: list[_PrefixSplit] = field(default_factory=list)
     given: dict[int, int] = field(default_factory=dict)  # value that later parts need -> position in live
     needs: dict[int, None] = field(default_factory=dict)  # values that it takes from earlier parts
 
@@ -93,7 +93,7 @@ class _Cut:
         """The path from whose graph it is cut."""
         return self.tree if isinstance(self.tree, int) else next(self.tree.paths())
 
-    def before(self) -> Iterator[_Cut]:
+    def before(self) -> Iterator[_PrefixSplit]:
         """Yield the parts that run before it, the first one first."""
         if self.above is not None:
             yield from self.above.before()
@@ -126,7 +126,7 @@ class _Cut:
         self.here += extra
         self.here = [*self._made_again(known), *self.here]
         for arm in self.tree.arms:
-            self.arms.append(_Cut(values, self, arm))
+            self.arms.append(_PrefixSplit(values, self, arm))
             if not self.arms[-1].plan():
                 return False
         self._need(known, self.flags())
@@ -206,13 +206,13 @@ class _Cut:
 
     # -- emitting
 
-    def make(self) -> Shared | Rest:
+    def make(self) -> CommonPrefix | PathRemainder:
         """Return this part with those that follow it."""
         positions = {number: place for part in self.before() for number, place in part.given.items()}
         live = tuple(positions[number] for number in self.needs)
         if isinstance(self.tree, int):
-            return Rest(self._rest(self.tree), self.tree, live)
-        writing = _Writing(self, self._used())
+            return PathRemainder(self._rest(self.tree), self.tree, live)
+        writing = _PartWriter(self, self._used())
         results = [writing.stack(self.flags()), *map(writing.value, self.given)]
         # The program keeps its loops and switches, whose graphs are prepared with this one.
         loops = tuple(node for node in writing.program.nodes if isinstance(node.func, Loop | Switch))
@@ -223,7 +223,7 @@ class _Cut:
         )  # fmt: skip
         assertions = tuple(self.values.paths[path].lowered.assertions[flag] for path, flag in self.tree.flags)
         arms = tuple(arm.make() for arm in self.arms)
-        return Shared(lowered, self.path, writing.inputs, writing.slots, live, arms, assertions)
+        return CommonPrefix(lowered, self.path, writing.inputs, writing.slots, live, arms, assertions)
 
     def _used(self) -> set[int]:
         """Return the inputs and slots that this part uses."""
@@ -237,7 +237,7 @@ class _Cut:
 
     def _rest(self, path: int) -> Lowered:
         whole = self.values.paths[path].lowered
-        writing = _Writing(self, set(self.values.inputs[path]))
+        writing = _PartWriter(self, set(self.values.inputs[path]))
         output = [self.values.numbers[node] for node in self.values.output(path)]
         results = [writing.value(number) for number in output[: whole.fresh]]
         left = self.flags_left()
@@ -248,10 +248,10 @@ class _Cut:
         return writing.finish(results, program=replace(writing.program, assertions=assertions), sized=())
 
 
-class _Writing:
+class _PartWriter:
     """Writes the graph of one part. ``used``: the inputs and slots that it takes."""
 
-    def __init__(self, cut: _Cut, used: set[int]) -> None:
+    def __init__(self, cut: _PrefixSplit, used: set[int]) -> None:
         self.cut = cut
         self.values = cut.values
         self.path = path = cut.values.paths[cut.path]

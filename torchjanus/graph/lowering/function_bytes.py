@@ -14,7 +14,7 @@ import torch
 from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.graph.ir.program import Node, Program
-from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
+from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.regions.loop import Loop
@@ -25,7 +25,7 @@ from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 
 __all__ = ["graphs_of", "own_calls", "own_functions", "pack_made_of", "unpack_made_of"]
 
-Own = Roots | Switch | Flow
+Own = EntryCalls | Switch | Flow
 
 
 def own_calls(program: Program) -> Iterator[Own]:
@@ -46,7 +46,7 @@ def own_functions(program: Program) -> list[Own]:
 
 
 def _own(node: Node) -> Own | None:
-    if isinstance(node.func, Roots | Switch):
+    if isinstance(node.func, EntryCalls | Switch):
         return node.func
     asking = asking_of(node.func)
     return None if asking is None else asking[0]
@@ -68,7 +68,7 @@ def pack_made_of(functions: Sequence[Own]) -> list[Any] | None:
 
 def _packed(own: Own) -> Any:
     match own:
-        case Roots(invocation=invocation):
+        case EntryCalls(invocation=invocation):
             return _pack_calls(invocation)
         case Switch():
             return _pack_arms(own)
@@ -81,7 +81,7 @@ def unpack_made_of(functions: Sequence[Own], packed: Sequence[Any]) -> dict[int,
     known: dict[int, int] = {}
     for own, one in zip(functions, packed, strict=True):
         match own:
-            case Roots(invocation=invocation):
+            case EntryCalls(invocation=invocation):
                 _unpack_calls(invocation, one)
             case Switch():
                 _unpack_arms(own, one, known)

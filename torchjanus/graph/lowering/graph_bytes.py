@@ -31,10 +31,10 @@ from torchjanus.graph.lowering.function_bytes import graphs_of as own_graphs_of
 from torchjanus.graph.lowering.function_bytes import own_calls, own_functions, pack_made_of, unpack_made_of
 from torchjanus.graph.lowering.program_bytes import home_of, pack_program, standing, unpack_program
 from torchjanus.graph.operators.loop_op import keys_in
-from torchjanus.graph.recursion.cells.invoke import Roots
-from torchjanus.graph.recursion.variants.plan import Buffer, Column, Recursion, Total
+from torchjanus.graph.recursion.cells.invoke import EntryCalls
+from torchjanus.graph.recursion.variants.plan import Buffer, Column, Recursion, Reduction
 from torchjanus.graph.recursion.variants.segments import CellFunction
-from torchjanus.graph.regions.loop import Loop, UntilLoop
+from torchjanus.graph.regions.loop import Loop, TerminatedLoop
 from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trimmed, unpack_iterations
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
@@ -48,7 +48,7 @@ __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
-_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Total, *MARKS)
+_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Reduction, *MARKS)
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
@@ -104,7 +104,7 @@ def _of_own(program: Program) -> Iterator[str]:
     yield str([numbers[id(own)] for own in own_calls(program)])
     for own in own_functions(program):
         match own:
-            case Roots():
+            case EntryCalls():
                 yield _text((own.count, own.used, own.shown, own.tables))
                 yield from _of_recursion(own.invocation.recursion)
             case Switch():
@@ -233,11 +233,11 @@ def _function(func: Any) -> str:
     if is_dataclass(func) and type(func) in MARKS:
         return _text(func)
     if isinstance(func, Loop):
-        until = _text(func.go) if isinstance(func, UntilLoop) else ""
+        until = _text(func.go) if isinstance(func, TerminatedLoop) else ""
         body = "; ".join(_of_program(func.body))
         given = f"{func.carried},{func.stacked},{func.loose},{sorted(func.unseen)},{func.trains}"
         return f"{type(func).__name__}({given},{until},{body})"
-    if isinstance(func, Roots | Switch):  # see _of_own
+    if isinstance(func, EntryCalls | Switch):  # see _of_own
         return type(func).__name__
     if (asking := asking_of(func)) is not None:
         return _text(asking[1:])

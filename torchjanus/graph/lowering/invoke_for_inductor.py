@@ -28,7 +28,7 @@ from torchjanus.graph.recursion.cells.batch import COUNT, Like
 from torchjanus.graph.recursion.cells.split import CellParts, Part
 from torchjanus.graph.recursion.variants.plan import Cell, Recursion
 
-__all__ = ["PARTS", "Argument", "Writing", "adds", "adds_rows_up", "work_of", "writing_of"]
+__all__ = ["PARTS", "Argument", "PreparedPart", "adds", "adds_rows_up", "work_of", "writing_of"]
 
 aten = torch.ops.aten
 
@@ -51,7 +51,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class PreparedPart:
     """One part of a cell, ready for Inductor. ``checked``: it must check indices that come from data. ``code``: the
     graph's; ``taken``: its input geometries."""
 
@@ -67,7 +67,7 @@ class Writing:
         kinds = (f"{one.dtype} {one.size} {one.stride}" for one in self.taken)
         return "\n".join([str(self.checked), self.code, *kinds])
 
-    def bare(self) -> Writing:
+    def bare(self) -> PreparedPart:
         """Return what the caller of the compiled part needs."""
         return replace(self, prepared=self.prepared.bare())
 
@@ -75,10 +75,10 @@ class Writing:
 PARTS = ("forward", "rows", "sums")
 
 
-def writing_of(parts: CellParts, recursion: Recursion, name: str) -> Writing | None:
+def writing_of(parts: CellParts, recursion: Recursion, name: str) -> PreparedPart | None:
     """Return one of the PARTS of a cell; None where it does not exist or cannot serve any number of calls."""
     part: Part | None = getattr(parts, name)
-    return None if part is None else _Maker(parts, recursion, name, part).writing()
+    return None if part is None else _PartPreparation(parts, recursion, name, part).writing()
 
 
 def adds(cell: Cell, place: int) -> bool:
@@ -101,7 +101,7 @@ def adds_rows_up(parts: CellParts, name: str) -> bool:
     return any(node.target is aten.embedding_dense_backward.default for node in nodes)
 
 
-class _Maker:
+class _PartPreparation:
     """Prepares one part."""
 
     def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: Part) -> None:
@@ -145,7 +145,7 @@ class _Maker:
         with self.mode:
             return torch.empty(sizes, dtype=dtype)
 
-    def writing(self) -> Writing | None:
+    def writing(self) -> PreparedPart | None:
         """Return the prepared part; None where no argument shows the number of calls."""
         arguments, graph = self._read()
         if not any(one.kind not in ("shared", "common", "buffer") for one in arguments):
@@ -167,7 +167,7 @@ class _Maker:
         checked = any(may_fail(node) for node in self.part.graph.graph.nodes)
         placeholders = (node for node in prepared.graph.graph.nodes if node.op == "placeholder")
         taken = tuple(Geometry.of(node.meta["val"]) for node in placeholders)
-        return Writing(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
+        return PreparedPart(self.name, prepared, (*arguments, *written), checked, prepared.graph.code, taken)
 
     def _read(self) -> tuple[list[Argument], torch.fx.GraphModule]:
         """Return the part's arguments, and the part reading its taken rows by index (``sums`` takes them stacked)."""

@@ -27,7 +27,7 @@ from torchjanus.graph.loops.roll.roll import (
     place_of_loop,
     roll,
 )
-from torchjanus.graph.regions.loop import HeldCount
+from torchjanus.graph.regions.loop import FixedTripCount
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
 from torchjanus.graph.tracing.small_sizes import conditions_of_few
@@ -130,10 +130,10 @@ def without_marks(program: Program) -> Program:
 
 
 def check_counts(program: Program, lowered: Lowered) -> None:
-    """Raise HeldCount where the graph is specialised on the trip count of a folded loop of ``program``."""
+    """Raise FixedTripCount where the graph is specialised on the trip count of a folded loop of ``program``."""
     if lowered.pinned.keys() & set(counts_of(program)):
         what = "what a loop's iterations gave is used all together, and their number is no size of a tensor"
-        raise HeldCount(
+        raise FixedTripCount(
             Refusal("loop-count-used", what, "Each trip count has an entry of its own.", place=place_of_loop(program))
         )
 

@@ -27,8 +27,8 @@ from torchjanus.graph.lowering.for_inductor import Prepared
 __all__ = [
     "Condition",
     "Geometry",
-    "Opened",
     "Sizes",
+    "UnpackedExamples",
     "fitting",
     "pack",
     "solvable",
@@ -107,7 +107,7 @@ def _solved(size: sympy.Expr) -> tuple[sympy.Symbol, int] | None:
     return (rest, int(factor)) if isinstance(rest, sympy.Symbol) and isinstance(factor, sympy.Integer) else None
 
 
-class Opened:
+class UnpackedExamples:
     """Example inputs for a compiler: real tensors with undefined contents, or fake tensors where sizes change."""
 
     def __init__(self, geometries: Sequence[Geometry], sizes: Sizes) -> None:
@@ -147,7 +147,7 @@ class Opened:
         """The ``dynamic_shapes`` argument of standalone_compile."""
         return "from_example_inputs" if self._mode is None else "from_tracing_context"
 
-    def __enter__(self) -> Opened:
+    def __enter__(self) -> UnpackedExamples:
         self._stack = contextlib.ExitStack()
         if self._mode is not None:
             self._stack.enter_context(tracing(TracingContext(self._mode)))

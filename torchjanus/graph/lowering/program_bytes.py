@@ -20,7 +20,7 @@ import torch
 from torchjanus.graph.ir.program import Dimension, Input, Program
 from torchjanus.graph.recursion.cells.invoke import Invocation
 from torchjanus.graph.recursion.variants.plan import Cell
-from torchjanus.graph.regions.loop import Loop, UntilLoop
+from torchjanus.graph.regions.loop import Loop, TerminatedLoop
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asked_by, asking_of
 from torchjanus.trace.blanks import blank, is_blank
@@ -95,9 +95,9 @@ class _Pickler(pickle.Pickler):
                 self._storages.setdefault(storage._cdata, storage), type(value), value.dtype, tuple(value.size()),
                 value.stride(), value.storage_offset(), value.is_inference(), value.requires_grad and value.is_leaf,
             )  # fmt: skip
-        if isinstance(value, UntilLoop):
+        if isinstance(value, TerminatedLoop):
             iterations = value.body, value.carried, value.stacked
-            return UntilLoop, (*iterations, {}, value.loose, value.unseen, value.trains, value.go)
+            return TerminatedLoop, (*iterations, {}, value.loose, value.unseen, value.trains, value.go)
         if isinstance(value, Loop):
             return Loop, (value.body, value.carried, value.stacked, {}, value.loose, value.unseen, value.trains)
         if isinstance(value, Invocation):

@@ -42,7 +42,7 @@ class Risks:
 def risks_of(lowered: Lowered, loops: Iterable[Partition] = (), switches: Iterable[SwitchPartition] = ()) -> Risks:
     """Return what may raise in this graph and in the graphs that it runs."""
     inputs = [node for node in lowered.graph.graph.nodes if node.op == "placeholder"]
-    found = _Finding({partition.key: partition for partition in loops}, solvable(_taken(lowered)))
+    found = _RiskFinder({partition.key: partition for partition in loops}, solvable(_taken(lowered)))
     found.look(lowered.graph, {node: number for number, node in enumerate(inputs)})
     found.known = frozenset()  # the graphs of arms have symbols of their own
     for arm in (arm for switch in switches for arm in switch.arms):
@@ -89,7 +89,7 @@ def _taken(lowered: Lowered) -> list[Geometry]:
     return [Geometry.of(node.meta["val"]) for node in placeholders[: len(lowered.program.inputs)]]
 
 
-class _Finding:
+class _RiskFinder:
     """Collects what may raise in a graph and its loops' iterations. ``known``: the symbols that are sizes of inputs."""
 
     def __init__(self, loops: Mapping[int, Partition], known: Container[Any]) -> None:

@@ -2,7 +2,7 @@
 
 Eager returns a view, whose offset would be constant in a trace. Here the result is a copy, taken at an index that is a
 tensor. That is equivalent if the view does not leave the step, is not used after its base has changed, and changes to
-it are written back to the base; ``Picks`` checks and does that.
+it are written back to the base; ``DynamicSubscripts`` checks and does that.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from torchjanus.graph.ir.program import Node, Program, Slot
 from torchjanus.graph.ir.tensor_versions import Changes, memory_of
 from torchjanus.graph.operators.stand_ins import SUBSCRIPTS
 
-__all__ = ["Picks", "pick", "picked_by", "put", "put_by", "windows_by"]
+__all__ = ["DynamicSubscripts", "pick", "picked_by", "put", "put_by", "windows_by"]
 
 _BACKWARD = frozenset({"backward", "grad"})
 _PLAIN = (int, slice, type(None), type(Ellipsis))
 
 
 @dataclass(frozen=True, slots=True)
-class _Picked:
+class _DynamicCopy:
     """A copy, its base and index, and the versions of both when it was made."""
 
     made: torch.Tensor
@@ -37,14 +37,14 @@ class _Picked:
     index: Any
 
 
-class Picks:
+class DynamicSubscripts:
     """The dynamic subscripts of one traced run, with these numbers in the slots; slots in ``held`` are constants."""
 
     def __init__(self, numbers: Sequence[float | int], held: Container[int], changes: Changes) -> None:
         self._numbers = numbers
         self._held = held
         self._changes = changes
-        self._made: list[_Picked] = []
+        self._made: list[_DynamicCopy] = []
         self._wrong: dict[int, str] = {}  # slots that must become constants -> reason
 
     def slots(self, node: Node) -> tuple[int, ...]:
@@ -60,7 +60,7 @@ class Picks:
     def make(self, base: torch.Tensor, node: Node, slots: tuple[int, ...]) -> torch.Tensor:
         """Return the copy that the call takes of ``base``."""
         made, changes = pick(base, node.args[1], self._numbers, self._held), self._changes
-        self._made.append(_Picked(made, changes.of(made), base, changes.of(base), slots, node.args[1]))
+        self._made.append(_DynamicCopy(made, changes.of(made), base, changes.of(base), slots, node.args[1]))
         return made
 
     def put(self, tensor: torch.Tensor, index: Any, value: Any) -> None:
@@ -116,7 +116,7 @@ class Picks:
         if self._wrong:
             raise Pin(self._wrong)
 
-    def _is_fresh(self, picked: _Picked) -> bool:
+    def _is_fresh(self, picked: _DynamicCopy) -> bool:
         as_before = (picked.made, picked.version), (picked.base, picked.base_version)
         return all(self._changes.are_as(one, before) for one, before in as_before)
 
@@ -127,7 +127,7 @@ class Picks:
             if memory_of(picked.made) in seen and not self._is_fresh(picked):
                 self._hold(picked)
 
-    def _hold(self, picked: _Picked) -> None:
+    def _hold(self, picked: _DynamicCopy) -> None:
         self._wrong.update(dict.fromkeys(picked.slots, "it picks a view, and what that shows is changed in place"))
 
 

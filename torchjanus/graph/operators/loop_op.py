@@ -25,15 +25,14 @@ __all__ = [
     "UNTIL",
     "UNTIL_BACKWARD",
     "UNTIL_RANDOM",
-    "Given",
     "LoopRunner",
     "Size",
+    "TensorSignature",
     "TerminatedLoopRunner",
     "are_own",
     "claim_keys",
     "compiled_key",
     "define",
-    "describe",
     "is_loop",
     "is_until",
     "keys_in",
@@ -44,6 +43,7 @@ __all__ = [
     "reserve_keys",
     "runners_of",
     "shapes_of",
+    "signature_text",
 ]
 
 
@@ -123,7 +123,7 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class TensorSignature:
     """The description of a result; ``stacked``: its first dimension is the iterations."""
 
     dtype: torch.dtype
@@ -131,7 +131,7 @@ class Given:
     stacked: bool
     device: torch.device = CPU
 
-    def sized(self, sizes: Sequence[int]) -> Given:
+    def sized(self, sizes: Sequence[int]) -> TensorSignature:
         """Return the description with these values as sizes."""
         return replace(self, size=tuple(sizes[s.index] if isinstance(s, Size) else s for s in self.size))
 
@@ -225,7 +225,7 @@ def runners_of(key: int) -> LoopRunner:
     return found  # type: ignore[no-any-return]
 
 
-def describe(given: Sequence[Given]) -> str:
+def signature_text(given: Sequence[TensorSignature]) -> str:
     """Return the text that describes an operator's results."""
     return ";".join(map(str, given))
 

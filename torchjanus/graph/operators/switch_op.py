@@ -12,12 +12,12 @@ import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_of
 
-__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "Chooser", "is_switch"]
+__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "SwitchRunner", "is_switch"]
 
 UNKNOWN = -1  # the number of an arm that is not known
 
 
-class Chooser(Protocol):
+class SwitchRunner(Protocol):
     """Runs one of several arms. Results are new tensors that share no memory."""
 
     def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -31,7 +31,7 @@ class Chooser(Protocol):
         ...
 
 
-class Reaching(Protocol):
+class GradientReach(Protocol):
     """Knows through which arms gradients flow."""
 
     def reached(self, arms: Sequence[int]) -> list[bool]:

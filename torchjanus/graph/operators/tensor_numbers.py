@@ -19,7 +19,7 @@ from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import Apply, Fetch, leaves, where_made
 
-__all__ = ["Given", "Tensorised", "as_operand", "beside", "snapshot", "tensorise"]
+__all__ = ["HostNumber", "Tensorised", "as_operand", "beside", "snapshot", "tensorise"]
 
 _QUIET = Modes(grad=False)
 _SAME: dict[Callable[..., Any], Callable[..., Any]] = {
@@ -53,7 +53,7 @@ _TRUTHS = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class HostNumber:
     """A number of the host: a constant, or a Slot."""
 
     operand: Any
@@ -90,7 +90,7 @@ def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensor
 def tensorise(
     expr: Any,
     snapshots: Mapping[Any, Tensorised],
-    given: Callable[[Any], Given],
+    given: Callable[[Any], HostNumber],
     new_ref: Callable[[], Ref],
     place: Place,
 ) -> tuple[Tensorised, list[Node]]:
@@ -102,7 +102,7 @@ def tensorise(
         nodes.append(Node(func, args, {}, (out,), _QUIET, place))
         return Tensorised(out, kind)
 
-    def tensor_of(number: Tensorised | Given) -> Tensorised:
+    def tensor_of(number: Tensorised | HostNumber) -> Tensorised:
         if isinstance(number, Tensorised):
             return number
         dtype = torch.float64 if number.type is float else torch.int64

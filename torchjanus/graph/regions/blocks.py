@@ -13,7 +13,13 @@ from typing import Any
 import torch
 
 from torchjanus.graph.regions.partition import Direction, Partition, Source
-from torchjanus.graph.regions.products import NOTHING, Ahead, Factored, with_products, without_products
+from torchjanus.graph.regions.products import (
+    NOTHING,
+    FactoredGradients,
+    HoistedProduct,
+    with_products,
+    without_products,
+)
 from torchjanus.graph.regions.saved_values import returned
 
 __all__ = ["Block", "backward_block", "forward_block", "width_for"]
@@ -31,16 +37,16 @@ class Block:
     A forward block returns the carried values that no output equals (see ``Partition.shown``), then all stacked
     outputs. It takes rows of products computed before it (``ahead``) as stacked inputs after those of the loop. A
     backward block returns the gradients at positions ``gives`` of ``Partition.wanted``, then the rows of the other
-    gradients' factors (see ``Factored``). For a carried value it takes the value before its first iteration and the
-    rows that equal the later ones."""
+    gradients' factors (see ``FactoredGradients``). For a carried value it takes the value before its first iteration
+    and the rows that equal the later ones."""
 
     graph: torch.fx.GraphModule
     width: int
     sources: tuple[Source, ...]
     rows: tuple[bool, ...]
     gives: tuple[int, ...] = ()
-    factored: Factored = NOTHING
-    ahead: tuple[Ahead, ...] = ()
+    factored: FactoredGradients = NOTHING
+    ahead: tuple[HoistedProduct, ...] = ()
 
 
 def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
@@ -52,7 +58,7 @@ def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
     return max(fitting if known and fitting else [max(1, widest)])
 
 
-class _Writing:
+class _BlockWriter:
     """Builds the graph of a block."""
 
     def __init__(self, direction: Direction, width: int) -> None:
@@ -136,7 +142,7 @@ class _Writing:
 def forward_block(partition: Partition, width: int) -> Block:
     """Return a block of ``width`` iterations forward."""
     direction, ahead = with_products(partition)
-    work = _Writing(direction, width)
+    work = _BlockWriter(direction, width)
     current: dict[int, Any] = {}
     columns: list[list[Any]] = [[] for _ in partition.gives[partition.carried :]]
     flat = len(returned(direction.graph))
@@ -167,7 +173,7 @@ def forward_block(partition: Partition, width: int) -> Block:
 def backward_block(partition: Partition, width: int, widest: int) -> Block:
     """Return a block of ``width`` backward iterations, last one first. ``widest``: of the loop's widest block."""
     direction, gives, factored = without_products(partition, widest)
-    work = _Writing(direction, width)
+    work = _BlockWriter(direction, width)
     flowing: dict[int, Any] = {}
     for source in direction.sources:
         if source.kind == "tangent" and source.index < partition.carried:
@@ -200,7 +206,7 @@ def backward_block(partition: Partition, width: int, widest: int) -> Block:
     return replace(work.finished(results), gives=gives, factored=factored)
 
 
-def _sum(work: _Writing, values: Sequence[Any]) -> Any:
+def _sum(work: _BlockWriter, values: Sequence[Any]) -> Any:
     """Return the sum of the iterations' gradients. Matrix products (gradients of weights) become one product."""
     if len(values) > 1 and all(value.target is aten.mm.default for value in values):
         left, right = zip(*(value.args for value in values), strict=True)
@@ -211,7 +217,7 @@ def _sum(work: _Writing, values: Sequence[Any]) -> Any:
     return total
 
 
-def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
+def _side_by_side(work: _BlockWriter, parts: Sequence[Any]) -> Any:
     """Concatenate matrices by columns; for transposed ones, concatenate the originals by rows."""
     if not all(part.target is aten.t.default for part in parts):
         return work.call(aten.cat.default, list(parts), 1)
@@ -219,7 +225,7 @@ def _side_by_side(work: _Writing, parts: Sequence[Any]) -> Any:
     return work.call(aten.t.default, work.call(aten.cat.default, below, 0))
 
 
-def _given_back(partition: Partition, work: _Writing, source: Source, number: int, flowing: dict[int, Any]) -> Any:
+def _given_back(partition: Partition, work: _BlockWriter, source: Source, number: int, flowing: dict[int, Any]) -> Any:
     """Return the argument of one backward iteration."""
     like = work.likes[source]
     if source.kind == "tangent" and source.index < partition.carried:

@@ -21,16 +21,16 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL,
     UNTIL_BACKWARD,
     UNTIL_RANDOM,
-    describe,
+    signature_text,
 )
 from torchjanus.graph.regions.partition import Partition, kind_of, partition_of, structure_of
 from torchjanus.graph.regions.sizes import named, sizes_for
 from torchjanus.graph.regions.switch import Switch
 
-__all__ = ["HeldCount", "Loop", "UntilLoop"]
+__all__ = ["FixedTripCount", "Loop", "TerminatedLoop"]
 
 
-class HeldCount(Refused):
+class FixedTripCount(Refused):
     """Refused because the trip count would have to be constant."""
 
 
@@ -77,13 +77,13 @@ class Loop:
     ) -> list[torch.Tensor]:
         if self.loose and any(tensor.requires_grad for tensor in stacked):
             what = "the first rows of a tensor that requires gradients are taken by a number of iterations"
-            raise HeldCount(Refusal("loop-training", what, "The size of their gradient is not known before."))
+            raise FixedTripCount(Refusal("loop-training", what, "The size of their gradient is not known before."))
         if self.trains and any(tensor.requires_grad for tensor in (*carried, *stacked, *invariants)):
             what = "an iteration of the loop trains by what has a backward graph from before the loop"
             raise refused("loop-training", what, "It cannot be compiled once for all iterations.")
         stacked = [_evenly(tensor) for tensor in stacked]
         partition, known = self._partition(_kinds(carried, stacked, invariants), sizes)
-        found = _Loop.apply(  # type: ignore[no-untyped-call]
+        found = _LoopFunction.apply(  # type: ignore[no-untyped-call]
             partition, count, known, *carried, *stacked, *invariants
         )
         return list(found)
@@ -112,7 +112,7 @@ class Loop:
 
 
 @dataclass(eq=False)
-class UntilLoop(Loop):
+class TerminatedLoop(Loop):
     """A loop that a tensor ends: the last output of an iteration says whether another follows.
 
     A call takes the greatest trip count (-1: unbounded), tensors that must be true for a first iteration, and the lists
@@ -142,7 +142,7 @@ class UntilLoop(Loop):
         if partition.random and partition.tangents:
             what = "the iterations of a loop that a tensor ends draw random numbers, and have gradients"
             raise refused("loop-random-gradients", what, "Its gradients need the iterations once more.")
-        found = _TerminatedLoop.apply(  # type: ignore[no-untyped-call]
+        found = _TerminatedLoopFunction.apply(  # type: ignore[no-untyped-call]
             partition, self.go, limit, known, list(ready), *carried, *stacked, *invariants
         )
         return list(found)
@@ -152,7 +152,7 @@ class UntilLoop(Loop):
         return (*super().merged(), self.go)
 
 
-class _TerminatedLoop(torch.autograd.Function):
+class _TerminatedLoopFunction(torch.autograd.Function):
     """Iterates until a tensor ends the loop; its derivative runs as many iterations backwards."""
 
     @staticmethod
@@ -168,7 +168,7 @@ class _TerminatedLoop(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         gives = [replace(one, stacked=False) for one in partition.gives[: partition.results]]
         target = UNTIL_RANDOM if partition.random else UNTIL
-        made = target(partition.key, describe(gives), go, limit, ready, *_lists(partition, given), sizes)
+        made = target(partition.key, signature_text(gives), go, limit, ready, *_lists(partition, given), sizes)
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in partition.tangents))
         ctx.save_for_backward(made[-1], *given)
         ctx.partition, ctx.sizes = partition, sizes
@@ -185,7 +185,7 @@ class _TerminatedLoop(torch.autograd.Function):
             count, *tensors = ctx.saved_tensors
             wanted = zip(partition.wanted, partition.gradients, strict=True)
             made = UNTIL_BACKWARD(
-                partition.key, describe(partition.gradients), present, count,
+                partition.key, signature_text(partition.gradients), present, count,
                 [tangent for tangent in given if tangent is not None], *_lists(partition, tensors),
                 [tensors[index].size(0) for index, one in wanted if one.stacked], ctx.sizes,
             )  # fmt: skip
@@ -194,7 +194,7 @@ class _TerminatedLoop(torch.autograd.Function):
         return (None, None, None, None, None, *results)
 
 
-class _Loop(torch.autograd.Function):
+class _LoopFunction(torch.autograd.Function):
     """Runs all iterations; its derivative runs them backwards."""
 
     @staticmethod
@@ -204,7 +204,7 @@ class _Loop(torch.autograd.Function):
         ctx.set_materialize_grads(False)
         lists = _lists(partition, given)
         target = FORWARD_RANDOM if partition.random else FORWARD
-        made = target(partition.key, describe(partition.gives), count, *lists, sizes)
+        made = target(partition.key, signature_text(partition.gives), count, *lists, sizes)
         visible = tuple(made[: partition.results])
         ctx.mark_non_differentiable(*(v for i, v in enumerate(visible) if i not in partition.tangents))
         kept = []
@@ -229,7 +229,7 @@ class _Loop(torch.autograd.Function):
         results: list[Any] = [None] * partition.inputs
         if "1" in present:
             present_ones = [tangent for tangent in given if tangent is not None]
-            gives = describe(partition.gradients)
+            gives = signature_text(partition.gradients)
             kept = list(ctx.saved_tensors)
             made = BACKWARD(partition.key, gives, ctx.count, present, present_ones, kept, ctx.sizes)
             for index, gradient in zip(partition.wanted, made, strict=True):

@@ -23,9 +23,9 @@ from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import Fixed, value_of_formula
 from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.program import Formula, Input, Measured, Program, Ref, Slot, Symbol, with_copies
-from torchjanus.graph.operators.loop_op import Given, new_key
+from torchjanus.graph.operators.loop_op import TensorSignature, new_key
 from torchjanus.graph.regions.saved_values import pack, return_values, returned, root_views
-from torchjanus.graph.regions.sizes import Named, OwnSizes
+from torchjanus.graph.regions.sizes import OwnSizes, SymbolicInputs
 from torchjanus.graph.tracing.ambient import Ambient
 
 __all__ = ["Direction", "Partition", "Source", "adopted", "kind_of", "partition_of", "structure_of"]
@@ -64,8 +64,8 @@ class Partition:
     invariants: int
     forward: Direction
     backward: Direction | None
-    gives: tuple[Given, ...]  # the results of the loop, then the saved values
-    gradients: tuple[Given, ...]
+    gives: tuple[TensorSignature, ...]  # the results of the loop, then the saved values
+    gradients: tuple[TensorSignature, ...]
     wanted: tuple[int, ...]
     tangents: tuple[int, ...]  # outputs that have gradients
     kept: tuple[Source, ...]  # operands of the backward loop, besides tangents
@@ -97,7 +97,12 @@ class Partition:
 
 
 def partition_of(
-    body: Program, carried: int, stacked: int, given: Named, shared: bool = False, copied: frozenset[int] = frozenset()
+    body: Program,
+    carried: int,
+    stacked: int,
+    given: SymbolicInputs,
+    shared: bool = False,
+    copied: frozenset[int] = frozenset(),
 ) -> Partition:
     """Return the forward and backward graph of one iteration. Raises Refused where a graph cannot repeat it.
 
@@ -154,7 +159,9 @@ def kind_of(tensor: torch.Tensor) -> tuple[Any, ...]:
 class _Body:
     """Traces one iteration of a loop for inputs of given kinds."""
 
-    def __init__(self, program: Program, carried: int, stacked: int, given: Named, copied: frozenset[int]) -> None:
+    def __init__(
+        self, program: Program, carried: int, stacked: int, given: SymbolicInputs, copied: frozenset[int]
+    ) -> None:
         self.program, self.carried, self.stacked, self.copied = program, carried, stacked, copied
         self.trains = any(is_training(node.func) for node in program.nodes)
         self.kinds = list(given.kinds)
@@ -351,10 +358,10 @@ class _Assembly:
             conditions=self.own.conditions(),
         )
 
-    def _given(self, value: torch.Tensor, stacked: bool) -> Given:
+    def _given(self, value: torch.Tensor, stacked: bool) -> TensorSignature:
         return self.own.given(value, stacked)
 
-    def _gradient(self, index: int) -> Given:
+    def _gradient(self, index: int) -> TensorSignature:
         """Return the description of the gradient of the body's input."""
         value = self.own.blank(self.kinds[index])
         return self._given(value, self._input(index).kind == "stacked")

@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.operators.loop_op import Given
+from torchjanus.graph.operators.loop_op import TensorSignature
 from torchjanus.graph.regions.partition import Direction, Partition, Source
 
-__all__ = ["NOTHING", "Ahead", "Factor", "Factored", "Product", "with_products", "without_products"]
+__all__ = ["NOTHING", "Factor", "FactoredGradients", "HoistedProduct", "Product", "with_products", "without_products"]
 
 aten = torch.ops.aten
 
@@ -37,17 +37,17 @@ class Product:
 
 
 @dataclass(frozen=True, slots=True)
-class Factored:
+class FactoredGradients:
     """The gradients that become products, and the rows that one iteration outputs for them."""
 
     products: tuple[Product, ...]
-    rows: tuple[Given, ...]
+    rows: tuple[TensorSignature, ...]
 
 
-NOTHING = Factored((), ())
+NOTHING = FactoredGradients((), ())
 
 
-def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], Factored]:
+def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], FactoredGradients]:
     """Return the backward graph with rows in place of products, the positions of its gradients, and the products.
 
     ``width``: the number of iterations after which a sum would be added to."""
@@ -76,9 +76,9 @@ def without_products(partition: Partition, width: int) -> tuple[Direction, tuple
     instead = {product.position for product in products}
     gives = tuple(position for position in range(len(made)) if position not in instead)
     values = [node.meta["val"] for node in rows]
-    likes = tuple(Given(value.dtype, tuple(value.size()), True, value.device) for value in values)
+    likes = tuple(TensorSignature(value.dtype, tuple(value.size()), True, value.device) for value in values)
     results = [*(made[position] for position in gives), *rows]
-    return _rewritten(direction, graph, results, sources), gives, Factored(tuple(products), likes)
+    return _rewritten(direction, graph, results, sources), gives, FactoredGradients(tuple(products), likes)
 
 
 def _rewritten(
@@ -96,7 +96,7 @@ def _rewritten(
 
 
 @dataclass(frozen=True, slots=True)
-class Ahead:
+class HoistedProduct:
     """A product that is computed before the iterations: rows of a stacked input times an invariant, plus a bias.
 
     Its rows follow those of the stacked inputs, in the order of these records."""
@@ -115,7 +115,7 @@ class Ahead:
         return made.view(rows.size(0), rows.size(1), -1)
 
 
-def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
+def with_products(partition: Partition) -> tuple[Direction, tuple[HoistedProduct, ...]]:
     """Return the forward graph that takes rows of products as inputs, and these products."""
     direction = partition.forward
     graph = torch.fx.Graph()
@@ -123,7 +123,7 @@ def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
     made: Any = graph.graph_copy(direction.graph.graph, names)
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     sources = dict(zip(placeholders, direction.sources, strict=True))
-    found: list[Ahead] = []
+    found: list[HoistedProduct] = []
     behind = next(node for node in graph.nodes if node.op != "placeholder")
     for node in list(graph.nodes):
         ahead = _ahead(node, sources)
@@ -141,7 +141,7 @@ def with_products(partition: Partition) -> tuple[Direction, tuple[Ahead, ...]]:
     return _rewritten(direction, graph, made, sources, "carried"), tuple(found)
 
 
-def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> Ahead | None:
+def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> HoistedProduct | None:
     """Return the product that the node computes if it can be computed before the iterations; otherwise None."""
     if node.target not in (aten.mm.default, aten.addmm.default) or node.kwargs:
         return None
@@ -154,7 +154,7 @@ def _ahead(node: Any, sources: dict[torch.fx.Node, Source]) -> Ahead | None:
         return None
     if any(part.meta["val"].dim() != 1 for part in bias):
         return None
-    return Ahead(given[0].index, given[1].index, transposed, given[2].index if bias else None)
+    return HoistedProduct(given[0].index, given[1].index, transposed, given[2].index if bias else None)
 
 
 def _is_product(value: Any) -> bool:

@@ -17,7 +17,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import leaves_of, map_leaves
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.operators.switch_op import UNKNOWN
-from torchjanus.graph.regions.speculation import Known, looked
+from torchjanus.graph.regions.speculation import ValueMetadata, looked
 from torchjanus.trace.modes import Modes
 
 __all__ = ["selecting"]
@@ -30,13 +30,13 @@ def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]
 
     Returns None where the arms differ in more than cheap operations, or where these may not run speculatively."""
     try:
-        return _Joining(arms, results, kinds).program()
+        return _ArmMerger(arms, results, kinds).program()
     except NotMergeable:
         return None
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _SelectedArm:
     """The number of the arm taken: ``yes`` or ``no`` as ``flag`` says."""
 
     flag: int
@@ -45,21 +45,21 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Rest:
+class _Remainder:
     """The remainder of some arms from one point on: operations, results, and the number of the arm taken."""
 
     nodes: list[Node]
     results: list[int]
-    arm: Any  # an int or _Asked
+    arm: Any  # an int or _SelectedArm
 
 
-class _Joining:
+class _ArmMerger:
     """Merges the arms into one program. Values are renumbered; equal values get one number."""
 
     def __init__(self, arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> None:
         self.arms, self.inputs = arms, len(kinds)
         self.answers = [arm.answers for arm in arms]
-        self.known: dict[int, Known] = {}
+        self.known: dict[int, ValueMetadata] = {}
         self.cheap: dict[int, bool] = {}  # by id of the node
         self.alive: list[Node] = []  # keeps the nodes alive whose ids are keys
         self.next = self.inputs
@@ -89,7 +89,7 @@ class _Joining:
         )  # fmt: skip
 
     def _arm(self, nodes: list[Node], arm: Any, modes: Modes) -> int:
-        if not isinstance(arm, _Asked):
+        if not isinstance(arm, _SelectedArm):
             return self._emit(nodes, _numbered, (arm,), modes)
         yes, no = self._arm(nodes, arm.yes, modes), self._arm(nodes, arm.no, modes)
         return self._emit(nodes, torch.where, (Ref(arm.flag), Ref(yes), Ref(no)), modes)
@@ -101,7 +101,7 @@ class _Joining:
 
     # -- common beginnings of arms ------------------------------------------------------------------------------------
 
-    def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Rest:
+    def _rest(self, arms: list[int], at: list[int], asked: frozenset[int]) -> _Remainder:
         """Merge what these arms do, each from its position in ``at`` on. Raises NotMergeable.
 
         ``asked``: the predicates that separate these arms from others."""
@@ -114,7 +114,7 @@ class _Joining:
         first = arms[0]
         if len(arms) == 1:
             results = [self.names[first][ref.index] for ref in self.bodies[first].outputs]
-            return _Rest(nodes, results, self._number(first, asked))
+            return _Remainder(nodes, results, self._number(first, asked))
         parting = [n for n, _ in enumerate(self.flags[first]) if len({self._answer(arm, n) for arm in arms}) > 1]
         if not parting:
             raise NotMergeable("branch-not-selected", "more than the decision tells the arms apart")
@@ -126,7 +126,7 @@ class _Joining:
         no = [arm for arm in arms if not self._answer(arm, parting[0])]
         known = asked | {parting[0]}
         joined = self._joined(flag, self._rest(yes, at, known), self._rest(no, at, known))
-        return _Rest([*nodes, *joined.nodes], joined.results, joined.arm)
+        return _Remainder([*nodes, *joined.nodes], joined.results, joined.arm)
 
     def _answer(self, arm: int, number: int) -> bool | None:
         return self.answers[arm][number] if number < len(self.answers[arm]) else None
@@ -139,7 +139,7 @@ class _Joining:
                 flag = self.names[arm].get(self.flags[arm][number])
                 if flag is None:
                     raise NotMergeable("branch-not-selected", "the decision is made of what is not known before")
-                found = _Asked(flag, found, UNKNOWN) if answer else _Asked(flag, UNKNOWN, found)
+                found = _SelectedArm(flag, found, UNKNOWN) if answer else _SelectedArm(flag, UNKNOWN, found)
         return found
 
     def _renamed(self, arm: int, node: Node) -> Node:
@@ -171,17 +171,17 @@ class _Joining:
 
     # -- joining two arms ---------------------------------------------------------------------------------------------
 
-    def _joined(self, flag: int, yes: _Rest, no: _Rest) -> _Rest:
+    def _joined(self, flag: int, yes: _Remainder, no: _Remainder) -> _Remainder:
         length = 0
         while length < min(len(yes.nodes), len(no.nodes)) and _alike(yes.nodes[-1 - length], no.nodes[-1 - length]):
             length += 1
         while True:
             try:
                 return self._joined_at(flag, yes, no, length)
-            except _Apart as apart:
+            except _OperationsDiffer as apart:
                 length -= apart.position + 1
 
-    def _joined_at(self, flag: int, yes: _Rest, no: _Rest, length: int) -> _Rest:
+    def _joined_at(self, flag: int, yes: _Remainder, no: _Remainder, length: int) -> _Remainder:
         """Merge the remainders of two arms whose last ``length`` operations are joined."""
         ends = len(yes.nodes) - length, len(no.nodes) - length
         speculated = [*yes.nodes[: ends[0]], *no.nodes[: ends[1]]]
@@ -197,7 +197,7 @@ class _Joining:
             if a in mine or b in others:
                 if a in mine and b in others and mine[a] == others[b]:
                     return mine[a]
-                raise _Apart(position)
+                raise _OperationsDiffer(position)
             if a == b:
                 return a
             if (a, b) not in pairs:
@@ -228,7 +228,7 @@ class _Joining:
             self.alive.append(joined)
             nodes.append(joined)
         results = [one(a, b) for a, b in zip(yes.results, no.results, strict=True)]
-        return _Rest(nodes, results, _Asked(flag, _moved(yes.arm, mine), _moved(no.arm, others)))
+        return _Remainder(nodes, results, _SelectedArm(flag, _moved(yes.arm, mine), _moved(no.arm, others)))
 
     def _selected(self, nodes: list[Node], flag: int, a: int, b: int) -> int:
         one, other = self.known[a], self.known[b]
@@ -244,7 +244,7 @@ class _Joining:
         return number
 
 
-class _Apart(Exception):
+class _OperationsDiffer(Exception):
     """The joined operation at ``position`` cannot be joined."""
 
     def __init__(self, position: int) -> None:
@@ -252,9 +252,9 @@ class _Apart(Exception):
 
 
 def _moved(arm: Any, names: Mapping[int, int]) -> Any:
-    if not isinstance(arm, _Asked):
+    if not isinstance(arm, _SelectedArm):
         return arm
-    return _Asked(names.get(arm.flag, arm.flag), _moved(arm.yes, names), _moved(arm.no, names))
+    return _SelectedArm(names.get(arm.flag, arm.flag), _moved(arm.yes, names), _moved(arm.no, names))
 
 
 def _numbered(arm: int) -> torch.Tensor:

@@ -18,14 +18,14 @@ from torch.utils._sympy.reference import PythonReferenceAnalysis
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, hint
 from torchjanus.graph.ir.program import Dimension
-from torchjanus.graph.operators.loop_op import Given, Size
+from torchjanus.graph.operators.loop_op import Size, TensorSignature
 from torchjanus.trace.values import Stand
 
-__all__ = ["Named", "OwnSizes", "at", "named", "plain", "sizes_for"]
+__all__ = ["OwnSizes", "SymbolicInputs", "at", "named", "plain", "sizes_for"]
 
 
 @dataclass(frozen=True, slots=True)
-class Named:
+class SymbolicInputs:
     """The inputs of an iteration in its own symbols: kinds of tensors, and sizes that it computes with.
 
     ``values``: the value of each symbol where the iteration occurs."""
@@ -40,7 +40,7 @@ class Named:
         return tuple(map(hint, self.values))
 
 
-def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named:
+def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> SymbolicInputs:
     """Return kinds and sizes in symbols of the iteration, for any surrounding graph. Raises InternalFault."""
     known: dict[sympy.Symbol, sympy.Symbol] = {}
     values: list[Any] = []
@@ -58,7 +58,7 @@ def named(kinds: Sequence[tuple[Any, ...]], others: Sequence[Any] = ()) -> Named
         return plain(expr.xreplace(known))
 
     found = tuple((tuple(map(own, kind[0])), tuple(map(own, kind[1])), *kind[2:]) for kind in kinds)
-    return Named(found, tuple(map(own, others)), tuple(values))
+    return SymbolicInputs(found, tuple(map(own, others)), tuple(values))
 
 
 def at(exprs: Sequence[Any], values: Sequence[Any]) -> list[Any]:
@@ -119,11 +119,11 @@ class OwnSizes:
     def _own(self, expr: Any) -> Any:
         return plain(expr.xreplace({symbol: self._names[symbol] for symbol in expr.free_symbols}))
 
-    def given(self, value: torch.Tensor, stacked: bool) -> Given:
+    def given(self, value: torch.Tensor, stacked: bool) -> TensorSignature:
         """Return the description of a result, with its sizes as indices into ``wanted``."""
         found = [self.own(one) for one in value.size()]
         size = tuple(one if isinstance(one, int) else self._number(one) for one in found)
-        return Given(value.dtype, size, stacked, value.device)
+        return TensorSignature(value.dtype, size, stacked, value.device)
 
     def _number(self, expr: Any) -> Size:
         return self._wanted.setdefault(expr, Size(len(self._wanted)))

@@ -21,13 +21,13 @@ from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.ops.aten import operator_of
 
-__all__ = ["Known", "Looked", "concrete", "looked"]
+__all__ = ["SpeculationAnalysis", "ValueMetadata", "concrete", "looked"]
 
 LARGEST = 1 << 16  # elements that one speculative operation may compute
 
 
 @dataclass(slots=True)
-class Known:
+class ValueMetadata:
     """Size, stride, dtype and device of a value."""
 
     size: tuple[int, ...]
@@ -43,10 +43,10 @@ def concrete(kinds: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...] | 
 
 
 @dataclass(slots=True)
-class Looked:
+class SpeculationAnalysis:
     """The values of a body, and for each of its operations whether it may run speculatively."""
 
-    known: dict[int, Known]
+    known: dict[int, ValueMetadata]
     cheap: list[bool]
 
 
@@ -66,18 +66,18 @@ class _Operations(TorchDispatchMode):
         return made
 
 
-def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[Any, ...]]) -> Looked:
+def looked(nodes: Sequence[Node], outputs: Sequence[Ref], kinds: Sequence[tuple[Any, ...]]) -> SpeculationAnalysis:
     """Analyse a program on fake tensors of these kinds, whose sizes are known."""
     values: dict[int, torch.Tensor] = {}
     used = {leaf for node in nodes for leaf in node.inputs}
     used.update(outputs)
-    found = Looked({}, [])
+    found = SpeculationAnalysis({}, [])
 
     def leaf(value: Any) -> Any:
         return values[value.index] if isinstance(value, Ref) else value
 
     def note(index: int, tensor: torch.Tensor) -> None:
-        found.known[index] = Known(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
+        found.known[index] = ValueMetadata(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, tensor.device)
 
     with (
         _disable_current_modes(),

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Program, Ref
-from torchjanus.graph.operators.loop_op import Given, describe, new_key
+from torchjanus.graph.operators.loop_op import TensorSignature, new_key, signature_text
 from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.select import selecting
@@ -49,12 +49,12 @@ class SwitchPartition:
     arms: tuple[Partition, ...]
     answers: tuple[tuple[bool, ...], ...]
     results: int
-    gives: tuple[Given, ...]  # the results
-    columns: tuple[Given, ...]
+    gives: tuple[TensorSignature, ...]  # the results
+    columns: tuple[TensorSignature, ...]
     places: tuple[tuple[int, ...], ...]
     tangents: tuple[int, ...]  # results that have gradients
     wanted: tuple[int, ...]  # inputs that have gradients
-    gradients: tuple[Given, ...]
+    gradients: tuple[TensorSignature, ...]
     kept: tuple[Source, ...]  # operands of the backward arms, besides tangents
     random: bool
 
@@ -80,7 +80,7 @@ class Switch:
                 run(joined, values, ambient)
             return [values[ref.index] for ref in joined.outputs]
         partition = self.partition(kinds)
-        found = _Chosen.apply(partition, *given)  # type: ignore[no-untyped-call]
+        found = _SwitchFunction.apply(partition, *given)  # type: ignore[no-untyped-call]
         return list(found[: self.results + 1])
 
     def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | None:
@@ -112,7 +112,7 @@ def _partition(arms: Sequence[ArmProgram], results: int, kinds: tuple[tuple[Any,
     gives = given[0][:results]
     if any(some[:results] != gives for some in given):
         raise _refused(arms, "leave tensors of different sizes or types")
-    most: Counter[Given] = Counter()
+    most: Counter[TensorSignature] = Counter()
     for one, some in zip(made, given, strict=True):
         most |= Counter(some[one.results :])
     columns = tuple(most.elements())
@@ -137,7 +137,7 @@ def _partition(arms: Sequence[ArmProgram], results: int, kinds: tuple[tuple[Any,
         places=tuple(places),
         tangents=tuple(sorted({index for one in made for index in one.tangents})),
         wanted=wanted,
-        gradients=tuple(Given(kinds[index][2], kinds[index][0], False, kinds[index][3]) for index in wanted),
+        gradients=tuple(TensorSignature(kinds[index][2], kinds[index][0], False, kinds[index][3]) for index in wanted),
         kept=tuple(kept),
         random=any(one.random for one in made),
     )
@@ -190,15 +190,15 @@ def run(body: Program, values: dict[int, torch.Tensor], ambient: Ambient) -> Non
             values[ref.index] = tensor
 
 
-class _Chosen(torch.autograd.Function):
+class _SwitchFunction(torch.autograd.Function):
     """Runs one arm; its derivative is the backward graph of the same arm."""
 
     @staticmethod
     def forward(ctx: Any, partition: SwitchPartition, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
-        arm = Given(torch.int64, (), False)
+        arm = TensorSignature(torch.int64, (), False)
         target = CHOOSE_RANDOM if partition.random else CHOOSE
-        made = target(partition.key, describe((*partition.gives, arm, *partition.columns)), list(given))
+        made = target(partition.key, signature_text((*partition.gives, arm, *partition.columns)), list(given))
         results = partition.results
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in partition.tangents))
         kept = []
@@ -224,7 +224,7 @@ class _Chosen(torch.autograd.Function):
         if "1" in present and partition.wanted:
             arm, *kept = ctx.saved_tensors
             made = CHOOSE_BACKWARD(
-                partition.key, describe(partition.gradients), present, arm,
+                partition.key, signature_text(partition.gradients), present, arm,
                 [tangent for tangent in given if tangent is not None], list(kept),
             )  # fmt: skip
             for index, gradient in zip(partition.wanted, made, strict=True):

@@ -19,13 +19,13 @@ from torchjanus.graph.aten.symbolic_sizes import geometry
 from torchjanus.graph.ir.lowered import FromInput, Replaced, Result, Source, ViewOf
 from torchjanus.graph.ir.program import Node
 
-__all__ = ["SET_DATA", "Replacing"]
+__all__ = ["SET_DATA", "DataReplacements"]
 
 SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
-class _Before:
+class _OriginalMemory:
     """A tensor, an alias of the memory it had at first, and its version then."""
 
     tensor: torch.Tensor
@@ -33,11 +33,11 @@ class _Before:
     version: int
 
 
-class Replacing:
+class DataReplacements:
     """The replacements in one run of a program on fake tensors."""
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self._kept: dict[int, _Before] = {}
+        self._kept: dict[int, _OriginalMemory] = {}
         self.expected = any(node.func == SET_DATA for node in nodes)
 
     def put(self, tensor: torch.Tensor, other: torch.Tensor) -> None:
@@ -51,7 +51,7 @@ class Replacing:
         mode = get_proxy_mode()
         assert mode is not None
         if id(tensor) not in self._kept:
-            self._kept[id(tensor)] = _Before(tensor, tensor.detach(), tensor._version)
+            self._kept[id(tensor)] = _OriginalMemory(tensor, tensor.detach(), tensor._version)
         tensor.data = content
         set_proxy_slot(tensor, mode.tracer, get_proxy_slot(content, mode.tracer))
 

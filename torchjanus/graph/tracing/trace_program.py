@@ -27,18 +27,18 @@ from torchjanus.graph.aten.strides import laid_as
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
 from torchjanus.graph.aten.verify import require_fit
 from torchjanus.graph.aten.view_bases import ViewBases
-from torchjanus.graph.ir.lowered import Leaf, Nothing, Replaced, Result, Source, ViewOf
+from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Source, ViewOf
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
 from torchjanus.graph.operators import data_sizes, stand_ins
-from torchjanus.graph.operators.dynamic_index import Picks
+from torchjanus.graph.operators.dynamic_index import DynamicSubscripts
 from torchjanus.graph.operators.spectral import as_eager
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
-from torchjanus.graph.tracing.replace_data import SET_DATA, Replacing
+from torchjanus.graph.tracing.replace_data import SET_DATA, DataReplacements
 from torchjanus.graph.tracing.snapshots import Snapshots
-from torchjanus.graph.tracing.user_code_calls import Calling
+from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
 from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
@@ -171,10 +171,10 @@ class _Run:
         self.outputs: tuple[Result, ...] = ()
         self.leaves: tuple[Leaf, ...] = ()
         self.flips: tuple[tuple[int, bool], ...] = ()
-        self.replacing = Replacing(program.nodes)
+        self.replacing = DataReplacements(program.nodes)
         self.replaced: tuple[Replaced, ...] = ()
         self.changes = Changes()
-        self.picks = Picks(numbers, held, self.changes)
+        self.picks = DynamicSubscripts(numbers, held, self.changes)
         # Storages of ordinary tensors, and of those made in inference mode.
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
@@ -220,7 +220,7 @@ class _Run:
                 if last < len(program.nodes):  # autograd continues in the modes in which it called this code
                     ambient.switch(program.nodes[first - 1].modes)
 
-            self.calling = Calling(program.nodes, values, execute)
+            self.calling = UserCodeReplay(program.nodes, values, execute)
             depth = torch._C._functorch.get_dynamic_layer_stack_depth()
             try:
                 execute(0, len(program.nodes))
@@ -373,7 +373,7 @@ class _Run:
         leaves = []
         for ref, result in zip(program.leaves, results[len(finals) :], strict=True):
             entry = program.inputs[ref.index].grad
-            before = Nothing() if entry is None else memory.of_input(entry.index)
+            before = NoGradient() if entry is None else memory.of_input(entry.index)
             unknown = entry is None and ref in thrown
             source = self._on_host(result.source)
             changed = unknown or source != before

@@ -15,10 +15,10 @@ from torchjanus.core.errors import NOWHERE, InternalFault, Refusal, Refused, ref
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.trace.user_code import ACCUMULATED, BEFORE, GRADIENT, Begin, End, Hook, Unhook
 
-__all__ = ["Calling"]
+__all__ = ["UserCodeReplay"]
 
 
-class Calling:
+class UserCodeReplay:
     """The code sections of one run. ``execute(first, last)`` runs the nodes between and the snapshots at ``last``."""
 
     def __init__(

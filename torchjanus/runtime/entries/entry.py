@@ -16,7 +16,7 @@ from torchjanus.core.access_path import RESULTS, AccessPath, Step
 from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.aten.symbolic_sizes import Fixed
-from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.generalize.selections import SELECT, SELECTIONS, as_read, with_selections
 from torchjanus.graph.ir.dimensions import Split, holds_for, in_inputs, is_size, key_of
 from torchjanus.graph.ir.lowered import Lowered
@@ -25,10 +25,10 @@ from torchjanus.graph.ir.program import Assertion, Program, Symbol
 from torchjanus.graph.loops.roll.roll import is_nested
 from torchjanus.graph.lowering.lower import made_in
 from torchjanus.graph.operators.host_column import host_column
-from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.cells.invoke import NotBatched
 from torchjanus.graph.recursion.grouping.grouping import CALL_GROUPS, GROUP_CALLS, with_call_groups
 from torchjanus.graph.recursion.grouping.variants import VariantTable
-from torchjanus.graph.regions.loop import HeldCount
+from torchjanus.graph.regions.loop import FixedTripCount
 from torchjanus.host.assumption import (
     AmbientState,
     Arguments,
@@ -64,7 +64,7 @@ class Entry:
     """
 
     group: Group
-    plan: Generalised
+    plan: EntryPlan
     whole: Lowered
     assumptions: tuple[Assumption, ...]
     lowered: Lowered
@@ -190,7 +190,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
     """Generalise, lower, guard and compile one path.
 
     Raises Refused where there is no graph for the path, Split where there is none for all sizes of its tensors, Pending
-    while another process makes the graph, and Unrolled where recursive calls have to be unrolled.
+    while another process makes the graph, and NotBatched where recursive calls have to be unrolled.
     """
     plan = _planned(group, variant_table)
     try:
@@ -198,7 +198,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
     except Pending:
         group.planned = group.planned or (_asked(group), plan)  # whoever awaits it calls again
         raise
-    except Unrolled:
+    except NotBatched:
         raise
     except (Refused, Split) as error:
         if plan.dimensions.made:
@@ -236,7 +236,7 @@ def _asked(group: Group) -> Any:
     return tuple(map(id, group.traces)), frozenset(group.relaxed), len(group.lent), flags
 
 
-def _planned(group: Group, variant_table: VariantTable) -> Generalised:
+def _planned(group: Group, variant_table: VariantTable) -> EntryPlan:
     known, group.planned = group.planned, None
     if known is not None and known[0] == _asked(group):
         return known[1]
@@ -249,13 +249,13 @@ def _planned(group: Group, variant_table: VariantTable) -> Generalised:
     return GROUP_CALLS.gave(with_call_groups(plan, traces[-1], variant_table))
 
 
-def _generalised(group: Group, traces: Sequence[Trace]) -> Generalised:
+def _generalised(group: Group, traces: Sequence[Trace]) -> EntryPlan:
     numbers, counted = not group.held, group.counted
     return generalise(traces, frozenset(group.relaxed), tensor_detail, [*group.lent, *group.seen], numbers, counted)
 
 
 def _alone(
-    group: Group, plan: Generalised, lowered: Lowered, assumptions: tuple[Assumption, ...], executor: str
+    group: Group, plan: EntryPlan, lowered: Lowered, assumptions: tuple[Assumption, ...], executor: str
 ) -> Entry:
     launch = build_launch(plan, lowered, assumptions)
     engine = Engine(lowered, executor, launch.use)
@@ -271,8 +271,8 @@ def alone(entry: Entry, executor: str) -> Entry:
 
 
 def _lowered(
-    group: Group, plan: Generalised, variant_table: VariantTable, elsewhere: Elsewhere | None
-) -> tuple[Generalised, Lowered]:
+    group: Group, plan: EntryPlan, variant_table: VariantTable, elsewhere: Elsewhere | None
+) -> tuple[EntryPlan, Lowered]:
     """Return the plan and its graph. Trip counts become sizes where the values of all iterations are used together, or
     computed together."""
     made = plan.program
@@ -282,8 +282,8 @@ def _lowered(
         lowered = _lower(plan, elsewhere)
         _check_made(group, plan, lowered)
         return plan, lowered
-    except (HeldCount, Split) as held:
-        if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, HeldCount):
+    except (FixedTripCount, Split) as held:
+        if group.counted or not isinstance(held.__cause__ if isinstance(held, Split) else held, FixedTripCount):
             raise
         try:
             plan = _counted(group, variant_table)
@@ -293,7 +293,7 @@ def _lowered(
             raise held from None
 
 
-def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
+def _check_made(group: Group, plan: EntryPlan, lowered: Lowered) -> None:
     """Check a graph that selects elements. Raises Refused where the host needs the number of selected elements, or the
     graph is not right for some runs."""
     if not plan.dimensions.made:
@@ -313,7 +313,7 @@ def _check_made(group: Group, plan: Generalised, lowered: Lowered) -> None:
         raise refused("selection-on-host", what, "The host makes the selection.")
 
 
-def _counted(group: Group, variant_table: VariantTable) -> Generalised:
+def _counted(group: Group, variant_table: VariantTable) -> EntryPlan:
     """Return the plan with trip counts as sizes. It is kept, since another process may make its graph."""
     group.counted = True
     plan = _planned(group, variant_table)
@@ -321,7 +321,7 @@ def _counted(group: Group, variant_table: VariantTable) -> Generalised:
     return plan
 
 
-def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
+def _lower(plan: EntryPlan, elsewhere: Elsewhere | None) -> Lowered:
     """Lower the program. Raises Refused, or Split if the cause are sizes that vary, or Pending."""
     try:
         with without_function_modes():
@@ -333,7 +333,7 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
             what = f"the number of a loop's iterations cannot change: {'; '.join(fixed.dimensions.values())}"
             raise refused("loop-count-fixed", what, "Each trip count has an entry of its own.") from fixed
         raise Split(held) from fixed
-    except Unrolled:
+    except NotBatched:
         raise
     except Refused as error:
         if not plan.dimensions.symbols:
@@ -344,7 +344,7 @@ def _lower(plan: Generalised, elsewhere: Elsewhere | None) -> Lowered:
         raise Split({(o.token, dim): why for o, dim in parts}) from error
 
 
-def _ask_few(group: Group, plan: Generalised, lowered: Lowered) -> None:
+def _ask_few(group: Group, plan: EntryPlan, lowered: Lowered) -> None:
     """Check runs of the path with sizes 0 or 1. Raises Split where the graph is not right for them."""
     parts = list(plan.dimensions.seen_few_times())
     if not parts or all(holds_for(condition, trace) for condition in lowered.conditions for trace in group.traces):
@@ -377,7 +377,7 @@ def _is_one(expr: Any) -> bool:
     return sizes and len({arg.token for arg in expr.args}) == 1
 
 
-def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
+def _memory(plan: EntryPlan, lowered: Lowered) -> Sequence[Distinct]:
     """Return the assumptions that tensors which are new at each call do not share memory with inputs that change in
     place. Raises Refused if they share it in the watched run."""
     if not lowered.mutated and not lowered.replaced and not lowered.restored:
@@ -406,7 +406,7 @@ def _memory(plan: Generalised, lowered: Lowered) -> Sequence[Distinct]:
     return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
 
 
-def _memory_of_others(plan: Generalised, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
+def _memory_of_others(plan: EntryPlan, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:
     """Yield the assumption that new tensors which change do not share memory with pinned inputs that do not change.
     Pinned inputs in the same storage as such a tensor are known not to overlap."""
     others = [t for i, t in enumerate(plan.pinned) if t is not None and i not in held]

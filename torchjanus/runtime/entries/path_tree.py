@@ -17,7 +17,7 @@ import torch
 from torchjanus.core.errors import Place
 from torchjanus.execute.running.base import Violated
 from torchjanus.execute.running.gate import Generators
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.host.assumption import Assumption
@@ -48,7 +48,7 @@ class Fork:
     engine: Engine
     arms: tuple[Fork | Entry, ...]
     assertions: tuple[Assertion, ...]  # what holds in each arm
-    plan: Generalised  # of one of the paths, restricted to this part
+    plan: EntryPlan  # of one of the paths, restricted to this part
     own: tuple[Assumption, ...]  # the assumptions that are checked here
     live: tuple[int, ...]  # the values of earlier parts that it takes
     violations: int = 0  # calls that took none of the arms

@@ -11,9 +11,9 @@ from dataclasses import fields, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
-from torchjanus.graph.generalize.generalize import Generalised, HostBatch
+from torchjanus.graph.generalize.generalize import EntryPlan, HostBatch
 from torchjanus.graph.ir.program import Input
-from torchjanus.graph.lowering.common_prefix import Rest, Shared, share
+from torchjanus.graph.lowering.common_prefix import CommonPrefix, PathRemainder, split_paths
 from torchjanus.graph.lowering.value_numbering import Path, Tree
 from torchjanus.graph.recursion.cells.invoke_op import is_invoke, known_calls
 from torchjanus.host.assumption import Assumption, Condition, Distinct, Identity, TensorKind, ValueOf
@@ -63,7 +63,7 @@ def divide(entries: Sequence[Entry]) -> Tree | None:
 def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
     """Return one tree of these entries, if they differ only by decisions of tensors; None otherwise."""
     tree = divide(entries)
-    shared = None if tree is None else share([_path(entry) for entry in entries], tree)
+    shared = None if tree is None else split_paths([_path(entry) for entry in entries], tree)
     if shared is None:
         return None
     leaves_made: dict[int, Entry] = {}
@@ -148,9 +148,9 @@ class _Assembly:
         self.executor = "replay" if any(entry.whole.program.dimensions for entry in entries) else executor
         self.made = made
 
-    def part(self, part: Shared | Rest, checked: frozenset[Any]) -> Fork | Entry:
+    def part(self, part: CommonPrefix | PathRemainder, checked: frozenset[Any]) -> Fork | Entry:
         """Make one part. ``checked``: the assumptions that earlier parts check."""
-        if isinstance(part, Rest):
+        if isinstance(part, PathRemainder):
             return self._rest(part, checked)
         entry = self.entries[part.path]
         below = [self.entries[number] for number in _paths(part)]
@@ -164,7 +164,7 @@ class _Assembly:
         arms = tuple(self.part(arm, known) for arm in part.arms)
         return Fork(beginning, engine, arms, part.assertions, plan, tuple(own), part.live)
 
-    def _rest(self, part: Rest, checked: frozenset[Any]) -> Entry:
+    def _rest(self, part: PathRemainder, checked: frozenset[Any]) -> Entry:
         entry = self.entries[part.path]
         own = tuple(a for a in entry.assumptions if same_as(a) not in checked)
         launch = build_launch(entry.plan, part.lowered, own, part.live)
@@ -174,7 +174,7 @@ class _Assembly:
         return made
 
 
-def _call_groups(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[Any, ...]:
+def _call_groups(entry: Entry, below: Sequence[Entry], part: CommonPrefix) -> tuple[Any, ...]:
     """Return the call groups of a part: those that other parts of the step use, and those whose calls it makes, of
     other paths too."""
     called = {node.args[0] for node in part.lowered.graph.graph.nodes if is_invoke(node.target)}
@@ -188,15 +188,15 @@ def _call_groups(entry: Entry, below: Sequence[Entry], part: Shared) -> tuple[An
     return tuple(dict.fromkeys([*used_elsewhere, *made]))
 
 
-def _paths(part: Shared | Rest) -> Iterator[int]:
-    if isinstance(part, Rest):
+def _paths(part: CommonPrefix | PathRemainder) -> Iterator[int]:
+    if isinstance(part, PathRemainder):
         yield part.path
     else:
         for arm in part.arms:
             yield from _paths(arm)
 
 
-def _before(plan: Generalised, part: Shared) -> Generalised:
+def _before(plan: EntryPlan, part: CommonPrefix) -> EntryPlan:
     """Return a path's plan restricted to the part before a decision: its inputs and numbers, and nothing to commit."""
     slots = tuple(plan.slots[index] for index in part.slots)
     wanted = {leaf.token for expr in slots for leaf in leaves(expr) if isinstance(leaf, Fetch)}

@@ -15,7 +15,7 @@ from torch.autograd.graph import increment_version
 from torchjanus.core.access_path import AccessPath, Floats, Ints
 from torchjanus.execute.regions.loop import loops_of
 from torchjanus.execute.regions.switch import switches_of
-from torchjanus.graph.generalize.generalize import Effect, Generalised
+from torchjanus.graph.generalize.generalize import Effect, EntryPlan
 from torchjanus.graph.ir.lowered import Lowered, Replaced, ViewOf
 from torchjanus.graph.lowering.risks import cannot_fail_within
 from torchjanus.graph.recursion.traversal.text import given_text
@@ -53,7 +53,7 @@ class Emitter:
     """Writes one entry's code, piece by piece, into ``source``."""
 
     def __init__(
-        self, plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] = ()
+        self, plan: EntryPlan, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] = ()
     ) -> None:
         """``live``: positions, in the list ``live`` of the generated code, of the values of earlier parts that the
         graph takes after its inputs."""

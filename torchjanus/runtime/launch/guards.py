@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.default_device import default_device
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.loops.rewrites.lists import rows_of
 from torchjanus.host.assumption import (
@@ -37,7 +37,7 @@ __all__ = ["Guards"]
 class Guards:
     """Writes into ``source`` the checks that make a call miss."""
 
-    def __init__(self, source: Source, plan: Generalised, assumptions: Sequence[Assumption]) -> None:
+    def __init__(self, source: Source, plan: EntryPlan, assumptions: Sequence[Assumption]) -> None:
         self.source = source
         self.requirements = Requirements(source)
         self.plan = plan

@@ -17,7 +17,7 @@ from torchjanus.core.access_path import read_item
 from torchjanus.core.errors import refused
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.running.base import Updating, Violated
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import GradState, Lowered
 from torchjanus.graph.recursion.cells.invoke_op import laid_out
 from torchjanus.host.assumption import Assumption
@@ -107,7 +107,7 @@ class Launch:
 
 
 def build_launch(
-    plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] | None = None
+    plan: EntryPlan, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int] | None = None
 ) -> Launch:
     """Generate an entry's code. ``live``: positions of the values of earlier parts that the graph takes after its
     inputs. Raises Refused where its results cannot equal eager's."""
@@ -190,7 +190,7 @@ class Beginning:
 
 
 def build_beginning(
-    plan: Generalised, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int]
+    plan: EntryPlan, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int]
 ) -> Beginning:
     """Generate the code of a part before a decision: its guards, its inputs, its graph, and no commit."""
     emitter = Emitter(plan, lowered, assumptions, live)
@@ -396,7 +396,7 @@ def _or_abandon(lines: list[str]) -> list[str]:
     return ["    try:", *(f"    {line}" for line in lines), "    finally: work.abandon()"]
 
 
-def _refuse_live(plan: Generalised, lowered: Lowered) -> None:
+def _refuse_live(plan: EntryPlan, lowered: Lowered) -> None:
     for key, position in plan.outputs.items():
         if key[0] == "tensor" and lowered.outputs[position].state is GradState.LIVE:
             raise refused(

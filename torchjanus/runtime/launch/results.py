@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, refused
-from torchjanus.graph.generalize.generalize import Generalised
-from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, Nothing, Result, ViewOf
+from torchjanus.graph.generalize.generalize import EntryPlan
+from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, NoGradient, Result, ViewOf
 from torchjanus.host.source import Source
 from torchjanus.trace.values import Fetch
 
@@ -67,7 +67,7 @@ def _view(
 class Results:
     """Writes into ``source``, where the graph's results are a list ``values``. ``inputs``: the names of its inputs."""
 
-    def __init__(self, source: Source, plan: Generalised, lowered: Lowered, inputs: Mapping[int, str]) -> None:
+    def __init__(self, source: Source, plan: EntryPlan, lowered: Lowered, inputs: Mapping[int, str]) -> None:
         self.source = source
         self.plan = plan
         self.lowered = lowered
@@ -109,7 +109,7 @@ class Results:
                         f"{name} = {below}.as_strided({shape}, {step}, {below}.storage_offset() + {at}){made.bits}"
                     )
                 return name
-            case Nothing():
+            case NoGradient():
                 return "None"
 
     def _as_inference(self, index: int) -> str:
@@ -122,7 +122,7 @@ class Results:
 
     def dressed(self, result: Result) -> str:
         """Return a result's tensor as eager would return it."""
-        if isinstance(result.source, FromInput | Nothing):
+        if isinstance(result.source, FromInput | NoGradient):
             return self.raw(result)
         alone = result.base is None and not isinstance(result.source, ViewOf)
         if (alone or result.inference) and result.state is GradState.PLAIN:
@@ -163,7 +163,7 @@ class Results:
     def tensor(self, number: int) -> str:
         result = self.lowered.outputs[self.plan.outputs["tensor", number]]
         name = self.dressed(result)
-        if isinstance(result.source, Nothing) or self._owner.setdefault(name, number) == number:
+        if isinstance(result.source, NoGradient) or self._owner.setdefault(name, number) == number:
             return name
         # In eager these are two objects on one memory (y and y.detach()).
         known = self._aliases.get(number)

@@ -16,7 +16,7 @@ from torchjanus.core.access_path import Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.ir.dimensions import Split
-from torchjanus.graph.recursion.cells.invoke import Unrolled
+from torchjanus.graph.recursion.cells.invoke import NotBatched
 from torchjanus.host.assumption import Assumption
 from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.entries.dispatch import Route
@@ -265,7 +265,7 @@ class Learning:
                 entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
         except Split as split:
             return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
-        except Unrolled as unrolled:
+        except NotBatched as unrolled:
             group.refusal = unrolled.refusal
             self._unroll(unrolled.refusal)
             return None

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, SourceUnavailable, Unsupported
-from torchjanus.graph.ir.lowered import Nothing
+from torchjanus.graph.ir.lowered import NoGradient
 from torchjanus.graph.printing.recipes import recipe_text
 from torchjanus.graph.printing.traces import event_lines
 from torchjanus.host.assumption import Assumption, Kept
@@ -65,7 +65,7 @@ def _commit(entry: Entry) -> Iterator[str]:
         yield f"update  {names[index]} in place, to value {position} of the graph"
     for leaf in lowered.leaves:
         if leaf.changed:
-            source = "None" if isinstance(leaf.result.source, Nothing) else f"{leaf.result.source} of the graph"
+            source = "None" if isinstance(leaf.result.source, NoGradient) else f"{leaf.result.source} of the graph"
             yield f"write   {names[leaf.index]}.grad = {source}"
     for one in lowered.replaced:
         yield f"write   {names[one.index]}.data = {one.result.source} of the graph"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import Geometry, geometries, goes_alike, holds_for, key_of
 from torchjanus.runtime.runs.records import Counts
 from torchjanus.runtime.runs.trip_counts import Lengths
@@ -40,7 +40,7 @@ class Group:
     # dimensions of tensors by which its runs were split into groups of their own
     split: tuple[tuple[Any, Any], ...] = ()
     counted: bool = False  # trip counts are sizes, too
-    planned: tuple[Any, Generalised] | None = None  # what its graph is made of, while another process makes that
+    planned: tuple[Any, EntryPlan] | None = None  # what its graph is made of, while another process makes that
     # conditions of its entry on sizes: runs for which they do not hold are in another group
     conditions: tuple[Expr, ...] = ()
     sizes: set[tuple[Any, int]] = field(default_factory=set)  # dimensions that have become inputs

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchjanus.core.errors import Refusal, Refused
-from torchjanus.graph.recursion.entry_loops.loops import MERGE_ENTRY_CALLS, RECURSION, RootLoops
-from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS, grown
+from torchjanus.graph.recursion.entry_loops.loops import MERGE_ENTRY_CALLS, RECURSION, EntryCallLoops
+from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS, output_lists_as_rows
 from torchjanus.graph.recursion.grouping.variants import VariantTable
-from torchjanus.graph.recursion.traversal.recognition import Recogniser
+from torchjanus.graph.recursion.traversal.matching import VariantMatcher
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.trace.actions import Invoked, InvokedEach
 from torchjanus.trace.events import Trace
@@ -34,12 +34,12 @@ class Recursion:
         self.variant_table = VariantTable()
         self.functions.take = self.variant_table.take
         self.functions.recogniser = self._recogniser
-        self.functions.as_rows = functools.partial(grown, inner=True)
-        self._recognisers: dict[frozenset[int], Recogniser] = {}
+        self.functions.as_rows = functools.partial(output_lists_as_rows, inner=True)
+        self._recognisers: dict[frozenset[int], VariantMatcher] = {}
         self._matchers: dict[int, Any] = {}  # the code that matches calls, by the numbers of variants
         self._unrolled: dict[types.CodeType, Any] = {}  # paths of runs in which a function called itself
         self._learnt = 0
-        self._loops = RootLoops()
+        self._loops = EntryCallLoops()
         self._reported: set[types.CodeType] = set()
 
     def unsuited(self) -> list[Refusal]:
@@ -68,12 +68,12 @@ class Recursion:
         alike = all(before == path for before in known) and len(trace.events) < MANY
         return [] if alike else self.functions.add(new)
 
-    def _recogniser(self, world: Mapping[Any, Any]) -> Recogniser | None:
+    def _recogniser(self, world: Mapping[Any, Any]) -> VariantMatcher | None:
         """Return the matcher of the variants that apply in this ``world``; None if there are none."""
         variants = self.variant_table.holding(world)
         numbers = frozenset(variant.number for own in variants.values() for variant in own)
         if numbers and numbers not in self._recognisers:
-            self._recognisers = {numbers: Recogniser(variants, self._matchers)}  # variants become known one by one
+            self._recognisers = {numbers: VariantMatcher(variants, self._matchers)}  # variants become known one by one
         return self._recognisers.get(numbers)
 
     def learn(self, trace: Trace) -> bool:

@@ -8,8 +8,8 @@ from typing import Any
 
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.passes import unobserved
-from torchjanus.graph.loops.rewrites.fold import Chosen, Shortened, brief, shorten
-from torchjanus.graph.switches.rewrites.fold import Merger
+from torchjanus.graph.loops.rewrites.fold import FoldChoice, FoldedTrace, fold_loops, one_iteration_form
+from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT
 
@@ -24,7 +24,7 @@ class _Run:
     """A run, its trip counts, and for each loop a key of what precedes it."""
 
     trace: Trace
-    cut: Shortened
+    cut: FoldedTrace
     loop_keys: list[int]
 
 
@@ -42,14 +42,14 @@ class _Within:
         for known, number in zip(self.inner, inner, strict=True):
             known.add(number)
 
-    def chosen(self, changing: bool) -> Chosen:
+    def chosen(self, changing: bool) -> FoldChoice:
         """Return how the loop is folded. ``changing``: whether its trip count is known to vary. Inner loops of constant
         trip count are unrolled, since what follows a loop may depend on its trip count."""
         changes = [len(known) > 1 for known in self.inner]
         if not any(changes):
-            return Chosen(changing, flat=bool(changes))
+            return FoldChoice(changing, flat=bool(changes))
         held = frozenset(number for number, one in enumerate(changes) if not one)
-        return Chosen(True, not changing and len(self.counts) < 2, within=held)
+        return FoldChoice(True, not changing and len(self.counts) < 2, within=held)
 
 
 class Lengths:
@@ -62,7 +62,7 @@ class Lengths:
         # smallest trip counts of runs that are equal in the one-iteration form
         self._least: OrderedDict[Any, tuple[int, ...]] = OrderedDict()
         self._paths: dict[Any, Any] = {}  # keys of such runs after folding
-        self._merger = Merger()
+        self._merger = LoopMerger()
         self._before: list[Trace] = []  # the latest runs in whose iterations tensors decided
         # such runs with the arms of their iterations merged
         self._merged: OrderedDict[Any, list[Trace]] = OrderedDict()
@@ -98,7 +98,7 @@ class Lengths:
     def _cut(self, trace: Trace) -> list[Trace]:
         """Return the run and earlier ones of its path, folded for all trip counts; empty as long as the counts have not
         been seen to vary. For a run too short to be folded, the other runs of its path."""
-        short, cut = brief(trace), shorten(trace)
+        short, cut = one_iteration_form(trace), fold_loops(trace)
         key: Any = None
         if short is not None:
             known = self._least.get(short.tokens, short.counts)
@@ -144,8 +144,8 @@ class Lengths:
                 one == other or chosen.cut
                 for one, other, chosen in zip(run.cut.counts, last.cut.counts, which, strict=True)
             )
-            whole = all(one == Chosen(True) for one in which)
-            cut = run.cut if whole else shorten(run.trace, which) if same else None
+            whole = all(one == FoldChoice(True) for one in which)
+            cut = run.cut if whole else fold_loops(run.trace, which) if same else None
             if cut is not None:
                 cut.trace.leasts = tuple(cut.leasts(least))
                 found.append(cut.trace)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, NotMergeable, token_of_count
+from torchjanus.graph.loops.analysis.alignment import AlignedLoop, NotMergeable, token_of_count
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.events import Trace
 
@@ -16,10 +16,10 @@ def run(step: Any, *args: Any) -> Trace:
     return watch_call(step, (), args, {})[1]
 
 
-def loop(step: Any, *args: Any) -> LoopOfRun:
+def loop(step: Any, *args: Any) -> AlignedLoop:
     trace = run(step, *args)
     (instance,) = trace.iterations
-    return LoopOfRun(trace, instance)
+    return AlignedLoop(trace, instance)
 
 
 def sines(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -56,7 +56,7 @@ def test_a_loop_without_operations_is_no_loop_to_merge() -> None:
     trace = run(computes_nothing, torch.ones(3), 4)
     for instance in trace.iterations:
         with pytest.raises(NotMergeable):
-            LoopOfRun(trace, instance)
+            AlignedLoop(trace, instance)
 
 
 def branches(x: torch.Tensor, n: int) -> torch.Tensor:
@@ -76,7 +76,7 @@ def test_iterations_that_did_other_things_are_not_mergeable(step: Any) -> None:
     trace = run(step, torch.ones(3), 4)
     for instance in trace.iterations:
         with pytest.raises(NotMergeable):
-            LoopOfRun(trace, instance)
+            AlignedLoop(trace, instance)
 
 
 def trains(w: torch.Tensor, n: int) -> None:
@@ -87,4 +87,4 @@ def trains(w: torch.Tensor, n: int) -> None:
 
 def test_a_loop_that_computes_gradients_is_one_that_trains() -> None:
     trace = run(trains, torch.ones(3, requires_grad=True), 4)
-    assert [LoopOfRun(trace, instance).trains for instance in trace.iterations] in ([True], [])
+    assert [AlignedLoop(trace, instance).trains for instance in trace.iterations] in ([True], [])

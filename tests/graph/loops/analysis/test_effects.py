@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.rewrites.fold import shorten
+from torchjanus.graph.loops.rewrites.fold import fold_loops
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Each, Extern, Mutation
 from torchjanus.trace.events import Trace
@@ -20,7 +20,7 @@ TABLE: dict[Any, Any] = {}
 
 
 def cut(step: Any, *args: Any) -> Trace | None:
-    found = shorten(watch_call(step, (), args, {})[1])
+    found = fold_loops(watch_call(step, (), args, {})[1])
     return None if found is None else found.trace
 
 

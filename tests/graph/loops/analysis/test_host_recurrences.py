@@ -9,17 +9,17 @@ import pytest
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.host_recurrences import Exprs, pick
+from torchjanus.graph.loops.analysis.host_recurrences import ExpressionMerger, pick
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
 COUNT = 5
 N = Read(AccessPath.arg(0, "n"))
 
 
-def exprs(counters: tuple[tuple[int, int], ...] = ((0, 1),)) -> Exprs:
+def exprs(counters: tuple[tuple[int, int], ...] = ((0, 1),)) -> ExpressionMerger:
     """Of five iterations that make two tensors each, by two operations."""
     made = {number: divmod(number, 2) for number in range(2 * COUNT)}
-    return Exprs(made, [2 * number for number in range(COUNT + 1)], counters, N, 100, 3)
+    return ExpressionMerger(made, [2 * number for number in range(COUNT + 1)], counters, N, 100, 3)
 
 
 def fetch(number: int) -> Fetch:

@@ -9,8 +9,8 @@ import torch
 
 from torchjanus.execute.regions.loop import ReplayLoop
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
-from torchjanus.graph.loops.analysis.tensor_termination import untils
-from torchjanus.graph.loops.rewrites.fold import OneIteration, Shortened, brief, shorten
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
+from torchjanus.graph.loops.rewrites.fold import FoldedTrace, OneIteration, fold_loops, one_iteration_form
 from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.semantics.watch.watch import watch_call
@@ -22,20 +22,20 @@ def run(step: Any, *args: Any) -> Any:
     return watch_call(step, (), args, {})[1]
 
 
-def cut(step: Any, *args: Any) -> Shortened:
-    made = shorten(run(step, *args))
+def cut(step: Any, *args: Any) -> FoldedTrace:
+    made = fold_loops(run(step, *args))
     assert made is not None
     return made
 
 
 def in_brief(step: Any, *args: Any) -> OneIteration:
-    made = brief(run(step, *args))
+    made = one_iteration_form(run(step, *args))
     assert made is not None
     return made
 
 
 def first(step: Any, *args: Any) -> LoopInstance:
-    return next(untils(run(step, *args)))
+    return next(terminated_loops(run(step, *args)))
 
 
 def halved(x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_leaving_and_the_limit_part_at_the_last_question() -> None:
 
 
 def test_few_iterations_are_known_by_what_they_lead_to() -> None:
-    assert shorten(run(left, of(1))) is None
+    assert fold_loops(run(left, of(1))) is None
     assert in_brief(left, of(1)).tokens == in_brief(left, of(4)).tokens
     assert in_brief(left, of(1)).counts == (1,)
 
@@ -129,7 +129,7 @@ def test_counts_are_the_number_of_iterations() -> None:
 
 @pytest.mark.parametrize("step", [decided_by_its_count, with_a_decision_within, handing_on])
 def test_what_may_know_its_iteration_stays_as_it_is(step: Any) -> None:
-    assert shorten(run(step, of(5))) is None
+    assert fold_loops(run(step, of(5))) is None
 
 
 def iterations() -> ReplayLoop:
@@ -255,7 +255,7 @@ def test_a_limit_that_decides_more_stays_what_it_was() -> None:
 
 
 def test_what_is_true_in_the_last_iteration_has_not_ended_the_loop() -> None:
-    assert shorten(run(scaled_beyond, of(5), 5)) is None
+    assert fold_loops(run(scaled_beyond, of(5), 5)) is None
 
 
 @pytest.mark.parametrize("step", [through_rows, by_number])
@@ -275,7 +275,7 @@ def test_elements_that_a_loop_has_not_come_to_are_rows() -> None:
 
 def test_elements_that_are_unlike_those_that_were_read_keep_the_list_a_list() -> None:
     made = cut(through_a_list, list(torch.full((7, 2), 0.7)))
-    odd = shorten(run(through_a_list, [*torch.full((6, 2), 0.7), torch.ones(1)]))
+    odd = fold_loops(run(through_a_list, [*torch.full((6, 2), 0.7), torch.ones(1)]))
     assert made.lists == (7,)
     assert odd is None or odd.lists == ()
 

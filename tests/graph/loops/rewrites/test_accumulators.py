@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.rewrites.accumulators import apart
+from torchjanus.graph.loops.rewrites.accumulators import functional_accumulators
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -52,8 +52,8 @@ def without_history(xs: torch.Tensor) -> torch.Tensor:
 
 
 def test_each_change_makes_a_tensor() -> None:
-    trace = apart(watched(adds_up, torch.ones(4, 3)))
-    assert names(trace).count("add_anew") == 4
+    trace = functional_accumulators(watched(adds_up, torch.ones(4, 3)))
+    assert names(trace).count("functional_add") == 4
     assert "Tensor.add_" not in names(trace)
     made = [ref for event in trace.events if isinstance(event, Op) for ref in event.outs]
     assert len(made) == len(set(made))
@@ -63,4 +63,4 @@ def test_each_change_makes_a_tensor() -> None:
 @pytest.mark.parametrize("step", [a_view_sees_it, adds_to_what_was_there, without_history])
 def test_what_something_else_would_see_stays(step: Callable[..., Any]) -> None:
     trace = watched(step, torch.ones(4, 3))
-    assert apart(trace) is trace
+    assert functional_accumulators(trace) is trace

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.rewrites.fold import Shortened, shorten
+from torchjanus.graph.loops.rewrites.fold import FoldedTrace, fold_loops
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.facts import Held
 
 A = torch.eye(3)
 
 
-def cut(step: Any, *args: Any) -> Shortened | None:
-    return shorten(watch_call(step, (), args, {})[1])
+def cut(step: Any, *args: Any) -> FoldedTrace | None:
+    return fold_loops(watch_call(step, (), args, {})[1])
 
 
 def over_a_tensor(xs: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.graph.loops.rewrites.lists import lengths_of, listed, rows_of
+from torchjanus.graph.loops.rewrites.lists import lengths_of, lists_as_rows, rows_of
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.events import Trace
 
@@ -61,7 +61,7 @@ def test_a_run_through_a_list_is_one_through_rows_for_any_length() -> None:
     for count in (2, 5):
         trace = run(sums, rows(count))
         assert lengths_of(trace) == ()
-        made = listed(trace)
+        made = lists_as_rows(trace)
         assert made is not trace
         assert lengths_of(made) == (count,)
 
@@ -69,7 +69,7 @@ def test_a_run_through_a_list_is_one_through_rows_for_any_length() -> None:
 @pytest.mark.parametrize("count", [0, 1])
 def test_a_list_of_fewer_than_two_stays_one(count: int) -> None:
     trace = run(sums, rows(count))
-    assert listed(trace) is trace
+    assert lists_as_rows(trace) is trace
 
 
 def changes(xs: list[torch.Tensor]) -> None:
@@ -83,13 +83,13 @@ def returns(xs: list[torch.Tensor]) -> list[torch.Tensor]:
 
 @pytest.mark.parametrize("step", [changes, returns])
 def test_elements_that_are_more_than_arguments_stay_elements(step: Any) -> None:
-    assert lengths_of(listed(run(step, rows(4)))) == ()
+    assert lengths_of(lists_as_rows(run(step, rows(4)))) == ()
 
 
 def test_a_run_that_computes_nothing_is_itself() -> None:
     trace = run(len, rows(3)) if False else run(lambda xs: len(xs), rows(3))
-    assert listed(trace) is trace
+    assert lists_as_rows(trace) is trace
 
 
 def test_elements_of_different_sizes_stay_elements() -> None:
-    assert lengths_of(listed(run(lambda xs: sum(x.sum() for x in xs), [torch.ones(2), torch.ones(3)]))) == ()
+    assert lengths_of(lists_as_rows(run(lambda xs: sum(x.sum() for x in xs), [torch.ones(2), torch.ones(3)]))) == ()

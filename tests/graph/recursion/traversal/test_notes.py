@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 
-from torchjanus.graph.recursion.traversal.notes import Own, Stretch, Unit
+from torchjanus.graph.recursion.traversal.notes import CallNotes, Unit, UnitRow
 
 
 def unit(name, takes=(), gives=1):
@@ -12,7 +12,7 @@ def unit(name, takes=(), gives=1):
 
 def run(levels, *stretches, **rows):
     """What is noted, and the levels of all rows."""
-    stretch = Stretch()
+    stretch = CallNotes()
     text = "\n".join(line for units in stretches for line in stretch.noted(units))
     level = list(levels)
     scope = {"level": level, "rise": level.append, "climb": level.extend, "noted": defaultdict(list), **rows}
@@ -37,11 +37,11 @@ def test_a_row_is_one_level_above_the_highest_that_it_waits_for():
 def test_levels_of_own_rows_are_not_looked_up():
     units = [
         unit("word", gives=2),
-        unit("term", ["x", Own("word", 1)]),
+        unit("term", ["x", UnitRow("word", 1)]),
         unit("total", ["x"]),
-        unit("gates", [Own("word"), Own("total")], gives=2),
-        unit("state", [Own("gates"), Own("term")]),
-        unit("out", [Own("state"), Own("gates", 1)]),
+        unit("gates", [UnitRow("word"), UnitRow("total")], gives=2),
+        unit("state", [UnitRow("gates"), UnitRow("term")]),
+        unit("out", [UnitRow("state"), UnitRow("gates", 1)]),
     ]
     noted, level, text = run([2], units, x=0)
     assert level == [2, 0, 0, 3, 3, 4, 4, 5, 6]
@@ -56,18 +56,22 @@ def test_levels_of_own_rows_are_not_looked_up():
 
 
 def test_rows_of_an_earlier_stretch_are_known_by_their_place_there():
-    stretch = Stretch()
-    lines = [*stretch.noted([unit("a", gives=2)]), "level.append(7)", *stretch.noted([unit("b", [Own("a", 1), "x"])])]
+    stretch = CallNotes()
+    lines = [
+        *stretch.noted([unit("a", gives=2)]),
+        "level.append(7)",
+        *stretch.noted([unit("b", [UnitRow("a", 1), "x"])]),
+    ]
     level = []
     scope = {"level": level, "rise": level.append, "climb": level.extend, "noted": defaultdict(list), "x": 2}
     exec("\n".join(lines), scope)
     assert level == [0, 0, 7, 8]
     assert scope["noted"][8] == [(3, (1, 2))]
-    assert stretch.row(Own("a", 1)) == "g_a + 1"
+    assert stretch.row(UnitRow("a", 1)) == "g_a + 1"
     assert stretch.row("x") == "x"
 
 
 def test_what_waits_for_rows_of_the_first_level_alone_is_on_the_second():
-    _, level, text = run([], [unit("a"), unit("b", [Own("a")]), unit("c", [Own("b"), Own("a")])])
+    _, level, text = run([], [unit("a"), unit("b", [UnitRow("a")]), unit("c", [UnitRow("b"), UnitRow("a")])])
     assert level == [0, 1, 2]
     assert "level[" not in text

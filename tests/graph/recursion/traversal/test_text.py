@@ -1,6 +1,6 @@
 """The text that finds the way which a call takes: what ways ask in common is asked once."""
 
-from torchjanus.graph.recursion.traversal.text import SCOPE, Matched, branches
+from torchjanus.graph.recursion.traversal.text import SCOPE, MatchedVariant, branches
 
 
 def compiled(variants):
@@ -12,7 +12,7 @@ def compiled(variants):
 
 def ways_of_lengths(*lengths):
     asked = ("v1 = p.children", "v2 = len(v1)")
-    return [Matched((*asked, f"if not (v2 == {n}): break"), (f"return ({n}, v2)",)) for n in lengths]
+    return [MatchedVariant((*asked, f"if not (v2 == {n}): break"), (f"return ({n}, v2)",)) for n in lengths]
 
 
 class Node:
@@ -31,7 +31,7 @@ def test_what_ways_ask_in_common_is_asked_once():
 
 
 def test_what_breaks_in_common_is_no_way():
-    follow, _ = compiled([*ways_of_lengths(0, 1), Matched(("if type(p) is not int: break",), ("return 'int'",))])
+    follow, _ = compiled([*ways_of_lengths(0, 1), MatchedVariant(("if type(p) is not int: break",), ("return 'int'",))])
     assert follow("text") is None
     assert follow(3) == "int"
 
@@ -41,7 +41,7 @@ def test_many_different_ways_do_not_nest_too_deep():
     variants = []
     for n in range(60):
         asked = tuple(f"if p <= {k}: break" for k in range(n))
-        variants.append(Matched((*asked, f"if p != {n}: break"), (f"return {n}",)))
+        variants.append(MatchedVariant((*asked, f"if p != {n}: break"), (f"return {n}",)))
     follow, _ = compiled(variants)
     assert [follow(n) for n in (0, 1, 30, 59)] == [0, 1, 30, 59]
     assert follow(60) is None

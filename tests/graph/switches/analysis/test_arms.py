@@ -11,7 +11,7 @@ from torchjanus.execute.regions.switch import ReplayChooser
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flows
-from torchjanus.graph.switches.rewrites.fold import Merger
+from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -40,14 +40,14 @@ def deciding(xs: torch.Tensor) -> torch.Tensor:
 
 
 def test_iterations_that_go_different_ways_are_told_alike() -> None:
-    merger = Merger()
+    merger = LoopMerger()
     first, second = (merger.merge(run(deciding, rows(*signs))) for signs in ((1, -1, 1, -1), (-1, -1, 1, 1)))
     assert len(switches(first)) == len(switches(second)) == 4
     assert first.tokens() == second.tokens()
 
 
 def test_a_way_counts_when_it_was_seen_in_two_iterations_and_before_another() -> None:
-    merger = Merger()
+    merger = LoopMerger()
     for signs in ((-1, -1, 1), (-1, 1, -1)):
         trace = run(deciding, rows(*signs))
         merged = merger.merge(trace)
@@ -92,14 +92,14 @@ def returned(xs: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("step", [flagged, counted, collected, returned])
 def test_what_is_handed_on_otherwise_is_not_told(step: Any) -> None:
-    merger = Merger()
+    merger = LoopMerger()
     for signs in ((1, -1, 1, -1), (-1, -1, 1, 1), (-1, 1, 1, -1), (-1, 1, -1, 1)):
         trace = run(step, rows(*signs))
         assert merger.merge(trace) is trace
 
 
 def made() -> tuple[Switch, list[torch.Tensor]]:
-    merged = Merger().merge(run(deciding, rows(1, -1, 1, -1)))
+    merged = LoopMerger().merge(run(deciding, rows(1, -1, 1, -1)))
     return switches(merged)[0].func, [torch.randn(2, 3).requires_grad_(), rows(1)[0]]
 
 
@@ -139,7 +139,7 @@ def test_a_way_that_nobody_has_seen_has_no_number() -> None:
                 h = h + x
         return h.sum()
 
-    switch: Any = switches(Merger().merge(run(three, rows(1, -1, 1, -1))))[0].func
+    switch: Any = switches(LoopMerger().merge(run(three, rows(1, -1, 1, -1))))[0].func
     kind = ((2, 3), (3, 1), torch.float32, torch.device("cpu"), False)
     chooser = ReplayChooser(switch.partition([kind, kind]))
     assert int(chooser.choose([torch.ones(2, 3), torch.full((2, 3), 9.0)])[1]) == UNKNOWN

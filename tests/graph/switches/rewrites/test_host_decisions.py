@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.rewrites.filled_tensors import filled
-from torchjanus.graph.switches.rewrites.host_decisions import hosted
+from torchjanus.graph.loops.rewrites.filled_tensors import sink_element_writes
+from torchjanus.graph.switches.rewrites.host_decisions import host_draws
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Extern, Op, Several
 from torchjanus.trace.events import Trace
@@ -36,7 +36,7 @@ def sampled(xs: torch.Tensor) -> torch.Tensor:
 def test_one_call_gives_all_draws_and_each_iteration_asks_a_tensor() -> None:
     trace, frames = run(sampled, torch.randn(5, 3))
     outcomes = [event.outcome for event in trace.events if is_chance(event) and isinstance(event, Held)]
-    merged, loop = hosted(trace, frames)
+    merged, loop = host_draws(trace, frames)
     calls = [event for event in merged.events if isinstance(event, Extern)]
     assert [type(call) for call in calls] == [Several]
     assert isinstance(calls[0], Several)
@@ -51,7 +51,7 @@ def test_calls_that_others_follow_stay_one_by_one() -> None:
     def step(xs: torch.Tensor) -> torch.Tensor:
         return sampled(xs) * random.random()
 
-    merged, loop = hosted(*run(step, torch.randn(5, 3)))
+    merged, loop = host_draws(*run(step, torch.randn(5, 3)))
     assert sum(isinstance(event, Extern) for event in merged.events) == 5
     assert not any(isinstance(event, Several) for event in merged.events)
     assert loop.count is None  # a run of another number of iterations is another path
@@ -101,7 +101,7 @@ def test_what_is_more_than_a_question_is_refused(step: Any) -> None:
     random.seed(1)  # of four draws the first is small, and the second is not
     trace, frames = run(step, torch.randn(4, 3))
     with pytest.raises(NotMergeable):
-        hosted(trace, frames)
+        host_draws(trace, frames)
 
 
 def test_a_loop_without_draws_is_left_alone() -> None:
@@ -114,7 +114,7 @@ def test_a_loop_without_draws_is_left_alone() -> None:
         return h
 
     trace, frames = run(step, torch.randn(4, 3))
-    assert hosted(trace, frames) == (trace, frames)
+    assert host_draws(trace, frames) == (trace, frames)
 
 
 def test_a_tensor_of_which_iterations_show_numbers_is_not_filled_later() -> None:
@@ -131,7 +131,7 @@ def test_a_tensor_of_which_iterations_show_numbers_is_not_filled_later() -> None
         return outs
 
     trace, frames = run(step, torch.randn(4, 3))
-    assert writes(*filled(trace, frames)) == writes(trace, frames) == 4
+    assert writes(*sink_element_writes(trace, frames)) == writes(trace, frames) == 4
 
 
 def writes(trace: Trace, frames: Frames) -> int:
@@ -170,4 +170,4 @@ def filling(out: Callable[[int], torch.Tensor], key: Callable[[int], Any], look:
 def test_rows_that_nobody_looks_at_are_written_behind_the_loop(step: Any, left: int) -> None:
     trace, frames = run(step, torch.randn(4, 3))
     assert writes(trace, frames) == 4
-    assert writes(*filled(trace, frames)) == left
+    assert writes(*sink_element_writes(trace, frames)) == left

@@ -1,6 +1,6 @@
 """Checks that the iterations of a loop are alike: same calls, predicates, effects, and corresponding operands.
 
-``LoopOfRun`` describes a loop for which this holds. ``cut`` folds it.
+``AlignedLoop`` describes a loop for which this holds. ``cut`` folds it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.repetition import ARITHMETIC
-from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Exprs
+from torchjanus.graph.loops.analysis.effects import EffectMerger
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, ExpressionMerger
 from torchjanus.graph.loops.analysis.number_forms import plain_form
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
@@ -28,12 +28,12 @@ from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["LoopOfRun", "token_of_count"]
+__all__ = ["AlignedLoop", "token_of_count"]
 
 TRAINING = frozenset(("Tensor.backward", "torch.autograd.backward", "torch.autograd.grad"))
 
 
-class LoopOfRun:
+class AlignedLoop:
     """A loop of a trace whose iterations are alike, with what each of them did. Raises NotMergeable if they differ."""
 
     def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
@@ -129,17 +129,19 @@ class LoopOfRun:
         where = [memory[number] for number in taken if memory[number]]
         return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
-    def _telling(self, trace: Trace, count: Expr) -> Telling:
+    def _telling(self, trace: Trace, count: Expr) -> EffectMerger:
         """Return the effects of the iterations, merged."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
         free = len(trace.tensors) + self.iterations.starts[0] * (1 + KEPT) * (1 + MOST)
-        exprs = Exprs(self.made, ends, self.iterations.counters, count, free, KEPT, self.iterations.back)
+        exprs = ExpressionMerger(self.made, ends, self.iterations.counters, count, free, KEPT, self.iterations.back)
         where = {id(event): number for number, event in enumerate(trace.events)}
 
         def form(values: Sequence[Any], at: Sequence[Any]) -> Any:
             return plain_form(trace, self.iterations, [where[id(event)] for event in at], values)
 
-        return Telling(trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form)
+        return EffectMerger(
+            trace, exprs, [[e for e in events if isinstance(e, Effectful)] for events in self.events], form
+        )
 
     def _pattern(self, number: int, only_operations: bool = False) -> list[Any]:
         """Return what the iteration did, event by event, in a form that is equal for iterations that are alike. Raises

@@ -1,6 +1,6 @@
 """Decides which loops of a recorded trace are rolled, that is, represented by one body for any trip count.
 
-``as_loop`` decides for one loop, ``loops_of`` for all loops of a trace. ``LoopOfRun`` (``alignment``) checks that the
+``as_loop`` decides for one loop, ``loops_of`` for all loops of a trace. ``AlignedLoop`` (``alignment``) checks that the
 iterations are alike; ``cut`` folds the loops that are found here.
 """
 
@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun, place_of_loop, token_of_count
+from torchjanus.graph.loops.analysis.alignment import AlignedLoop, place_of_loop, token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
-from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Computed
@@ -25,17 +25,17 @@ from torchjanus.trace.values import Fetch, leaves
 __all__ = ["as_loop", "loops_of", "token_of_count"]
 
 
-def loops_of(trace: Trace) -> list[LoopOfRun]:
+def loops_of(trace: Trace) -> list[AlignedLoop]:
     """Return the outermost loops of the trace that can be rolled. A loop is excluded if its trip count also decides
     something else: then the trip count has to stay specialised."""
     if trace.failures:
         return []
     known = [one for iterations in trace.iterations for one in (iterations, iterations.without_first())]
-    known = sorted((*known, *untils(trace)), key=lambda iterations: iterations.starts[:1])
-    made: dict[int, LoopOfRun | None] = {}
+    known = sorted((*known, *terminated_loops(trace)), key=lambda iterations: iterations.starts[:1])
+    made: dict[int, AlignedLoop | None] = {}
     bound: set[Any] = set()  # trip counts that decide more than the number of iterations
     while True:
-        fit: list[LoopOfRun] = []
+        fit: list[AlignedLoop] = []
         for number, iterations in enumerate(known):
             inside = fit and iterations.starts and iterations.starts[0] < fit[-1].iterations.end
             if inside or token_of_count(iterations) in bound:
@@ -52,7 +52,7 @@ def loops_of(trace: Trace) -> list[LoopOfRun]:
                 trace.remarks.note(loop.place, "loop-count-used", "the trip count decides something else, too")
 
 
-def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None = None) -> LoopOfRun | None:
+def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None = None) -> AlignedLoop | None:
     """Return the loop if it can be rolled, that is, if runs with other trip counts differ in nothing else; else None.
     ``plain``: the untraced computations that may have used the trip count or a number of the last iteration; all of the
     trace if it is not given."""
@@ -61,7 +61,7 @@ def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | Non
     place = place_of_loop(trace, iterations)
     try:
         _check_count(trace, iterations, plain)
-        loop = LoopOfRun(trace, iterations)
+        loop = AlignedLoop(trace, iterations)
     except NotMergeable as error:
         trace.remarks.note(place, error.reason, error.detail)
         return None
@@ -125,7 +125,7 @@ def _computes_on(trace: Trace, iterations: LoopInstance) -> bool:
     )
 
 
-def _is_free(trace: Trace, loop: LoopOfRun, loops: list[LoopOfRun]) -> bool:
+def _is_free(trace: Trace, loop: AlignedLoop, loops: list[AlignedLoop]) -> bool:
     """Whether the trip count decides nothing but the trip counts of these loops: nothing else is specialised on it."""
     token = loop.token
     return token is None or trace.pins.get(token, 0) == sum(one.token == token and one.pinned for one in loops)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.host_recurrences import Exprs
+from torchjanus.graph.loops.analysis.host_recurrences import ExpressionMerger
 from torchjanus.trace.actions import Each, Extern, Mutation, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.recurrences import Form, kind_of
@@ -34,7 +34,7 @@ from torchjanus.trace.recipes import (
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Traced, plain, trace_value
 
-__all__ = ["Telling"]
+__all__ = ["EffectMerger"]
 
 # Mutations whose effect does not depend on earlier iterations.
 _GROWING = frozenset({"append", "appendleft", "add", "extend", "discard"})
@@ -42,13 +42,13 @@ _WRITES = frozenset({"item", "field", "cell"})
 _Effect = Stored | Mutation | Extern
 
 
-class Telling:
+class EffectMerger:
     """The merged effects of one loop. Its methods raise NotMergeable where the iterations differ."""
 
     def __init__(
         self,
         trace: Trace,
-        exprs: Exprs,
+        exprs: ExpressionMerger,
         effects: Sequence[Sequence[_Effect]],
         form: Callable[[Sequence[Any], Sequence[_Effect]], Form | None] = lambda values, at: None,
     ) -> None:

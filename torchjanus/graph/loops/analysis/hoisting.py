@@ -34,7 +34,7 @@ class _Pick:
 
 
 @dataclass(slots=True)
-class _Before:
+class _HoistedBefore:
     """The selections that are hoisted before an event."""
 
     added: dict[int, list[_Pick]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class _Before:
 def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInstance]]]) -> tuple[Trace, dict[int, int]]:
     """Return the new trace, and where each loop ends in it (old end -> new end). ``nests``: (outer loop, its inner
     loops)."""
-    found = _Before()
+    found = _HoistedBefore()
     for _, inner in nests:
         for one in inner:
             for pick in _picks(trace, one):
@@ -54,7 +54,7 @@ def hoisted(trace: Trace, nests: Sequence[tuple[LoopInstance, Sequence[LoopInsta
                 found.picks.update((at, (pick, number)) for number, at in enumerate(pick.column))
     if not found.picks:
         return trace, {one.end: one.end for one in trace.iterations}
-    return _Hoisting(trace, found).written()
+    return _HoistingRewriter(trace, found).written()
 
 
 def _picks(trace: Trace, loop: LoopInstance) -> Iterator[_Pick]:
@@ -109,8 +109,8 @@ def _op(trace: Trace, at: int) -> Op:
     return event
 
 
-class _Hoisting(Rewriting):
-    def __init__(self, old: Trace, found: _Before) -> None:
+class _HoistingRewriter(Rewriting):
+    def __init__(self, old: Trace, found: _HoistedBefore) -> None:
         super().__init__(old)
         self.found = found
         self.tensors, self.kinds = list(old.tensors), dict(old.kinds)

@@ -19,7 +19,7 @@ from torchjanus.trace.loops import recurrences
 from torchjanus.trace.loops.recurrences import Form
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
 
-__all__ = ["MOST", "Column", "Exprs", "entering", "expr_token", "pick"]
+__all__ = ["MOST", "Column", "ExpressionMerger", "entering", "expr_token", "pick"]
 
 
 MOST = 200  # most columns of one loop
@@ -50,7 +50,7 @@ def _shifted(start: Any, made: Sequence[Any]) -> list[Any]:
 
 
 @dataclass(slots=True)
-class Exprs:
+class ExpressionMerger:
     """The expressions of one loop's iterations. ``made``: tensor -> (iteration, index within the iteration).
     ``positions``: the number of operations before each iteration, and before what follows the last one. ``counters``:
     see ``LoopInstance``. ``free``: the first unused tensor number; each column takes ``1 + kept`` numbers, the first
@@ -145,7 +145,7 @@ class Exprs:
 
     def recurrence(self, form: Form) -> Apply:
         """Return the expression for an untraced number that each iteration has computed by a closed form."""
-        made = Apply(HostColumnOf.of(form), (self.count,))
+        made = Apply(HostColumn.of(form), (self.count,))
         self.risky.append(made)
         return Apply(pick, (made, InductionVariable(0, 1)))
 
@@ -154,7 +154,7 @@ class Exprs:
         if any(expr.func is not entering for expr in row):
             raise NotMergeable("loop-numbers", "a number is loop-carried in some iterations only")
         made = self.merged([expr.args[1] for expr in row])
-        if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, Scanning)):
+        if not (isinstance(made, Apply) and made.func is pick and isinstance(made.args[0].func, HostScan)):
             raise NotMergeable("loop-numbers", "a loop-carried number is not computed from its previous value")
         return Apply(pick, (Apply(_shifted, (made.args[0].args[0], made.args[0])), InductionVariable(0, 1)))
 
@@ -311,7 +311,7 @@ def _like(body: Any, expr: Any) -> Any:
     return expr
 
 
-class Scanning:
+class HostScan:
     """``scanning(start, count, *given)``: the list of the values that each of ``count`` iterations computes from the
     preceding one."""
 
@@ -327,17 +327,17 @@ class Scanning:
         return found
 
 
-class HostColumnOf:
+class HostColumn:
     """A function of the trip count: the list of the numbers that ``count`` iterations compute by a closed form."""
 
-    _known: dict[str, HostColumnOf] = {}  # noqa: RUF012  # equal forms share one object: expressions are compared by it
+    _known: dict[str, HostColumn] = {}  # noqa: RUF012  # equal forms share one object: expressions are compared by it
 
     def __init__(self, form: Form) -> None:
         self.form = form
         self.__name__ = f"numbers by {form}"
 
     @classmethod
-    def of(cls, form: Form) -> HostColumnOf:
+    def of(cls, form: Form) -> HostColumn:
         """Return the object for this form."""
         return cls._known.setdefault(repr(form), cls(form))  # 1 is not 1.0, nor 0.0 -0.0
 
@@ -350,7 +350,7 @@ _Run = Callable[[Any, int, tuple[Any, ...]], Any]
 
 def _is_given(body: Any) -> bool:
     """Whether the value is loop-invariant."""
-    return isinstance(body, Read | Fetch | Size) or (isinstance(body, Apply) and isinstance(body.func, Scanning))
+    return isinstance(body, Read | Fetch | Size) or (isinstance(body, Apply) and isinstance(body.func, HostScan))
 
 
 def _compiled(body: Any, places: dict[Any, int]) -> _Run:
@@ -370,7 +370,7 @@ def _compiled(body: Any, places: dict[Any, int]) -> _Run:
     return lambda before, iteration, given: func(*(part(before, iteration, given) for part in parts))
 
 
-_SCANNINGS: dict[Any, Scanning] = {}  # by their structure: equal loops have equal scans
+_SCANNINGS: dict[Any, HostScan] = {}  # by their structure: equal loops have equal scans
 
 
 def _given(body: Any) -> Iterator[Any]:
@@ -381,7 +381,7 @@ def _given(body: Any) -> Iterator[Any]:
             yield from _given(arg)
 
 
-def _scanning(body: Any) -> tuple[Scanning, tuple[Any, ...]]:
+def _scanning(body: Any) -> tuple[HostScan, tuple[Any, ...]]:
     """Return the scan with this body, and its loop-invariant operands."""
     given = {leaf.token: leaf for leaf in _given(body)}
     places = {token: place for place, token in enumerate(given)}
@@ -393,5 +393,5 @@ def _scanning(body: Any) -> tuple[Scanning, tuple[Any, ...]]:
 
     key = form(body)
     if key not in _SCANNINGS:
-        _SCANNINGS[key] = Scanning(body, places, str(key))
+        _SCANNINGS[key] = HostScan(body, places, str(key))
     return _SCANNINGS[key], tuple(given.values())

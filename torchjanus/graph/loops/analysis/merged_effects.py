@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.effects import Telling
+from torchjanus.graph.loops.analysis.effects import EffectMerger
 from torchjanus.trace.actions import Each, Extern, Op
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Computed, Found
@@ -33,7 +33,7 @@ from torchjanus.trace.recipes import (
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
 
-__all__ = ["MergeableLoop", "Merged"]
+__all__ = ["MergeableLoop", "MergedTrace"]
 
 
 class MergeableLoop(Protocol):
@@ -47,13 +47,13 @@ class MergeableLoop(Protocol):
     modes: Any
 
     @property
-    def telling(self) -> Telling | None: ...
+    def telling(self) -> EffectMerger | None: ...
 
     @property
     def end(self) -> int: ...
 
 
-class Merged:
+class MergedTrace:
     """The recipes of a trace with the effects of its loops merged, and what has to be inserted. Raises NotMergeable."""
 
     def __init__(self, trace: Trace, loops: Sequence[MergeableLoop]) -> None:

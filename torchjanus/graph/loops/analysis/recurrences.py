@@ -17,7 +17,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.number_forms import form_of
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
-from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.graph.loops.roll.reversal import value_of
 from torchjanus.graph.loops.roll.uses import is_counting
 from torchjanus.graph.operators.host_column import host_column
@@ -69,7 +69,7 @@ def as_host_columns(trace: Trace) -> Trace:
             continue
         if rows := list(_rows(trace, some, read)):
             loops.append(_Loop(some, rows))
-    return _AsColumns(trace, loops).trace() if loops else trace
+    return _ColumnRewriter(trace, loops).trace() if loops else trace
 
 
 def _loops(trace: Trace) -> Iterator[LoopInstance]:
@@ -78,7 +78,7 @@ def _loops(trace: Trace) -> Iterator[LoopInstance]:
     for iterations in trace.iterations:
         if iterations.starts:
             yield from (iterations, iterations.without_first())
-    yield from untils(trace)
+    yield from terminated_loops(trace)
 
 
 def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
@@ -177,7 +177,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield path, value
 
 
-class _AsColumns(Adding):
+class _ColumnRewriter(Adding):
     """Writes the new trace, with the numbers as rows."""
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:

@@ -33,7 +33,7 @@ def with_sizes_of_whole(trace: Trace, counts: Iterable[Any]) -> Trace:
         return trace
     rows = _rows(trace)
     whole = {rows.get(number, (number, 0))[0] for number in asked}
-    made = _Whole(trace, {number: known for number, known in rows.items() if known[0] in whole})
+    made = _RowSizeRewriter(trace, {number: known for number, known in rows.items() if known[0] in whole})
     return made.written() if made.asked else trace
 
 
@@ -66,7 +66,7 @@ def _lacking(op: Op) -> int:
     return len(keys) if all(type(part) is int for part in keys) else 0
 
 
-class _Whole(Rewriting):
+class _RowSizeRewriter(Rewriting):
     """Writes the new trace. Equal conditions on sizes of several rows are kept once."""
 
     def __init__(self, old: Trace, rows: dict[int, tuple[int, int]]) -> None:

@@ -21,10 +21,10 @@ from torchjanus.trace.loops.records import LoopInstance, LoopRecord, Plain, Unti
 from torchjanus.trace.loops.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["untils"]
+__all__ = ["terminated_loops"]
 
 
-def untils(trace: Trace) -> Iterator[LoopInstance]:
+def terminated_loops(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops that may be tensor-terminated. Of two that overlap the first one is preferred."""
     for row in _rows(trace):
         found = list(_iterations(trace, row))

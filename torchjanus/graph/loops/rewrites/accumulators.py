@@ -20,7 +20,7 @@ from torchjanus.trace.operands import refs_in
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["CHANGES", "add_anew", "apart", "changed_memory", "knows", "sub_anew"]
+__all__ = ["CHANGES", "changed_memory", "functional_accumulators", "functional_add", "functional_sub", "knows"]
 
 # Operations that use a tensor as an object, not only its value.
 _KNOWING = frozenset(
@@ -32,42 +32,42 @@ _RUNNING = frozenset({"batch_norm", "instance_norm"})  # modify their second and
 _REVERSED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
-def add_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def functional_add(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.add(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def sub_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def functional_sub(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.sub(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def mul_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def functional_mul(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.mul(tensor, *args, **kwargs).to(tensor.dtype)
 
 
-def div_anew(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
+def functional_div(tensor: torch.Tensor, /, *args: Any, **kwargs: Any) -> torch.Tensor:
     return torch.div(tensor, *args, **kwargs).to(tensor.dtype)
 
 
 # Functions of this module, so that another process finds them by name.
 CHANGES: dict[str, Callable[..., torch.Tensor]] = {
-    "Tensor.add_": add_anew,
-    "Tensor.__iadd__": add_anew,
-    "Tensor.sub_": sub_anew,
-    "Tensor.__isub__": sub_anew,
-    "Tensor.mul_": mul_anew,
-    "Tensor.__imul__": mul_anew,
-    "Tensor.div_": div_anew,
-    "Tensor.__itruediv__": div_anew,
+    "Tensor.add_": functional_add,
+    "Tensor.__iadd__": functional_add,
+    "Tensor.sub_": functional_sub,
+    "Tensor.__isub__": functional_sub,
+    "Tensor.mul_": functional_mul,
+    "Tensor.__imul__": functional_mul,
+    "Tensor.div_": functional_div,
+    "Tensor.__itruediv__": functional_div,
 }
 
 
-def apart(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
+def functional_accumulators(trace: Trace, ranges: Sequence[tuple[int, int]] | None = None) -> Trace:
     """Return the trace with the sums of its loops as new tensors; the trace itself if there are none. ``ranges``: the
     begins and ends of the loops, if other loops than those with a changeable trip count are meant."""
     if ranges is None:
         ranges = [(iterations.starts[0], iterations.end) for iterations in trace.iterations if iterations.starts]
     found = _sums(trace, ranges) if ranges else frozenset()
-    return _Apart(trace, found).trace() if found else trace
+    return _AccumulatorRewriter(trace, found).trace() if found else trace
 
 
 def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
@@ -126,7 +126,7 @@ def changed_memory(trace: Trace) -> frozenset[int]:
     return frozenset(found)
 
 
-class _Apart(Rewriting):
+class _AccumulatorRewriter(Rewriting):
     def __init__(self, old: Trace, sums: frozenset[int]) -> None:
         super().__init__(old)
         self.sums = sums

@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.graph.generalize.dead_stores import overwritten
-from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op, Stored
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance, Until
 from torchjanus.trace.recipes import FoundAt, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 
-__all__ = ["stored_behind"]
+__all__ = ["sink_attribute_writes"]
 
 
-def stored_behind(trace: Trace) -> Trace:
+def sink_attribute_writes(trace: Trace) -> Trace:
     """Return the trace with such writes behind its loops; the trace itself if there are none."""
-    loops = [*_outermost(trace), *untils(trace)]
+    loops = [*_outermost(trace), *terminated_loops(trace)]
     if not any(isinstance(event, Stored) for one in loops for event in trace.events[one.starts[0] : one.end]):
         return trace
     dead = overwritten(trace)
@@ -36,7 +36,7 @@ def stored_behind(trace: Trace) -> Trace:
                 gone.update(positions)
                 if id(trace.events[last]) not in dead:
                     behind.setdefault(iterations.end, []).append(last)
-    return _Behind(trace).trace(gone, behind) if gone else trace
+    return _SinkingRewriter(trace).trace(gone, behind) if gone else trace
 
 
 def _outermost(trace: Trace) -> Iterator[LoopInstance]:
@@ -72,7 +72,7 @@ def _may_wait(recipes: tuple[Any, ...]) -> bool:
     return bool(recipes) and all(isinstance(recipe, TensorOf | FoundAt) for recipe in recipes)
 
 
-class _Behind(Rewriting):
+class _SinkingRewriter(Rewriting):
     def trace(self, gone: set[int], behind: dict[int, list[int]]) -> Trace:
         """Return the new trace. ``gone``: positions of removed writes. ``behind``: end of a loop -> the writes that
         follow it."""

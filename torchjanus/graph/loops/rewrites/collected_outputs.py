@@ -17,7 +17,7 @@ from torchjanus.graph.loops.analysis.candidates import as_loop
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
 from torchjanus.graph.loops.rewrites.lists import chains
-from torchjanus.graph.loops.rewrites.row_reads import Collecting, First, Rows
+from torchjanus.graph.loops.rewrites.row_reads import FirstRowRewriter, RowReadRewriter, RowReads
 from torchjanus.graph.loops.roll.reversal import UNBINDING, reversed_loops, size_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -41,7 +41,7 @@ _DETACHING = ("Tensor.detach", "torch.detach")
 
 
 @dataclass(slots=True)
-class _Made:
+class _LoopOutputs:
     """The tensors that the iterations of a loop make, or that a tensor is unbound to. ``place``: tensor -> (iteration,
     index within the iteration); ``at``: the inverse. ``count``: the trip count. ``source``: the tensor that is unbound,
     and the dimension. ``ops``: the operation that made each tensor. ``loop``: the index of the loop."""
@@ -84,12 +84,12 @@ def _collected(trace: Trace, without: frozenset[int]) -> tuple[Trace, dict[int, 
         found = None if number in without else _takers(trace, number)
         if found is not None:
             skipped, rows, loops = found
-            trace = Collecting(trace, number, skipped, rows).trace()
+            trace = RowReadRewriter(trace, number, skipped, rows).trace()
             by_loop[number] = loops | {number}
     for number in range(len(trace.iterations)):
         firsts = [] if number in without else _firsts(trace, number)
         if firsts:
-            trace = First(trace, number, firsts).trace()
+            trace = FirstRowRewriter(trace, number, firsts).trace()
             by_loop[number] = by_loop.get(number, frozenset()) | {number}
     return trace, by_loop
 
@@ -128,7 +128,7 @@ def _with_sums(trace: Trace) -> Trace:
     return made_
 
 
-def _firsts(trace: Trace, number: int) -> list[Rows]:
+def _firsts(trace: Trace, number: int) -> list[RowReads]:
     """Return what follows a loop and uses the tensors of its first iteration alone."""
     iterations = trace.iterations[number]
     if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT or not trace.memory:
@@ -139,7 +139,7 @@ def _firsts(trace: Trace, number: int) -> list[Rows]:
     found = []
     for order in orders:
         whole = tuple(made.whole(order))
-        rows = Rows(whole, iterations.count, 0, whole[:1])
+        rows = RowReads(whole, iterations.count, 0, whole[:1])
         if -1 not in whole and _may_be_copies(trace, [rows]):
             found.append(rows)
     return found
@@ -150,7 +150,7 @@ def _alone(op: Op) -> Iterator[int]:
     return (value.number for value in (*op.args, *op.kwargs.values()) if isinstance(value, TensorRef))
 
 
-def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]] | None:
+def _takers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozenset[int]] | None:
     """Return how many first iterations differ, the rows that the others use, and the loops that made them; None if the
     iterations use no such rows."""
     iterations = trace.iterations[number]
@@ -175,7 +175,7 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[Rows], frozenset[int]]
     return None
 
 
-def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_Made]:
+def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> Iterator[_LoopOutputs]:
     """Yield the loops and unbindings of which the iterations may use rows."""
     for number, one in enumerate(trace.iterations):
         if (
@@ -194,9 +194,9 @@ def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[in
                 yield rows
 
 
-def _made(trace: Trace, iterations: LoopInstance) -> _Made:
+def _made(trace: Trace, iterations: LoopInstance) -> _LoopOutputs:
     assert isinstance(iterations.count, Expr)
-    made = _Made(len(iterations.starts), iterations.count)
+    made = _LoopOutputs(len(iterations.starts), iterations.count)
     for number, (begin, end) in enumerate(itertools.pairwise((*iterations.starts, iterations.end))):
         order = 0
         for event in trace.events[begin:end]:
@@ -209,7 +209,7 @@ def _made(trace: Trace, iterations: LoopInstance) -> _Made:
     return made
 
 
-def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
+def _unbound(trace: Trace, op: Op, after: int) -> _LoopOutputs | None:
     """Return the rows of an unbinding; None for other operations."""
     source, dim = (*op.args, *(0,) * (2 - len(op.args)))[:2]
     dim = op.kwargs.get("dim", dim)
@@ -217,13 +217,13 @@ def _unbound(trace: Trace, op: Op, after: int) -> _Made | None:
     if kind is None or type(dim) is not int or set(op.kwargs) - {"dim"} or op.name not in UNBINDING:
         return None
     dim %= len(kind[0])
-    made = _Made(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
+    made = _LoopOutputs(len(op.outs), size_of(trace, source.number, dim, after), (source.number, dim))
     for iteration, ref in enumerate(op.outs):
         made.add(ref.number, iteration, 0)
     return made
 
 
-def _are_known(trace: Trace, rows: _Made, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
+def _are_known(trace: Trace, rows: _LoopOutputs, iterations: LoopInstance, taken: Sequence[Sequence[int]]) -> bool:
     """Whether iterations use only their own row and the preceding one, or all rows in reverse order that nothing else
     uses: other passes handle these."""
     places = [(rows.place[one][0], number) for number, some in enumerate(taken) for one in some if one in rows.place]
@@ -253,15 +253,15 @@ def _rows(
     trace: Trace,
     iterations: LoopInstance,
     skipped: int,
-    made: Sequence[_Made],
+    made: Sequence[_LoopOutputs],
     whose: Mapping[int, int],
     taken: Sequence[Sequence[int]],
-) -> list[Rows] | None:
+) -> list[RowReads] | None:
     """Return the rows that the iterations use, if all use them alike; else None."""
     columns = [set(_columns(made, whose, number, some)) for number, some in enumerate(taken)]
     # The first iteration may use another tensor as the preceding row, the last one as the next row.
     alike = set.intersection(*columns[1:-1])
-    chosen: dict[_Column, Rows] = {}
+    chosen: dict[_Column, RowReads] = {}
     left = [{tensor for tensor in some if tensor in whose} for some in taken]
     for column in sorted(alike, key=lambda column: -column[2]):
         rows = _row(trace, iterations, skipped, made, column, taken, left)
@@ -278,7 +278,9 @@ def _rows(
     return list(chosen.values()) if _may_be_copies(trace, chosen.values()) else None
 
 
-def _columns(made: Sequence[_Made], whose: Mapping[int, int], number: int, taken: Sequence[int]) -> Iterator[_Column]:
+def _columns(
+    made: Sequence[_LoopOutputs], whose: Mapping[int, int], number: int, taken: Sequence[int]
+) -> Iterator[_Column]:
     for tensor in taken:
         if tensor in whose:
             iteration, order = made[whose[tensor]].place[tensor]
@@ -290,11 +292,11 @@ def _row(
     trace: Trace,
     iterations: LoopInstance,
     skipped: int,
-    made: Sequence[_Made],
+    made: Sequence[_LoopOutputs],
     column: _Column,
     taken: Sequence[Sequence[int]],
     left: Sequence[set[int]],
-) -> Rows | None:
+) -> RowReads | None:
     """Return the tensors that the iterations use as rows of a stack; None if they are not."""
     which, order, step, ahead = column
     source = made[which]
@@ -307,9 +309,9 @@ def _row(
     if first >= 0 and last < len(whole):
         some = tuple(whole[first : last + 1])
         if source.source is not None:
-            return Rows(tuple(whole), count, first, some, source=source.source, step=step)
+            return RowReads(tuple(whole), count, first, some, source=source.source, step=step)
         if again := _again(source, some):
-            return Rows(tuple(whole), count, first, some, again=again, step=step)
+            return RowReads(tuple(whole), count, first, some, again=again, step=step)
     if first == -1:  # the first iteration uses a tensor before the rows
         before = _instead(taken, 0, whole[0])
         if before is None:
@@ -322,12 +324,12 @@ def _row(
         whole, count = [*whole, behind], plus(count, 1)
     if first < 0 or last >= len(whole):
         return None
-    return Rows(
+    return RowReads(
         tuple(whole), count, first, tuple(whole[first : last + 1]), bases=_bases(trace, source, whole), step=step
     )
 
 
-def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]:
+def _bases(trace: Trace, source: _LoopOutputs, whole: Sequence[int]) -> tuple[int, ...]:
     """Return the tensors of which these are views, if each made by an iteration is nothing but a detached view; else
     (). What leaves an iteration must not share memory with what it is given."""
     if not all(source.ops[tensor].name in _DETACHING for tensor in whole if tensor in source.ops):
@@ -349,14 +351,14 @@ def _bases(trace: Trace, source: _Made, whole: Sequence[int]) -> tuple[int, ...]
     return tuple(base(tensor) if tensor in source.ops else tensor for tensor in whole)
 
 
-def _again(source: _Made, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
+def _again(source: _LoopOutputs, some: Sequence[int]) -> tuple[tuple[Op, ...], ...]:
     """Return the operations for each of these tensors, if all are views of tensors from before their loop; else ()."""
     found = [tuple(_view_of(source, tensor, DEEPEST)) for tensor in some]
     names = {tuple(op.name for op in ops) for ops in found}
     return tuple(found) if len(names) == 1 and names != {()} else ()
 
 
-def _view_of(source: _Made, tensor: int, deep: int) -> list[Op]:
+def _view_of(source: _LoopOutputs, tensor: int, deep: int) -> list[Op]:
     """Return the operations that make a view, in order; none if it is no view."""
     op = source.ops.get(tensor)
     if op is None or op.name not in _VIEWS or len(op.outs) != 1 or not deep:
@@ -379,7 +381,7 @@ def _instead(taken: Sequence[Sequence[int]], number: int, like: int) -> int | No
     return found.pop() if len(found) == 1 else None
 
 
-def _may_be_copies(trace: Trace, columns: Iterable[Rows]) -> bool:
+def _may_be_copies(trace: Trace, columns: Iterable[RowReads]) -> bool:
     """Whether the rows can be replaced by copies: all are alike, none is modified, and only their values are used."""
     columns = [rows for rows in columns if rows.is_stacked]
     tensors = {tensor for rows in columns for tensor in (*rows.rows, *rows.bases)}

@@ -27,14 +27,14 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, leaves
 
-__all__ = ["filled", "filled_iterations", "is_whole", "uses"]
+__all__ = ["filled_iterations", "is_whole", "sink_element_writes", "uses"]
 
 _WRITING = "Tensor.__setitem__"
 _LOOKING = "Tensor.__getitem__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Filled:
+class _FilledTensor:
     """A tensor that iterations fill. ``writes``: per iteration the position of the write. ``dim``: the dimension of the
     index. ``first``: the lowest index. ``step``: -1 if the indices decrease. ``reads``: position of a read of the
     preceding iteration's element -> that iteration."""
@@ -47,7 +47,7 @@ class _Filled:
     reads: dict[int, int] = field(default_factory=dict)
 
 
-def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
+def sink_element_writes(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     """Return the trace in which the writes of this loop are moved behind it, and the loop in it; both unchanged if
     there are none."""
     if frames.region or len(frames.starts) < 2:
@@ -56,7 +56,7 @@ def filled(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     while (one := next((one for one in _filled(trace, frames) if _is_last_merged(trace, one)), None)) is not None:
         states = trace.frames[number].states
         values = [trace.events[at].args[2] for at in one.writes]  # type: ignore[union-attr]
-        trace = _Filling(trace, frames, one).trace()
+        trace = _FillRewriter(trace, frames, one).trace()
         frames = trace.frames[number]
         assert len(frames.states) == len(states)
         for state, value in zip(frames.states[1:], values, strict=True):
@@ -76,7 +76,7 @@ def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace
             one = next(_filled(trace, iterations), None)
             if one is None:
                 break
-            trace = _Filling(trace, iterations, one).trace()
+            trace = _FillRewriter(trace, iterations, one).trace()
             found.add(number)
     return trace, frozenset(found)
 
@@ -88,7 +88,7 @@ def is_whole(trace: Trace, iterations: LoopInstance) -> bool:
     return isinstance(trace.events[iterations.end], Trips)
 
 
-def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
+def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_FilledTensor]:
     limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
     writes: dict[int, list[tuple[int, int]]] = {}
     for iteration, (start, end) in enumerate(limits):
@@ -131,7 +131,7 @@ def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_Filled]:
             continue
         reads = _reads(trace, frames, place, events[0].args[1], read) if read else {}
         if reads is not None and (not read or trace.kinds[values[0].number][2] == trace.kinds[number][2]):
-            yield _Filled(number, tuple(at for _, at in found), *place, reads)
+            yield _FilledTensor(number, tuple(at for _, at in found), *place, reads)
 
 
 def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) -> dict[int, list[int]]:
@@ -230,7 +230,7 @@ def _speaks(value: Any, number: int) -> int:
     return [*(ref.number for ref in refs_in(value)), *of].count(number)
 
 
-def _is_last_merged(trace: Trace, one: _Filled) -> bool:
+def _is_last_merged(trace: Trace, one: _FilledTensor) -> bool:
     """Whether each row gets gradients from one other place at most: then the order of summation does not matter."""
     for at in one.writes:
         number = trace.events[at].args[2].number  # type: ignore[union-attr]
@@ -250,10 +250,10 @@ def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tenso
     return made
 
 
-class _Filling(Rewriting):
+class _FillRewriter(Rewriting):
     """Writes the new trace, with one write behind the loop."""
 
-    def __init__(self, old: Trace, loop: Frames | LoopInstance, one: _Filled) -> None:
+    def __init__(self, old: Trace, loop: Frames | LoopInstance, one: _FilledTensor) -> None:
         super().__init__(old)
         self.start, self.end, self.one, self.new = loop.starts[0], loop.end, one, len(old.tensors)
         end = self.end

@@ -1,8 +1,8 @@
 """Loop folding: a trace keeps only the first iterations of each loop that can be rolled, so that runs that differ only
 in trip counts are one path.
 
-``shorten`` runs the rewrites that make iterations alike (``LOOP_OPERANDS``, ``LOOPS``), lets ``analysis.candidates``
-decide which loops are rolled, and cuts these down (``analysis.cut``). Marks among the operations say where the
+``fold_loops`` runs the rewrites that make iterations alike (``LOOP_OPERANDS``, ``LOOPS``), lets ``analysis.candidates``
+decide which loops are rolled, and truncates these (``analysis.truncation``). Marks among the operations say where the
 iterations of a loop begin and end, and what its trip count is; ``loops.roll`` makes one loop node of what they enclose.
 """
 
@@ -15,21 +15,21 @@ from typing import Any
 from torchjanus.core.access_path import Step
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun
+from torchjanus.graph.loops.analysis.alignment import AlignedLoop
 from torchjanus.graph.loops.analysis.candidates import loops_of
-from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.recurrences import as_host_columns
-from torchjanus.graph.loops.rewrites.accumulators import apart
-from torchjanus.graph.loops.rewrites.attribute_state import stored_behind
+from torchjanus.graph.loops.analysis.truncation import TruncatedLoops
+from torchjanus.graph.loops.rewrites.accumulators import functional_accumulators
+from torchjanus.graph.loops.rewrites.attribute_state import sink_attribute_writes
 from torchjanus.graph.loops.rewrites.carried_distance import loop_carried
 from torchjanus.graph.loops.rewrites.collected_outputs import collected
 from torchjanus.graph.loops.rewrites.filled_tensors import filled_iterations
-from torchjanus.graph.loops.rewrites.foreach import one_by_one
+from torchjanus.graph.loops.rewrites.foreach import split_foreach
 from torchjanus.graph.loops.rewrites.growing_tensors import grown_iterations
 from torchjanus.graph.loops.rewrites.idle_loops import without_idle
-from torchjanus.graph.loops.rewrites.in_place_state import carried_apart
-from torchjanus.graph.loops.rewrites.lists import lengths_of, listed, rows_of
-from torchjanus.graph.loops.rewrites.nests import Nested, nested, prepared
+from torchjanus.graph.loops.rewrites.in_place_state import functional_state
+from torchjanus.graph.loops.rewrites.lists import lengths_of, lists_as_rows, rows_of
+from torchjanus.graph.loops.rewrites.nests import FoldedNests, nested, prepared
 from torchjanus.graph.loops.roll.reversal import reversed_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -43,17 +43,17 @@ __all__ = [
     "LISTS",
     "LOOPS",
     "LOOP_OPERANDS",
-    "Chosen",
+    "FoldChoice",
+    "FoldedTrace",
     "OneIteration",
-    "Shortened",
-    "brief",
+    "fold_loops",
     "is_one_iteration_form",
-    "shorten",
+    "one_iteration_form",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class FoldedTrace:
     """A trace with folded loops. ``counts``: the trip count of each folded loop. ``full``: whether it reached its limit
     before a tensor ended it. ``open``: whether that limit may be another one in another call. ``order``: the index of
     each among the tensor-terminated loops of the trace."""
@@ -86,7 +86,7 @@ class Shortened:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class FoldChoice:
     """What is done with a loop. ``cut``: it is folded. ``held``: its trip count is specialised. ``flat``: its inner
     loops stay unrolled; if not, ``within`` has the indices of the inner loops whose trip counts are specialised."""
 
@@ -111,11 +111,11 @@ class _Folding:
     ``alone``: indices of the loops whose writes to elements and appends stay in the iterations. ``filling``: those
     whose writes and appends were moved behind the loop. ``levels``, ``found``: see ``_levels``."""
 
-    which: Sequence[Chosen] | None
+    which: Sequence[FoldChoice] | None
     alone: set[int] = field(default_factory=set)
     filling: frozenset[int] = frozenset()
-    levels: Nested = field(init=False)
-    found: list[LoopOfRun] = field(default_factory=list)
+    levels: FoldedNests = field(init=False)
+    found: list[AlignedLoop] = field(default_factory=list)
 
 
 def _fill(trace: Trace, folding: _Folding) -> Trace:
@@ -134,11 +134,13 @@ def _nest(trace: Trace, folding: _Folding) -> Trace:
     return folding.levels.trace
 
 
-LISTS = Pass("stack_lists", Stage.TRACE, listed, "Makes lists of tensors from before the call the rows of one tensor.")
+LISTS = Pass(
+    "stack_lists", Stage.TRACE, lists_as_rows, "Makes lists of tensors from before the call the rows of one tensor."
+)
 ACCUMULATORS = Pass(
     "split_accumulators",
     Stage.TRACE,
-    apart,
+    functional_accumulators,
     "Gives a sum that a loop adds up in place a tensor of its own in each iteration.",
 )
 FILL = Pass(
@@ -152,7 +154,7 @@ FILL = Pass(
 FOLD = Pass(
     "fold_loops",
     Stage.TRACE,
-    Cut,
+    TruncatedLoops,
     "Leaves the first iterations of each loop, between marks: they stand for any trip count.",
 )
 LOOP_OPERANDS = PassList(
@@ -161,13 +163,13 @@ LOOP_OPERANDS = PassList(
         Pass(
             "split_foreach",
             Stage.TRACE,
-            one_by_one,
+            split_foreach,
             "Takes `torch._foreach_*` calls within loops apart into one operation for each tensor.",
         ),
         Pass(
             "store_behind_loops",
             Stage.TRACE,
-            stored_behind,
+            sink_attribute_writes,
             "Makes an attribute that each iteration sets a loop-carried value, written once behind the loop.",
         ),
     ),
@@ -196,7 +198,7 @@ LOOPS = PassList(
         Pass(
             "carry_in_place_state",
             Stage.TRACE,
-            carried_apart,
+            functional_state,
             "Makes tensors that iterations change in place (counters, running statistics) loop-carried values.",
         ),
         ACCUMULATORS,
@@ -237,7 +239,7 @@ LOOPS = PassList(
 FOLDING = PassList(Part.FOLDING, (FOLD,))
 
 
-def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | None:
+def fold_loops(trace: Trace, which: Sequence[FoldChoice] | None = None) -> FoldedTrace | None:
     """Return the trace with ``KEPT`` iterations of each loop that can be rolled; None if there is no such loop.
     ``which``: what is done with each loop of at least ``KEPT`` iterations; None if their number is another one. Without
     ``which`` all are folded."""
@@ -262,7 +264,7 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
     if not fit:
         if not lists or not _is_whole(trace):
             return None
-        return Shortened(FOLD.gave(Cut(trace, []).trace()), (), (), (), (), (), lists)
+        return FoldedTrace(FOLD.gave(TruncatedLoops(trace, []).trace()), (), (), (), (), (), lists)
     inner = tuple(levels.inner.get(loop.end, ()) for loop in fit)
     ended = [loop for loop in found if loop.until is not None]
     order = tuple(number for number, loop in enumerate(ended) if loop in fit)
@@ -270,16 +272,16 @@ def shorten(trace: Trace, which: Sequence[Chosen] | None = None) -> Shortened | 
         counts, to_the_end = tuple(loop.count for loop in fit), tuple(loop.full for loop in fit)
         limited = tuple(loop.full and loop.iterations.whole is not None for loop in fit)
         whole = tuple(loop for loop in found if loop not in fit)
-        cut = Cut(trace, fit, spared=frozenset(spared), whole=whole)
+        cut = TruncatedLoops(trace, fit, spared=frozenset(spared), whole=whole)
         made = FOLD.gave(cut.trace())
-        return Shortened(made, counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
+        return FoldedTrace(made, counts, to_the_end, limited, order, tuple(cut.ended), lists, len(ended), inner)
     except NotMergeable as error:
         for loop in fit:
             trace.remarks.note(loop.place, error.reason, error.detail)
         return None
 
 
-def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[LoopOfRun]]:
+def _levels(trace: Trace, which: Sequence[FoldChoice] | None) -> tuple[FoldedNests, list[AlignedLoop]]:
     """Return the trace with its inner loops folded, and the loops of that trace that can be rolled."""
     left: set[int] = set()
     held: dict[int, frozenset[int]] = {}
@@ -299,10 +301,10 @@ def _levels(trace: Trace, which: Sequence[Chosen] | None) -> tuple[Nested, list[
         held = holding
 
 
-def brief(trace: Trace) -> OneIteration | None:
+def one_iteration_form(trace: Trace) -> OneIteration | None:
     """Return the one-iteration form of the trace, which runs of fewer than ``KEPT`` iterations have, too; None if it
     has no tensor-terminated loop."""
-    return _one_iteration(apart(as_host_columns(without_idle(listed(trace)))))[0]
+    return _one_iteration(functional_accumulators(as_host_columns(without_idle(lists_as_rows(trace)))))[0]
 
 
 def is_one_iteration_form(trace: Trace, end: int) -> bool:
@@ -316,14 +318,14 @@ def is_one_iteration_form(trace: Trace, end: int) -> bool:
     )
 
 
-def _one_iteration(trace: Trace) -> tuple[OneIteration | None, list[LoopOfRun]]:
+def _one_iteration(trace: Trace) -> tuple[OneIteration | None, list[AlignedLoop]]:
     """Return the one-iteration form, and the loops that can be rolled."""
     fit = loops_of(trace)
     counts = tuple(loop.count for loop in fit if loop.until is not None)
     if not counts:
         return None, fit
     try:
-        return OneIteration(Cut(trace, fit, 1).trace().tokens(), counts), fit
+        return OneIteration(TruncatedLoops(trace, fit, 1).trace().tokens(), counts), fit
     except NotMergeable:
         return None, fit
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.loops.analysis.tensor_termination import untils
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.operands import expressions_in
@@ -21,7 +21,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
-__all__ = ["one_by_one"]
+__all__ = ["split_foreach"]
 
 _PREFIX = "torch._foreach_"
 # Arguments that the single operations take by name.
@@ -32,12 +32,12 @@ _KNOWN = frozenset(
 )
 
 
-def one_by_one(trace: Trace) -> Trace:
+def split_foreach(trace: Trace) -> Trace:
     """Return the trace with such operations split, in loops that compute with fetched numbers; the trace itself if
     there are none."""
     ranges = [
         (one.starts[0], one.end)
-        for one in (*trace.iterations, *untils(trace))
+        for one in (*trace.iterations, *terminated_loops(trace))
         if one.starts and _counts(trace, one.starts[0], one.end)
     ]
     parted = {
@@ -48,7 +48,7 @@ def one_by_one(trace: Trace) -> Trace:
     }
     if not parted or not all(_can_be(trace, trace.events[at]) for at in parted):
         return trace
-    return _Apart(trace, parted).trace()
+    return _ForeachRewriter(trace, parted).trace()
 
 
 def _counts(trace: Trace, begin: int, end: int) -> bool:
@@ -76,7 +76,7 @@ def _can_be(trace: Trace, op: Any) -> bool:
     )
 
 
-class _Apart(Rewriting):
+class _ForeachRewriter(Rewriting):
     def __init__(self, old: Trace, parted: set[int]) -> None:
         super().__init__(old)
         self.parted = parted

@@ -30,7 +30,7 @@ _LOOKING = "Tensor.__getitem__"
 
 
 @dataclass(frozen=True, slots=True)
-class _Grown:
+class _GrowingTensor:
     """A tensor that grows. ``first``: the tensor before the loop. ``joins``: per iteration the position of the join.
     ``parts``: what is appended. ``wholes``: the result. ``looks``: positions of reads of its end. ``dim``: the
     dimension."""
@@ -52,12 +52,12 @@ def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace,
             one = next(_grown(trace, iterations), None)
             if one is None:
                 break
-            trace = _Growing(trace, iterations, one).trace()
+            trace = _GrowthRewriter(trace, iterations, one).trace()
             found.add(number)
     return trace, frozenset(found)
 
 
-def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_Grown]:
+def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_GrowingTensor]:
     limits = list(zip(iterations.starts, (*iterations.starts[1:], iterations.end), strict=True))
     for at in range(*limits[0]):
         op = trace.events[at]
@@ -82,7 +82,7 @@ def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_Grown]:
         if len(joins) < len(limits) or len(set(parts)) < len(parts):
             continue
         looks = _looks(trace, iterations, (first, *wholes[:-1]), dim)
-        one = _Grown(first, tuple(joins), tuple(parts), tuple(wholes), looks, dim)
+        one = _GrowingTensor(first, tuple(joins), tuple(parts), tuple(wholes), looks, dim)
         if _is_alone(trace, iterations, one):
             yield one
 
@@ -120,7 +120,7 @@ def _looks(trace: Trace, iterations: LoopInstance, wholes: tuple[int, ...], dim:
     return tuple(found)
 
 
-def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
+def _is_alone(trace: Trace, iterations: LoopInstance, one: _GrowingTensor) -> bool:
     """Whether nothing else reads the tensor before the loop ends, and what is read is not modified."""
     looks: list[Any] = [trace.events[at] for at in one.looks]
     looked = [op.args[0].number for op in looks]
@@ -149,10 +149,10 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _Grown) -> bool:
     return len(width) == 1 and (not looks or trace.kinds[one.first][0][one.dim] >= max(width))
 
 
-class _Growing(Rewriting):
+class _GrowthRewriter(Rewriting):
     """Writes the new trace, with one join behind the loop."""
 
-    def __init__(self, old: Trace, iterations: LoopInstance, one: _Grown) -> None:
+    def __init__(self, old: Trace, iterations: LoopInstance, one: _GrowingTensor) -> None:
         super().__init__(old)
         self.one, self.iterations, self.new = one, iterations, len(old.tensors)
         self.ended = iterations.end  # the last of the events for the end of the loop

@@ -20,7 +20,7 @@ __all__ = ["without_idle"]
 def without_idle(trace: Trace) -> Trace:
     """Return the trace without such loops; the trace itself if there are none."""
     idle = [number for number, iterations in enumerate(trace.iterations) if _is_idle(trace, iterations)]
-    return _Without(trace, idle).trace() if idle else trace
+    return _IdleLoopRewriter(trace, idle).trace() if idle else trace
 
 
 def _is_idle(trace: Trace, iterations: LoopInstance) -> bool:
@@ -47,7 +47,7 @@ def _end_of(trace: Trace, iterations: LoopInstance) -> int | None:
     )
 
 
-class _Without(Rewriting):
+class _IdleLoopRewriter(Rewriting):
     def __init__(self, old: Trace, idle: list[int]) -> None:
         super().__init__(old)
         self.idle = idle

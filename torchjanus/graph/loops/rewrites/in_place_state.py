@@ -26,28 +26,28 @@ from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["carried_apart"]
+__all__ = ["functional_state"]
 
 _NORMS = frozenset({"F.batch_norm", "F.instance_norm"})  # modify their second and third argument
 
 
-def copied_anew(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
+def functional_copy(tensor: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """Return the tensor that ``copy_()`` would leave."""
     return source.detach().to(tensor.dtype).expand_as(tensor).clone()
 
 
-def filled_anew(tensor: torch.Tensor, value: Any) -> torch.Tensor:
+def functional_fill(tensor: torch.Tensor, value: Any) -> torch.Tensor:
     """Return the tensor that ``fill_()`` would leave."""
     return torch.full_like(tensor, value)
 
 
-def batch_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+def functional_batch_norm(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """Return the output and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.batch_norm(x, mean, var, *args, **kwargs), mean, var
 
 
-def instance_norm_anew(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+def functional_instance_norm(x: Any, mean: Any, var: Any, /, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
     """Return the output and the new statistics."""
     mean, var = mean.clone(), var.clone()
     return functional.instance_norm(x, mean, var, *args, **kwargs), mean, var
@@ -62,19 +62,19 @@ def put_back(tensor: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
 # Functions of this module, so that another process finds them by name.
 _ANEW: Mapping[str, Callable[..., Any]] = {
     **CHANGES,
-    "Tensor.copy_": copied_anew,
-    "Tensor.fill_": filled_anew,
-    "F.batch_norm": batch_norm_anew,
-    "F.instance_norm": instance_norm_anew,
+    "Tensor.copy_": functional_copy,
+    "Tensor.fill_": functional_fill,
+    "F.batch_norm": functional_batch_norm,
+    "F.instance_norm": functional_instance_norm,
 }
 
 
-def carried_apart(trace: Trace) -> Trace:
+def functional_state(trace: Trace) -> Trace:
     """Return the trace with such tensors loop-carried; the trace itself if there are none."""
     for number in range(len(trace.iterations)):
         changed = _changed(trace, trace.iterations[number]) if trace.memory else frozenset()
         if changed:
-            trace = _Carrying(trace, number, changed).trace()
+            trace = _StateRewriter(trace, number, changed).trace()
     return trace
 
 
@@ -133,7 +133,7 @@ def _is_graded(trace: Trace, op: Op) -> bool:
     return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
 
 
-class _Carrying(Adding):
+class _StateRewriter(Adding):
     """Writes the new trace, with the tensors of one loop."""
 
     def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:

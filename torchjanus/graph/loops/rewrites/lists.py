@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.loops.analysis.alignment import token_of_count
-from torchjanus.graph.loops.rewrites.pairs import is_part, parted
+from torchjanus.graph.loops.rewrites.pairs import is_part, split_pairs
 from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration, left_within, spans, unread
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -27,7 +27,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
-__all__ = ["chains", "lengths_of", "listed", "rows_of", "takes_all"]
+__all__ = ["chains", "lengths_of", "lists_as_rows", "rows_of", "takes_all"]
 
 LEAST = 2  # elements
 
@@ -47,7 +47,7 @@ def rows_of(container: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _List:
+class _InputList:
     """A list that a run iterated over. ``reads``: the positions of the events that read its elements, in order.
     ``refs``: the tensors of all elements. ``unread``: the elements after those that the run read."""
 
@@ -57,12 +57,12 @@ class _List:
     unread: tuple[torch.Tensor, ...] = ()
 
 
-def listed(trace: Trace) -> Trace:
+def lists_as_rows(trace: Trace) -> Trace:
     """Return the trace with its lists of tensors, or of pairs of tensors, as rows; the trace itself if there are
     none."""
     if not any(isinstance(event, Op) for event in trace.events):
         return trace  # nothing is computed with them
-    merged = _as_rows(parted(trace))
+    merged = _as_rows(split_pairs(trace))
     return _as_rows(trace) if any(map(is_part, _held_by(merged))) else merged
 
 
@@ -73,7 +73,7 @@ def _held_by(trace: Trace) -> Iterator[AccessPath | None]:
 
 def _as_rows(trace: Trace) -> Trace:
     while (one := next(_lists(trace), None)) is not None:
-        trace = _Rows(trace, one).trace()
+        trace = _ListRewriter(trace, one).trace()
     return trace
 
 
@@ -86,7 +86,7 @@ def _is_stacked(access_path: AccessPath) -> bool:
     return access_path.step is Step.OF and access_path.key is rows_of
 
 
-def _lists(trace: Trace) -> Iterator[_List]:
+def _lists(trace: Trace) -> Iterator[_InputList]:
     lengths = {
         e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
     }
@@ -108,8 +108,8 @@ def _lists(trace: Trace) -> Iterator[_List]:
         refs = [numbers.get(base.item(index), []) for index in range(len(read))]
         if more is None or any(len(some) != 1 for some in refs) or (more and not _are_rows([*read, *more])):
             continue
-        behind = range(len(trace.tensors) + 2, len(trace.tensors) + 2 + len(more))  # see _Rows
-        one = _List(base, tuple(reads), (*(some[0] for some in refs), *behind), tuple(more))
+        behind = range(len(trace.tensors) + 2, len(trace.tensors) + 2 + len(more))  # see _ListRewriter
+        one = _InputList(base, tuple(reads), (*(some[0] for some in refs), *behind), tuple(more))
         if _is_only_taken(trace, one):
             yield one
 
@@ -143,7 +143,7 @@ def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
     return [reads[index] for index in range(len(reads))]
 
 
-def _is_only_taken(trace: Trace, one: _List) -> bool:
+def _is_only_taken(trace: Trace, one: _InputList) -> bool:
     """Whether the elements are nothing but operands of operations that do not modify them."""
     refs = frozenset(one.refs)
     paths = {one.access_path.item(index).token for index in range(len(refs))}
@@ -169,7 +169,7 @@ def _is_only_taken(trace: Trace, one: _List) -> bool:
     return bool(trace.pins.get(Read(one.access_path.then(Step.LEN)).token, 0) == _lookings(trace, one))
 
 
-def _lookings(trace: Trace, one: _List) -> int:
+def _lookings(trace: Trace, one: _InputList) -> int:
     """Return how often the run iterated over the whole list."""
     access_path = one.access_path
     length = Read(access_path.then(Step.LEN)).token
@@ -224,10 +224,10 @@ def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
             yield [position for position, _ in row[1:]]
 
 
-class _Rows(Rewriting):
+class _ListRewriter(Rewriting):
     """Writes the new trace, with the elements of one list as rows."""
 
-    def __init__(self, old: Trace, one: _List) -> None:
+    def __init__(self, old: Trace, one: _InputList) -> None:
         super().__init__(old)
         self.one = one
         self.rows = one.access_path.then(Step.OF, rows_of)

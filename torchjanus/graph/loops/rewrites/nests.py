@@ -10,26 +10,26 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun
+from torchjanus.graph.loops.analysis.alignment import AlignedLoop
 from torchjanus.graph.loops.analysis.candidates import as_loop, token_of_count
-from torchjanus.graph.loops.analysis.cut import Cut
 from torchjanus.graph.loops.analysis.hoisting import hoisted
 from torchjanus.graph.loops.analysis.row_sizes import with_sizes_of_whole
-from torchjanus.graph.loops.analysis.tensor_termination import untils
-from torchjanus.graph.loops.rewrites.sums import begun_within
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
+from torchjanus.graph.loops.analysis.truncation import TruncatedLoops
+from torchjanus.graph.loops.rewrites.sums import sums_from_zero_tensors_within
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.loops.plains import are_same, by_iteration
 from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
 from torchjanus.trace.recipes import Repeat, parts_of
 
-__all__ = ["Nested", "nested", "prepared"]
+__all__ = ["FoldedNests", "nested", "prepared"]
 
 
 _NONE: Mapping[int, Collection[int]] = {}
 
 
 @dataclass(slots=True)
-class Nested:
+class FoldedNests:
     """A trace with folded inner loops. ``ends``: end of each loop with folded inner loops -> its end in the original
     trace. ``inner``: that end -> the trip counts of the inner loops of one iteration, those of deeper loops after them.
     ``widths``: that end -> the number of inner loops in one iteration. ``left``: indices of the original loops that are
@@ -45,20 +45,20 @@ class Nested:
         self.left = self.left or list(range(len(self.trace.iterations)))
 
 
-def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> Nested:
+def nested(trace: Trace, flat: Collection[int] = (), held: Mapping[int, Collection[int]] = _NONE) -> FoldedNests:
     """Return the trace with inner loops folded where the outer loop can be rolled. ``flat``: ends of the outer loops
     that are left as they are. ``held``: end of an outer loop -> indices of the inner loops of one iteration whose trip
     counts are specialised."""
-    if trace.failures or not any(_innermost(trace)) or any(True for _ in untils(trace)):
-        return Nested(trace)
-    found = Nested(trace)
+    if trace.failures or not any(_innermost(trace)) or any(True for _ in terminated_loops(trace)):
+        return FoldedNests(trace)
+    found = FoldedNests(trace)
     left = set(flat)
     while True:
         outers = [one for one in _innermost(found.trace) if found.ends.get(one.end, one.end) not in left]
         if not outers:
             return found
-        made = _Cutting(found, outers, held).made()
-        if isinstance(made, Nested):
+        made = _NestFolding(found, outers, held).made()
+        if isinstance(made, FoldedNests):
             found = made
         else:
             left |= made
@@ -69,7 +69,7 @@ def prepared(trace: Trace) -> Trace:
     before the call."""
     counts = [one.count for outer, inner in _nests(trace) for one in (outer, *inner)]
     trace = with_sizes_of_whole(trace, counts)
-    return begun_within(trace, [one for outer, inner in _nests(trace) for one in (outer, *inner)])
+    return sums_from_zero_tensors_within(trace, [one for outer, inner in _nests(trace) for one in (outer, *inner)])
 
 
 def _nests(trace: Trace) -> list[tuple[LoopInstance, list[LoopInstance]]]:
@@ -93,16 +93,16 @@ def _innermost(trace: Trace) -> Iterator[LoopInstance]:
             yield outer
 
 
-class _Cutting:
+class _NestFolding:
     """Folds the inner loops of one level."""
 
-    def __init__(self, known: Nested, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
+    def __init__(self, known: FoldedNests, outers: Sequence[LoopInstance], held: Mapping[int, Collection[int]]) -> None:
         self.known, self.held = known, held
         self.trace, self.ends = hoisted(known.trace, [(one, _within(known.trace, one)) for one in outers])
         iterations = {one.end: one for one in self.trace.iterations}
         self.outers = [iterations[self.ends[one.end]] for one in outers]
 
-    def made(self) -> Nested | set[int]:
+    def made(self) -> FoldedNests | set[int]:
         """Return the trace with the inner loops of these loops folded; or the original ends of the outer loops for
         which that is not possible."""
         every = {self._access_path(one) for one in self.outers}
@@ -110,7 +110,7 @@ class _Cutting:
         if not loops:
             return every
         fit = sorted((loop for inner in loops.values() for loop in inner), key=lambda loop: loop.end)
-        cut = Cut(self.trace, fit, spared=frozenset(self._spared(loops)))
+        cut = TruncatedLoops(self.trace, fit, spared=frozenset(self._spared(loops)))
         try:
             trace = cut.trace()
         except NotMergeable as error:
@@ -131,7 +131,7 @@ class _Cutting:
             return unfit
         cut_down = {loop.end for loop in fit}
         left = [k for k, one in zip(self.known.left, self.trace.iterations, strict=True) if one.end not in cut_down]
-        made = Nested(trace, left=left)
+        made = FoldedNests(trace, left=left)
         for end, one in after.items():
             made.ends[end], made.widths[end] = self._access_path(one), self._width(one, loops)
             within = loops[one.end][-self._width(one, loops) :]
@@ -139,9 +139,9 @@ class _Cutting:
             made.inner[end] = (*(loop.count for loop in within), *(count for some in below for count in some))
         return made
 
-    def _loops(self) -> dict[int, list[LoopOfRun]]:
+    def _loops(self) -> dict[int, list[AlignedLoop]]:
         """Return, by the end of each outer loop, its inner loops that can be folded: equally many per iteration."""
-        loops: dict[int, list[LoopOfRun]] = {}
+        loops: dict[int, list[AlignedLoop]] = {}
         for outer in self.outers:
             inner = _within(self.trace, outer)
             plain = self._may_know(outer, inner)
@@ -154,11 +154,11 @@ class _Cutting:
                 del loops[end]
         return loops
 
-    def _width(self, outer: LoopInstance, loops: Mapping[int, Sequence[LoopOfRun]]) -> int:
+    def _width(self, outer: LoopInstance, loops: Mapping[int, Sequence[AlignedLoop]]) -> int:
         """Return the number of inner loops in each iteration."""
         return len(loops[outer.end]) // len(outer.starts)
 
-    def _spared(self, loops: Mapping[int, Sequence[LoopOfRun]]) -> Iterator[Any]:
+    def _spared(self, loops: Mapping[int, Sequence[AlignedLoop]]) -> Iterator[Any]:
         """Yield the tokens of trip counts on which conditions stay: those of the outer loops, and those that are
         specialised."""
         for outer in self.outers:
@@ -187,7 +187,7 @@ class _Cutting:
         common = set.intersection(*operands[1:])
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
 
-    def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> LoopOfRun | None:
+    def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> AlignedLoop | None:
         """Return the inner loop if it can be folded; else None."""
         if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.recurrences is not None:
             return None
@@ -205,7 +205,7 @@ class _Cutting:
         )
         return not any(one.starts[0] <= plain.position < one.end for plain in differing for one in inner)
 
-    def _are_free(self, inner: Sequence[LoopOfRun], loops: dict[int, list[LoopOfRun]]) -> bool:
+    def _are_free(self, inner: Sequence[AlignedLoop], loops: dict[int, list[AlignedLoop]]) -> bool:
         """Whether the trip counts of the inner loops decide nothing else."""
         every = [loop for some in loops.values() for loop in some]
         for token in {loop.token for loop in inner} - {None}:
@@ -215,7 +215,7 @@ class _Cutting:
                 return False
         return True
 
-    def _carry_over(self, cut: Cut, trace: Trace, fit: Sequence[LoopOfRun]) -> None:
+    def _carry_over(self, cut: TruncatedLoops, trace: Trace, fit: Sequence[AlignedLoop]) -> None:
         """Copy what the old trace records about positions and tensors to the new trace."""
         old, places = self.trace, cut.places
         done = {loop.end for loop in fit}

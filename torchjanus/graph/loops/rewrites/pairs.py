@@ -3,7 +3,7 @@ change.
 
 ``for x, y in batches`` is then a loop over two lists, which ``lists`` makes two tensors. The elements may be tuples,
 lists or dictionaries, all of one structure. A rewriting of traces: a loop over such a list becomes one over the lists
-that ``Part`` makes.
+that ``PairPart`` makes.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.values import Apply, Read
 
-__all__ = ["Part", "is_part", "parted"]
+__all__ = ["PairPart", "is_part", "split_pairs"]
 
 LEAST = 2  # elements
 _CLASSES = (tuple, list, dict)
 
 
-class Part:
+class PairPart:
     """Makes a list of the values at one key of each element of a list. Raises TypeError if the elements are not all of
     this class and length."""
 
-    _known: dict[Any, Part] = {}  # noqa: RUF012  # equal ones share one object: access paths are compared by it
+    _known: dict[Any, PairPart] = {}  # noqa: RUF012  # equal ones share one object: access paths are compared by it
 
     def __init__(self, cls: type, length: int, key: Any) -> None:
         self._cls, self._length, self._key = cls, length, key
         self.__name__ = f"[element[{key!r}] for element in ...]"
 
     @classmethod
-    def of(cls, kind: type, length: int, key: Any) -> Part:
+    def of(cls, kind: type, length: int, key: Any) -> PairPart:
         """Return the object for these arguments."""
         return cls._known.setdefault((kind, length, key), cls(kind, length, key))
 
@@ -56,28 +56,28 @@ class Part:
 
 def is_part(access_path: AccessPath | None) -> bool:
     """Whether the access path is of such a list."""
-    return access_path is not None and access_path.step is Step.OF and isinstance(access_path.key, Part)
+    return access_path is not None and access_path.step is Step.OF and isinstance(access_path.key, PairPart)
 
 
-def parted(trace: Trace) -> Trace:
+def split_pairs(trace: Trace) -> Trace:
     """Return the trace with its lists of pairs split; the trace itself if there are none."""
     while (one := next(_lists(trace), None)) is not None:
-        trace = _Parting(trace, one).trace()
+        trace = _PairRewriter(trace, one).trace()
     return trace
 
 
 @dataclass(frozen=True, slots=True)
-class _List:
+class _PairList:
     """A list of pairs that a run iterated over. ``gone``: the positions of events that read its elements."""
 
     access_path: AccessPath
     length: int
-    parts: dict[Any, Part]
+    parts: dict[Any, PairPart]
     gone: frozenset[int]
     first: int
 
 
-def _lists(trace: Trace) -> Iterator[_List]:
+def _lists(trace: Trace) -> Iterator[_PairList]:
     lengths = {
         e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
     }
@@ -91,7 +91,7 @@ def _lists(trace: Trace) -> Iterator[_List]:
                 yield one
 
 
-def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
+def _list(trace: Trace, base: AccessPath, length: int) -> _PairList | None:
     """Return the list at this access path, if it is one of pairs of which only the tensors are used; else None."""
     elements = {base.item(index): index for index in range(length)}
     makes: dict[int, tuple[type, int]] = {}
@@ -130,13 +130,13 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _List | None:
     if len(makes) < length or len(taken) < length or len(kinds) != 1 or len(keys) != 1:
         return None
     cls, size = kinds.pop()
-    return _List(base, length, {key: Part.of(cls, size, key) for key in keys.pop()}, frozenset(gone), min(gone))
+    return _PairList(base, length, {key: PairPart.of(cls, size, key) for key in keys.pop()}, frozenset(gone), min(gone))
 
 
-class _Parting(Rewriting):
+class _PairRewriter(Rewriting):
     """Writes the new trace, with one list of pairs split."""
 
-    def __init__(self, old: Trace, one: _List) -> None:
+    def __init__(self, old: Trace, one: _PairList) -> None:
         super().__init__(old)
         self.one = one
         self.access_paths = {key: one.access_path.then(Step.OF, part) for key, part in one.parts.items()}

@@ -25,11 +25,11 @@ from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, plus
 
-__all__ = ["Collecting", "First", "Rows"]
+__all__ = ["FirstRowRewriter", "RowReadRewriter", "RowReads"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowReads:
     """The tensors that the iterations of a loop use. ``rows``: the tensors in the order in which iterations reach them.
     ``count``: the expression for their number. ``first``: the index of the one that the first iteration uses.
     ``taken``: the one that each iteration uses. They are stacked unless ``source`` or ``again`` is given; ``bases``:
@@ -51,7 +51,7 @@ class Rows:
         return self.source is None and not self.again
 
 
-class _Stacking(Adding):
+class _StackingRewriter(Adding):
     """A rewriting that stacks tensors of iterations."""
 
     def stacked(self, rows: Sequence[int], row: bool = False) -> int:
@@ -88,10 +88,10 @@ def _graded(like: Op) -> Modes:
     return modes
 
 
-class First(_Stacking):
+class FirstRowRewriter(_StackingRewriter):
     """Writes the trace in which what follows a loop selects the row of the first iteration."""
 
-    def __init__(self, old: Trace, number: int, columns: Sequence[Rows]) -> None:
+    def __init__(self, old: Trace, number: int, columns: Sequence[RowReads]) -> None:
         super().__init__(old)
         self.limit = sum(isinstance(event, Op) for event in old.events[: old.iterations[number].end])
         self.columns = [(rows, self.stacked(rows.rows), self.stacked(rows.taken, row=True)) for rows in columns]
@@ -131,10 +131,10 @@ class First(_Stacking):
         return self.made(events, **self.moved(lambda at, end: begins[at], ends.__getitem__))
 
 
-class Collecting(_Stacking):
+class RowReadRewriter(_StackingRewriter):
     """Writes the trace in which one loop reads rows."""
 
-    def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[Rows]) -> None:
+    def __init__(self, old: Trace, number: int, skipped: int, columns: Sequence[RowReads]) -> None:
         super().__init__(old)
         self.iterations = old.iterations[number]
         self.starts = self.iterations.starts[skipped:]
@@ -152,7 +152,7 @@ class Collecting(_Stacking):
             self.row_of.append({})
             self.picks.append([op for rows in columns for op in self._picked(rows, iteration, at)])
 
-    def _stacking(self, rows: Rows) -> Iterator[Op]:
+    def _stacking(self, rows: RowReads) -> Iterator[Op]:
         like = self._first(self.starts[0])
         self.stacks[rows.rows] = out = self.stacked(rows.rows)
         if rows.bases:
@@ -163,7 +163,7 @@ class Collecting(_Stacking):
         else:
             yield self.stack(rows.rows, out, like)
 
-    def _picked(self, rows: Rows, iteration: int, at: int) -> Iterator[Op]:
+    def _picked(self, rows: RowReads, iteration: int, at: int) -> Iterator[Op]:
         """Yield the operations that give an iteration its row."""
         taken, like = rows.taken[iteration], self._first(at)
         if rows.again:
@@ -260,7 +260,7 @@ class Collecting(_Stacking):
                 made.fetched[rows.count.token] = len(rows.rows)
         return made
 
-    def _forget(self, rows: Rows, number: int, dim: int, events: list[Any]) -> None:
+    def _forget(self, rows: RowReads, number: int, dim: int, events: list[Any]) -> None:
         """Replace an unbinding whose rows are not used any more by a selection of one row: the number of rows may
         change."""
         given = {ref.number for event in events if isinstance(event, Op) for ref in event.inputs}
@@ -272,7 +272,7 @@ class Collecting(_Stacking):
         args = (TensorRef(number), dim, 0)
         events[at] = replace(op, func=torch.select, name="torch.select", args=args, kwargs={}, outs=op.outs[:1])
 
-    def _held(self, rows: Rows) -> Expr:
+    def _held(self, rows: RowReads) -> Expr:
         """Return the predicate that there are as many rows as the iterations use. In reverse order the difference of
         both numbers must be the same, since it decides which row comes first."""
         count = self.iterations.count

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Place
-from torchjanus.graph.loops.rewrites.accumulators import add_anew, sub_anew
+from torchjanus.graph.loops.rewrites.accumulators import functional_add, functional_sub
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
@@ -24,14 +24,14 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
-__all__ = ["begun", "begun_within"]
+__all__ = ["sums_from_zero_tensors", "sums_from_zero_tensors_within"]
 
 _ADDING = frozenset(f"Tensor.{name}" for name in ("add", "__add__", "__radd__", "sub", "__sub__", "__rsub__", "rsub"))
 # Addition of a tensor and a number -> the same for two tensors.
 _LATER = {
-    "Tensor.add": frozenset({"Tensor.add", add_anew.__name__}),
-    "Tensor.__rsub__": frozenset({"Tensor.sub", sub_anew.__name__}),
-    "Tensor.rsub": frozenset({"Tensor.sub", sub_anew.__name__}),
+    "Tensor.add": frozenset({"Tensor.add", functional_add.__name__}),
+    "Tensor.__rsub__": frozenset({"Tensor.sub", functional_sub.__name__}),
+    "Tensor.rsub": frozenset({"Tensor.sub", functional_sub.__name__}),
 }
 
 
@@ -47,13 +47,13 @@ class _Sum:
     place: int
 
 
-def begun(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
+def sums_from_zero_tensors(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
     """Return the trace in which the sums of this loop begin with tensors, and the loop in it. ``known``: source
     locations at which the program was seen to add to such a number, in this run and others. Other uses might raise for
     a number."""
     while (one := next(_sums(trace, frames, known), None)) is not None:
         number, zero = trace.frames.index(frames), len(trace.tensors)
-        trace = _Beginning(trace, one, frames.starts[0]).trace()
+        trace = _SumRewriter(trace, one, frames.starts[0]).trace()
         frames = trace.frames[number]
         for state in frames.states[:2]:
             if state[one.name][0] != "tensor":
@@ -130,12 +130,12 @@ def _is(arg: Any, value: Any) -> bool:
     return type(arg) is type(value) and bool(arg == value)
 
 
-def begun_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
+def sums_from_zero_tensors_within(trace: Trace, loops: Sequence[LoopInstance]) -> Trace:
     """Return the trace in which the sums of these loops, some of which are nested, begin with tensors before all of
     them. Only scalars are added, so that adding a scalar tensor is bitwise equal to adding a number."""
     for number in [number for number, iterations in enumerate(trace.iterations) if iterations in loops]:
         while (one := next(_added(trace, trace.iterations[number]), None)) is not None:
-            trace = _Beginning(trace, one, _before_iterations(trace, trace.iterations[number].starts[0])).trace()
+            trace = _SumRewriter(trace, one, _before_iterations(trace, trace.iterations[number].starts[0])).trace()
     return trace
 
 
@@ -167,7 +167,7 @@ def _before_iterations(trace: Trace, at: int) -> int:
     return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 
-class _Beginning(Rewriting):
+class _SumRewriter(Rewriting):
     """Writes the new trace, with a zero before the loop."""
 
     def __init__(self, old: Trace, one: _Sum, at: int) -> None:

@@ -1,4 +1,4 @@
-"""Writes the loop nodes of a program: replaces segments that fit (``Rolled``) by one node each.
+"""Writes the loop nodes of a program: replaces segments that fit (``RolledSegment``) by one node each.
 
 What the iterations take is computed by ``inputs``.
 """
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.ir.loop_matching import Rolled
+from torchjanus.graph.ir.loop_matching import RolledSegment
 from torchjanus.graph.ir.program import Assertion, Input, Node, Program, Ref
 from torchjanus.graph.loops.roll.inputs import IterationInputs, filled
 from torchjanus.graph.loops.roll.uses import (
@@ -26,20 +26,20 @@ from torchjanus.graph.loops.roll.uses import (
     used_of,
 )
 from torchjanus.graph.operators.tensor_numbers import beside
-from torchjanus.graph.regions.loop import Loop, UntilLoop
+from torchjanus.graph.regions.loop import Loop, TerminatedLoop
 
 __all__ = ["rewritten"]
 
 
-def rewritten(program: Program, loops: Sequence[Rolled]) -> Program:
+def rewritten(program: Program, loops: Sequence[RolledSegment]) -> Program:
     """Return the program with these loops rolled. Raises NotMergeable."""
-    return _Rewriting(program, loops).program()
+    return _SegmentRewriter(program, loops).program()
 
 
-class _Rewriting:
+class _SegmentRewriter:
     """Replaces the segments of a program."""
 
-    def __init__(self, program: Program, loops: Sequence[Rolled]) -> None:
+    def __init__(self, program: Program, loops: Sequence[RolledSegment]) -> None:
         self.old = program
         self.loops = loops
         self.next = 1 + max(
@@ -114,8 +114,8 @@ class _Emission:
 
     def __init__(
         self,
-        work: _Rewriting,
-        loop: Rolled,
+        work: _SegmentRewriter,
+        loop: RolledSegment,
         used: set[int],
         escaping: set[int],
         stacks: dict[tuple[Ref, ...], Ref],
@@ -223,7 +223,7 @@ class _Emission:
         limit = -1 if segment.until.limit is None else segment.until.limit
         same = [Ref(index) for index in inputs.same]
         self.given.node(
-            UntilLoop(body, len(inputs.starts), len(inputs.stacked), go=segment.until.go),
+            TerminatedLoop(body, len(inputs.starts), len(inputs.stacked), go=segment.until.go),
             (limit, ready, inputs.starts, inputs.stacked, same, inputs.sizes),
             (*finals, *lasts, answer, count),
         )

@@ -14,10 +14,18 @@ import torch
 
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
-from torchjanus.graph.ir.loop_matching import Argument, Rolled, call_name
+from torchjanus.graph.ir.loop_matching import Argument, RolledSegment, call_name
 from torchjanus.graph.ir.program import Formula, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.loops.roll.reversal import SELECT_BACK
-from torchjanus.graph.loops.roll.uses import Stepping, count_up, is_counting, one_later, parts_of, stepping, windows
+from torchjanus.graph.loops.roll.uses import (
+    SlidingWindow,
+    count_up,
+    is_counting,
+    one_later,
+    parts_of,
+    stepping,
+    windows,
+)
 from torchjanus.graph.operators.number_operands import is_arithmetic, taking
 
 __all__ = ["LARGE_TABLE", "IterationInputs", "filled"]
@@ -39,7 +47,7 @@ class Work(Protocol):
 class IterationInputs:
     """The inputs of one loop node. Writes the nodes that compute them."""
 
-    def __init__(self, work: Work, loop: Rolled, used: set[int]) -> None:
+    def __init__(self, work: Work, loop: RolledSegment, used: set[int]) -> None:
         self.work, self.loop, self.used = work, loop, used
         self.modes = replace(loop.nodes[0].modes, grad=any(node.modes.grad for node in loop.nodes))
         marked = loop.segment.marks  # then the location of the loop is known
@@ -242,7 +250,7 @@ class IterationInputs:
         self.node(torch.narrow, (moved, 0, first, self.count), (out,))
         return out
 
-    def _windows(self, steps: Stepping) -> Ref:
+    def _windows(self, steps: SlidingWindow) -> Ref:
         until = self.loop.segment.until
         if until is not None and (until.limit is None or isinstance(until.limit, Slot)):
             raise NotMergeable("loop-sources", "a loop that a tensor ends takes rows behind the last one")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from torchjanus.core.errors import NOWHERE, Place, refused
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.ir.loop_matching import Rolled
+from torchjanus.graph.ir.loop_matching import RolledSegment
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Program, Slot
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
@@ -41,10 +41,10 @@ def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
     """Yield the program with its loops rolled, the form with all of them first; nothing if no segment fits. A segment
     becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else NotMergeable)."""
     found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
-    fit: list[Rolled] = []
+    fit: list[RolledSegment] = []
     for segment in found:
         try:
-            rolled = Rolled(program, segment)
+            rolled = RolledSegment(program, segment)
             rewritten(program, [rolled])
         except NotMergeable:
             continue
@@ -84,10 +84,10 @@ def roll_marked(program: Program) -> Program:
             found = marked(program.nodes)
             if found is None:
                 raise NotMergeable("loop-iterations-differ", "the iterations do not line up")
-            loops: list[Rolled] = []
+            loops: list[RolledSegment] = []
             for segment in found:
                 place = program.nodes[segment.start - 1].place
-                loops.append(Rolled(program, segment))
+                loops.append(RolledSegment(program, segment))
                 rewritten(program, loops[-1:])
             program = rewritten(program, loops)
         return program

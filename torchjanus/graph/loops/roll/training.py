@@ -6,10 +6,10 @@ own, computes what the user's iteration computed, backward and update included, 
 loop these are written back. No gradient flows between iterations, nor into them or out of them, so the loop needs no
 backward graph.
 
-An iteration does one of five things with the gradient of a parameter (``Keeping``). Where it only adds to it, the first
-iteration adds to -0.0, which changes no number. Tracing the iteration checks that the parameters get the gradients that
-are expected here. A pure rewriting of programs; raises NotMergeable where an iteration is not of that kind.
-"""
+An iteration does one of five things with the gradient of a parameter (``GradientUse``). Where it only adds to it, the
+first iteration adds to -0.0, which changes no number. Tracing the iteration checks that the parameters get the
+gradients that are expected here. A pure rewriting of programs; raises NotMergeable where an iteration is not of that
+kind."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _GET_GRAD = torch.Tensor.grad.__get__  # type: ignore[union-attr]
 _CUTTING = frozenset("detach detach_ item argmax argmin argsort bool long int".split())
 
 
-class Keeping(enum.Enum):
+class GradientUse(enum.Enum):
     """What iterations do with the gradient of one parameter."""
 
     UNTOUCHED = "none flows into it"
@@ -56,7 +56,7 @@ def functional_iterations(program: Program) -> Program:
         training = [s for s in found if any(is_training(n.func) for n in program.nodes[s.start : s.end])]
         if done == len(training):
             return program
-        program = _Telling(program, training[done]).program()
+        program = _TrainingRewriter(program, training[done]).program()
         done += 1
 
 
@@ -153,10 +153,10 @@ class _State:
     fixed: bool
     changed: bool
     requires_grad: bool
-    keeping: Keeping = Keeping.UNTOUCHED
+    keeping: GradientUse = GradientUse.UNTOUCHED
 
 
-class _Telling:
+class _TrainingRewriter:
     """Writes one training loop of a program as a functional loop."""
 
     def __init__(self, program: Program, segment: Segment) -> None:
@@ -257,7 +257,7 @@ class _Telling:
                     if isinstance(ref, Ref) and ref.index not in self.made[number]:
                         yield (position, "stats", which), ref
 
-    def _keeping(self, nodes: Sequence[Node], leaf: Ref) -> Keeping:
+    def _keeping(self, nodes: Sequence[Node], leaf: Ref) -> GradientUse:
         """Return what the iteration does with the gradient of this parameter. Raises NotMergeable if it does something
         else."""
         acts: list[str] = []
@@ -273,15 +273,15 @@ class _Telling:
         if "made" not in acts:
             if "seen" in acts:
                 raise NotMergeable("loop-training", "an iteration reads a gradient that it has not made")
-            return Keeping.GONE if acts else Keeping.UNTOUCHED
+            return GradientUse.GONE if acts else GradientUse.UNTOUCHED
         first, last = acts[0], next(act for act in reversed(acts) if act != "seen")
         if first == "thrown":
-            return Keeping.GONE if last == "thrown" else Keeping.RENEWED
+            return GradientUse.GONE if last == "thrown" else GradientUse.RENEWED
         if last == "thrown":
-            return Keeping.USED_UP
+            return GradientUse.USED_UP
         if "thrown" in acts or "seen" in acts:
             raise NotMergeable("loop-training", "an iteration reads a gradient that the next one throws away")
-        return Keeping.ADDED
+        return GradientUse.ADDED
 
     # -- the program ----------------------------------------------------------------------------------------------
 
@@ -301,10 +301,10 @@ class _Telling:
             ref = state.refs[0]
             given[number] = self._ref()
             nodes.append(self._node(values_of, ref, state.requires_grad, outs=(given[number],)))
-            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+            if state.keeping in (GradientUse.ADDED, GradientUse.RENEWED):
                 gradients[number] = self._ref()
                 nodes.append(self._node(gradient_before, ref, outs=(gradients[number],)))
-            elif state.keeping is Keeping.USED_UP:
+            elif state.keeping is GradientUse.USED_UP:
                 nodes.append(self._node(none_before, ref))
         start = len(nodes)
         nodes.append(old.nodes[segment.start - 1])
@@ -317,9 +317,9 @@ class _Telling:
             ref = state.refs[0]
             if state.fixed and state.changed:
                 nodes.append(self._node(put_back, ref, given[number]))
-            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
-                nodes.append(self._node(put_gradient, ref, gradients[number], state.keeping is Keeping.ADDED))
-            elif state.keeping is Keeping.GONE:
+            if state.keeping in (GradientUse.ADDED, GradientUse.RENEWED):
+                nodes.append(self._node(put_gradient, ref, gradients[number], state.keeping is GradientUse.ADDED))
+            elif state.keeping is GradientUse.GONE:
                 nodes.append(Node(SET_GRAD, (ref, None), {}, (), self.quiet, self.place))
         behind = len(nodes)
         nodes += old.nodes[segment.end + 1 :]
@@ -349,7 +349,7 @@ class _Telling:
             own[state.refs[number]] = out = self._ref()
             source = given[which] if state.fixed or not number else state.refs[number]
             nodes.append(self._node(enter, source, state.requires_grad, outs=(out,)))
-            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+            if state.keeping in (GradientUse.ADDED, GradientUse.RENEWED):
                 entered[which] = self._ref()
                 nodes.append(self._node(enter_gradient, out, gradients[which], outs=(entered[which],)))
 
@@ -365,9 +365,9 @@ class _Telling:
             if state.fixed and state.changed:
                 given[which] = self._ref()
                 nodes.append(self._node(leave, ref, outs=(given[which],)))
-            if state.keeping in (Keeping.ADDED, Keeping.RENEWED):
+            if state.keeping in (GradientUse.ADDED, GradientUse.RENEWED):
                 gradients[which] = self._ref()
-                before = (entered[which],) if state.keeping is Keeping.ADDED else ()
+                before = (entered[which],) if state.keeping is GradientUse.ADDED else ()
                 nodes.append(self._node(leave_gradient, ref, *before, outs=(gradients[which],)))
             elif state.requires_grad:
                 nodes.append(self._node(leave_none, ref))

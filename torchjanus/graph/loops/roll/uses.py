@@ -13,17 +13,17 @@ import torch
 
 from torchjanus.core.errors import refused
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.ir.loop_matching import Rolled, call_name
+from torchjanus.graph.ir.loop_matching import RolledSegment, call_name
 from torchjanus.graph.ir.program import Assertion, Node, Program, Ref
 from torchjanus.graph.loops.roll.reversal import UNBIND_BACK
 
 __all__ = [
-    "Stepping", "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later",
+    "SlidingWindow", "as_expected", "asked_by", "check_measures", "count_up", "is_counting", "joins", "one_later",
     "parts_of", "simplified", "stepping", "unbindings", "used_of", "windows",
 ]  # fmt: skip
 
 
-def unbindings(program: Program, loop: Rolled) -> Iterator[tuple[int, list[Node]]]:
+def unbindings(program: Program, loop: RolledSegment) -> Iterator[tuple[int, list[Node]]]:
     """Yield the unbindings whose rows only this loop uses (or all rows but the first), and the nodes that replace
     each."""
     inside = range(loop.segment.start, loop.segment.end)
@@ -58,7 +58,7 @@ def one_later(start: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([start.unsqueeze(0), rows[:-1]])
 
 
-def used_of(program: Program, loop: Rolled) -> set[int]:
+def used_of(program: Program, loop: RolledSegment) -> set[int]:
     """Return the tensors of the iterations that are used outside of them."""
     inside = range(loop.segment.start, loop.segment.end)
     taken = {value.index for number, node in enumerate(program.nodes) if number not in inside for value in node.inputs}
@@ -66,13 +66,13 @@ def used_of(program: Program, loop: Rolled) -> set[int]:
     return (taken | measured | {ref.index for ref in program.outputs}) & loop.made.keys()
 
 
-def check_measures(program: Program, loop: Rolled) -> None:
+def check_measures(program: Program, loop: RolledSegment) -> None:
     """Check that no data-dependent size is measured within the iterations. Raises NotMergeable."""
     if any(loop.segment.start < measure.after < loop.segment.end for measure in program.measures):
         raise NotMergeable("loop-sizes", "a size that iterations measure is asked for outside of them")
 
 
-def asked_by(program: Program, loop: Rolled) -> Sequence[Assertion]:
+def asked_by(program: Program, loop: RolledSegment) -> Sequence[Assertion]:
     """Return the assertions at the ends of the iterations. Raises NotMergeable if they are not alike."""
     segment = loop.segment
     found = [a for a in program.assertions if segment.start < a.after <= segment.end]
@@ -160,7 +160,7 @@ def as_expected(expected: Sequence[bool], *given: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Stepping:
+class SlidingWindow:
     """Accesses ``x[:, t]`` or ``x[0, t, 2:4]`` where t increases by one in each iteration. ``dim``: the dimension of t.
     ``first``: the first t. ``source``: x. ``rest``: further indices of a row. ``width``: for ``x[t : t + width]``,
     where t may increase by ``step``."""
@@ -186,14 +186,14 @@ def windows(source: torch.Tensor, dim: int, first: int, count: int | None, width
     return parts.movedim(-1, dim + 1).movedim(dim, 0)
 
 
-def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
+def stepping(args: list[tuple[Any, ...]]) -> SlidingWindow | None:
     """Return how the iterations index a tensor by their induction variable; None if they do not."""
     source = args[0][0]
     if not isinstance(source, Ref) or len(args[0]) not in (2, 3):
         return None
     if len(args[0]) == 3:  # select(x, dim, t)
         dim, steps = args[0][1], [given[2] for given in args]
-        return Stepping(dim, steps[0], source) if type(dim) is int and dim >= 0 and is_counting(steps) else None
+        return SlidingWindow(dim, steps[0], source) if type(dim) is int and dim >= 0 and is_counting(steps) else None
     keys = [key if isinstance(key, tuple) else (key,) for _, key in args]
     if len({len(key) for key in keys}) > 1 or not all(_is_basic(part) for key in keys for part in key):
         return None
@@ -209,7 +209,7 @@ def stepping(args: list[tuple[Any, ...]]) -> Stepping | None:
     rest = (*before, *(() if found is None else (slice(None),)), *after)
     whole = all(part == slice(None) for part in rest)
     dim = sum(part is not None for part in before)
-    return Stepping(dim, first, source, () if whole else rest, width, step)
+    return SlidingWindow(dim, first, source, () if whole else rest, width, step)
 
 
 def _window(slices: Sequence[Any]) -> tuple[int, int, int] | None:

@@ -81,7 +81,7 @@ def refused_cell(cell: Cell, what: str, why: str = "", remedy: str = "") -> Refu
     )
 
 
-class _Reworded(torch.overrides.TorchFunctionMode):
+class _BatchableFunctions(torch.overrides.TorchFunctionMode):
     """Replaces functions that vmap maps badly by others with the same results and errors. Of ``index_select`` vmap
     would copy the table for each call."""
 
@@ -131,7 +131,7 @@ class _Trace:
         def one(shared: list[torch.Tensor], given: list[torch.Tensor]) -> list[torch.Tensor]:
             return list(cell.function(shared, given[:rows]))
 
-        with _Reworded():
+        with _BatchableFunctions():
             made: list[torch.Tensor] = torch.vmap(one, in_dims=(None, 0))(list(shared), list(given))
         return made
 

@@ -16,20 +16,20 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.graph.ir.program import Ref
-from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion, Total
+from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion, Reduction
 from torchjanus.graph.recursion.variants.reads import is_read, result_key
 from torchjanus.graph.recursion.variants.row_uses import lone_takes, taken_once
-from torchjanus.graph.recursion.variants.segments import Part
+from torchjanus.graph.recursion.variants.segments import Segment
 from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.trace.facts import Found
 
-__all__ = ["TRUTH", "Assembled", "Uneven", "assemble"]
+__all__ = ["TRUTH", "AssembledRecursion", "UnequalTerms", "assemble"]
 
 MAX_CELLS = 20  # tracing a cell takes about a second
 TRUTH = ("truth",)  # key of the buffer of predicates that have to be true
 
 
-class Uneven(Exception):
+class UnequalTerms(Exception):
     """The terms of a sum at one place of the program differ in size."""
 
     def __init__(self, place: Place) -> None:
@@ -38,7 +38,7 @@ class Uneven(Exception):
 
 
 @dataclass(slots=True)
-class Assembled:
+class AssembledRecursion:
     """A recursion and what it was assembled from. ``cell_of``: (variant, segment) -> cell; ``total_of``: (variant,
     reduction of the variant) -> reduction; ``examples``: one segment of each cell; ``buffers``: key of a value ->
     buffer; ``shared``: where the step finds the tensors that all calls share; ``writes``: what calls write; ``stored``:
@@ -48,7 +48,7 @@ class Assembled:
     variants: list[Variant]
     cell_of: dict[tuple[int, int], int]
     total_of: dict[tuple[int, int], int]
-    examples: list[tuple[Variant, Part]]  # by cell
+    examples: list[tuple[Variant, Segment]]  # by cell
     buffers: dict[Any, int]
     shared: list[AccessPath]
     writes: list[Write]
@@ -59,7 +59,7 @@ class Assembled:
         return (*(part.form for _, part in self.examples), *self.recursion.totals)
 
 
-class _Classes:
+class _UnionFind:
     """A union-find structure: keys of values that have to be rows of one buffer."""
 
     def __init__(self) -> None:
@@ -88,15 +88,15 @@ def assemble(
     lists: Sequence[int] = (),
     several: bool = False,
     reached: frozenset[Any] = frozenset(),
-) -> Assembled:
-    """Assemble variants into one recursion. Raises Refused, and Uneven. ``shared``: examples of all tensors that the
-    step offers, by token of their access path; ``seeds``: keys of the arguments that the step passes; ``roots``: keys
-    of the results that it takes; ``lists``: for each of its lists the number by which calls know it; ``several``:
+) -> AssembledRecursion:
+    """Assemble variants into one recursion. Raises Refused, and UnequalTerms. ``shared``: examples of all tensors that
+    the step offers, by token of their access path; ``seeds``: keys of the arguments that the step passes; ``roots``:
+    keys of the results that it takes; ``lists``: for each of its lists the number by which calls know it; ``several``:
     whether an argument may be passed to several calls; ``reached``: tokens of the shared tensors that have
     gradients."""
     _refuse_read_back(variants)
     forms: dict[Any, int] = {}
-    examples: list[tuple[Variant, Part]] = []
+    examples: list[tuple[Variant, Segment]] = []
     cell_of: dict[tuple[int, int], int] = {}
     for variant in variants:
         for number, part in enumerate(variant.parts):
@@ -139,7 +139,7 @@ def assemble(
     tensors = [shared[token] for token in order]
     known = {buffers[key]: _row(variants, key) for key in seeds}
     totals = tuple(
-        Total(
+        Reduction(
             str(form[1]),
             None if form[2] else number_of(("start", n)),
             number_of(("item", n)),
@@ -198,7 +198,7 @@ def assemble(
         tuple(buffers["taking", *key] for side, key in sides if not side.tensors <= reached),
     )
     offered = [access_paths[token] for token in order]
-    return Assembled(
+    return AssembledRecursion(
         recursion, list(variants), cell_of, total_of, examples, buffers, offered, list(writes.values()), stored
     )
 
@@ -234,9 +234,9 @@ def _buffer_of(
 
 def _classes(
     variants: Sequence[Variant], cell_of: dict[tuple[int, int], int], total_of: dict[tuple[int, int], int]
-) -> _Classes:
+) -> _UnionFind:
     """Return the classes of values that share a buffer."""
-    classes = _Classes()
+    classes = _UnionFind()
 
     def key_of(variant: Variant, ref: Ref) -> Any:
         return _key_of(variant, ref, cell_of, total_of)
@@ -314,14 +314,14 @@ def _column(variant: Variant, kind: str, number: int) -> Column:
 
 
 def _rows(
-    cells: Sequence[tuple[Variant, Part]],
+    cells: Sequence[tuple[Variant, Segment]],
     functions: Sequence[Callable[..., Sequence[torch.Tensor]]],
     takes: Sequence[Sequence[int]],
     gives: Sequence[Sequence[int]],
     shared: Sequence[torch.Tensor],
     seeds: dict[int, torch.Tensor],
     count: int,
-    totals: Sequence[Total],
+    totals: Sequence[Reduction],
     places: Sequence[Place],
 ) -> tuple[Buffer, ...]:
     """Return the buffers: run the cells on fake tensors until a fixpoint of the rows' metadata is reached."""
@@ -358,15 +358,15 @@ def _rows(
     return tuple(known[number] for number in range(count))
 
 
-def _added_up(known: dict[int, Buffer], total: Total, place: Place) -> bool:
-    """Record the metadata of a reduction's result. Return whether it changed. Raises Uneven."""
+def _added_up(known: dict[int, Buffer], total: Reduction, place: Place) -> bool:
+    """Record the metadata of a reduction's result. Return whether it changed. Raises UnequalTerms."""
     parts = [known.get(number) for number in (total.start, total.items) if number is not None]
     if any(part is None for part in parts):
         return False
     buffers = [part for part in parts if part is not None]
     # A sum of integers may have a wider type than its terms.
     if len({(part.shape, part.dtype, part.device) for part in buffers}) > 1 or not buffers[0].dtype.is_floating_point:
-        raise Uneven(place)
+        raise UnequalTerms(place)
     flows = total.grad and any(part.differentiable for part in buffers)
     one = buffers[-1]
     return _settle(known, total.gives, _blank(one.shape, one.dtype, one.device, flows), None)

@@ -1,8 +1,7 @@
 """All calls of a recursive function as one differentiable function: JANUS's InvokeOp (sections 4.2.1 and 5).
 
-``Invocation`` is called like a function of torch and becomes one node of the step's graph in each direction. ``Roots``
-is what a step calls. Independent of how calls run and of how the schedule is found.
-"""
+``Invocation`` is called like a function of torch and becomes one node of the step's graph in each direction.
+``EntryCalls`` is what a step calls. Independent of how calls run and of how the schedule is found."""
 
 from __future__ import annotations
 
@@ -15,15 +14,15 @@ import torch
 
 from torchjanus.core.errors import Refusal, Refused
 from torchjanus.graph.ir.program import Program
-from torchjanus.graph.operators.loop_op import Given, describe
+from torchjanus.graph.operators.loop_op import TensorSignature, signature_text
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.recursion.cells.partition import Partition, TracedCells, partition_of
-from torchjanus.graph.recursion.variants.plan import Forest, Recursion
+from torchjanus.graph.recursion.variants.plan import LevelSchedule, Recursion
 
-__all__ = ["Invocation", "Roots", "Unrolled", "roots_in"]
+__all__ = ["EntryCalls", "Invocation", "NotBatched", "roots_in"]
 
 
-class Unrolled(Refused):
+class NotBatched(Refused):
     """Recursive calls cannot be batched and have to be unrolled."""
 
 
@@ -71,21 +70,21 @@ class Invocation:
                 self.notify(partition)
         return partition
 
-    def use(self, forest: Forest) -> AbstractContextManager[None]:
+    def use(self, forest: LevelSchedule) -> AbstractContextManager[None]:
         """Return a context in which, for this thread, the calls are those of ``forest``. Its saved values are freed at
         the end. For several recursions at once see ``laid_out``."""
         return laid_out({self: forest})
 
 
 @dataclass(frozen=True, eq=False)
-class Roots:
+class EntryCalls:
     """The ``count`` recursive calls that a step makes at one place, as one function.
 
     ``used``: which shared tensors some call uses; the others have no gradient. ``shown``: whether results may leave the
     step. ``tables``: the indices of the shared tensors that may have fewer rows than the recursion's (-1: not used).
 
     It takes the shared tensors, the rows that the step supplies (a list for each seed) and the rows of its lists. It
-    returns the results of one call after the other, then all rows of each list, then the predicates. Raises Unrolled.
+    returns the results of one call after the other, then all rows of each list, then the predicates. Raises NotBatched.
     """
 
     invocation: Invocation
@@ -111,11 +110,11 @@ class Roots:
         for tensor, size in zip([*shared, *(stack[0] for stack in stacks)], sizes, strict=True):
             # Cells are specialised to these sizes; to compare them makes them guards.
             if tuple(map(int, tensor.size())) != tuple(size):
-                raise Unrolled(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
+                raise NotBatched(_of_other_sizes(tuple(map(int, tensor.size())), tuple(size)))
         try:
             made = self.invocation(self.count, shared, stacks, [*(rows.size(0) for rows in lists), *bounds])
         except Refused as refused:
-            raise Unrolled(refused.refusal) from refused
+            raise NotBatched(refused.refusal) from refused
         results, by_root = len(recursion.results), recursion.by_root
         found = [stack.unbind(0) for stack in made[:by_root]]
         rows = [column[root] for root in range(self.count) for column in found]
@@ -124,15 +123,15 @@ class Roots:
         return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
 
 
-def roots_in(program: Program) -> Iterator[Roots]:
+def roots_in(program: Program) -> Iterator[EntryCalls]:
     """Return the entry calls of the program, in order."""
-    return (node.func for node in program.nodes if isinstance(node.func, Roots))
+    return (node.func for node in program.nodes if isinstance(node.func, EntryCalls))
 
 
 def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return the table padded with zeros to so many rows. Raises Unrolled if it has more."""
+    """Return the table padded with zeros to so many rows. Raises NotBatched if it has more."""
     if table.size(0) > rows:
-        raise Unrolled(_of_other_sizes((int(table.size(0)),), (rows,)))
+        raise NotBatched(_of_other_sizes((int(table.size(0)),), (rows,)))
     return torch.cat([table, table.new_zeros((rows - table.size(0), *table.shape[1:]))])
 
 
@@ -152,17 +151,25 @@ class _Calls(torch.autograd.Function):
         count = len(partition.recursion.shared)
         shared, seeds = list(given[:count]), list(given[count:])
         by_root = partition.recursion.by_root
-        rows = [Given(one.dtype, (roots, *one.shape), False, one.device) for one in partition.result_buffers[:by_root]]
-        rows += [Given(one.dtype, one.shape, True, one.device) for one in partition.result_buffers[by_root:]]
-        gives = describe([*rows, *(Given(torch.bool, (1,), False) for _ in range(partition.recursion.asked))])
+        rows = [
+            TensorSignature(one.dtype, (roots, *one.shape), False, one.device)
+            for one in partition.result_buffers[:by_root]
+        ]
+        rows += [TensorSignature(one.dtype, one.shape, True, one.device) for one in partition.result_buffers[by_root:]]
+        gives = signature_text(
+            [*rows, *(TensorSignature(torch.bool, (1,), False) for _ in range(partition.recursion.asked))]
+        )
         made = tuple(FORWARD(partition.key, gives, list(lengths), shared, seeds))
         ctx.mark_non_differentiable(*(v for i, v in enumerate(made) if i not in partition.tangents))
         if partition.wanted or partition.wanted_seeds:
             ctx.save_for_backward(*shared, *made)
-            ctx.gradients = describe(
-                [Given(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device) for i in partition.wanted]
+            ctx.gradients = signature_text(
+                [
+                    TensorSignature(shared[i].dtype, tuple(shared[i].size()), False, shared[i].device)
+                    for i in partition.wanted
+                ]
                 + [
-                    Given(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device)
+                    TensorSignature(seeds[i].dtype, tuple(seeds[i].size()), False, seeds[i].device)
                     for i in partition.wanted_seeds
                 ]
             )

@@ -20,13 +20,13 @@ import torch
 
 from torchjanus.core.errors import InternalFault
 from torchjanus.graph.operators.loop_op import shapes_of
-from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.plan import LevelSchedule
 
 __all__ = [
     "BACKWARD",
     "FORWARD",
     "Calls",
-    "Laid",
+    "ScheduledRun",
     "is_invoke",
     "known_calls",
     "laid_now",
@@ -36,10 +36,10 @@ __all__ = [
 
 
 @dataclass(eq=False, slots=True)
-class Laid:
+class ScheduledRun:
     """A schedule set for one run of a graph. ``states``: by key, what the forward saved for the backward."""
 
-    forest: Forest
+    forest: LevelSchedule
     states: dict[int, Any] = field(default_factory=dict)
 
 
@@ -49,13 +49,18 @@ class Calls(Protocol):
     owner: object  # by which the schedule is found
 
     def forward(
-        self, laid: Laid, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
+        self, laid: ScheduledRun, key: int, shared: Sequence[torch.Tensor], seeds: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the rows that the step takes, stacked, and for each buffer of predicates whether all rows are true."""
         ...
 
     def backward(
-        self, laid: Laid, key: int, present: str, tangents: Sequence[torch.Tensor], shared: Sequence[torch.Tensor]
+        self,
+        laid: ScheduledRun,
+        key: int,
+        present: str,
+        tangents: Sequence[torch.Tensor],
+        shared: Sequence[torch.Tensor],
     ) -> list[torch.Tensor]:
         """Return the gradients. ``present``: for each differentiable result "1" if it has a tangent, else "0"."""
         ...
@@ -65,7 +70,7 @@ class _Current(threading.local):
     """The schedules set in this thread, by owner."""
 
     def __init__(self) -> None:
-        self.laid: dict[object, Laid] = {}
+        self.laid: dict[object, ScheduledRun] = {}
 
 
 _CURRENT = _Current()
@@ -73,18 +78,18 @@ _KEYED: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
 @contextmanager
-def laid_out(forests: Mapping[Any, Forest]) -> Iterator[None]:
+def laid_out(forests: Mapping[Any, LevelSchedule]) -> Iterator[None]:
     """Return a context in which, for this thread, the calls of these owners are those of these schedules. What the
     forward saved is freed at the end."""
     before = _CURRENT.laid
-    _CURRENT.laid = {**before, **{owner: Laid(forest) for owner, forest in forests.items()}}
+    _CURRENT.laid = {**before, **{owner: ScheduledRun(forest) for owner, forest in forests.items()}}
     try:
         yield
     finally:
         _CURRENT.laid = before
 
 
-def laid_now() -> Mapping[Any, Forest]:
+def laid_now() -> Mapping[Any, LevelSchedule]:
     """Return the schedules set in this thread, as ``laid_out`` takes them."""
     return {owner: laid.forest for owner, laid in _CURRENT.laid.items()}
 
@@ -104,7 +109,7 @@ def is_invoke(target: object) -> bool:
     return target in (FORWARD, BACKWARD)
 
 
-def _found(key: int) -> tuple[Calls, Laid]:
+def _found(key: int) -> tuple[Calls, ScheduledRun]:
     """Return the calls that ``key`` names and the schedule set for them. Raises InternalFault."""
     calls: Calls | None = _KEYED.get(key)
     if calls is None:

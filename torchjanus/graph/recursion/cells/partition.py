@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.core.errors import refused
 from torchjanus.graph.operators.loop_op import new_key
 from torchjanus.graph.recursion.cells.batch import batched, outputs_of
-from torchjanus.graph.recursion.cells.split import CellParts, cut
+from torchjanus.graph.recursion.cells.split import CellParts, split_cell
 from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Recursion
 
 __all__ = ["Partition", "TracedCells", "partition_of"]
@@ -31,7 +31,7 @@ class TracedCells:
         key = _key_of(cell, recursion, shared, active)
         known = self._parts.get(key)
         if known is None:
-            known = cell, cut(cell, batched(cell, recursion, shared, active))
+            known = cell, split_cell(cell, batched(cell, recursion, shared, active))
             self._parts[key] = known
         return replace(known[1], cell=cell)
 

@@ -16,7 +16,7 @@ from torchjanus.graph.aten import clean_up
 from torchjanus.graph.recursion.cells.batch import COUNT, Batched, Like
 from torchjanus.graph.recursion.variants.plan import Cell
 
-__all__ = ["CellParts", "Part", "Source", "cut"]
+__all__ = ["CellParts", "Part", "Source", "split_cell"]
 
 aten = torch.ops.aten
 
@@ -59,12 +59,12 @@ class CellParts:
     tangents: tuple[int, ...]
 
 
-def cut(cell: Cell, whole: Batched) -> CellParts:
+def split_cell(cell: Cell, whole: Batched) -> CellParts:
     """Return the parts of the cell."""
-    return _Cut(cell, whole).parts()
+    return _CellSplit(cell, whole).parts()
 
 
-class _Cut:
+class _CellSplit:
     """One split in progress."""
 
     def __init__(self, cell: Cell, whole: Batched) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.columns import only_numbers
-from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
+from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
 from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -31,7 +31,7 @@ def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bo
     )
 
 
-def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[Any]) -> None:
+def refuse_counted(old: Trace, loops: Sequence[EntryCallLoop], columns: Sequence[Any]) -> None:
     """Raise NotMergeable if the trip count matters but for lengths of lists. ``columns``: tokens of collected lists."""
     for loop in loops:
         for access_path in loop.over:
@@ -53,7 +53,7 @@ def refuse_counted(old: Trace, loops: Sequence[LoopOfRoots], columns: Sequence[A
                 )
 
 
-def used_outside(old: Trace, loops: Sequence[LoopOfRoots], inside: frozenset[int]) -> set[int]:
+def used_outside(old: Trace, loops: Sequence[EntryCallLoop], inside: frozenset[int]) -> set[int]:
     """Return the tensors of iterations that are live-out."""
     found = set[int]()
     for position, event in enumerate(old.events):

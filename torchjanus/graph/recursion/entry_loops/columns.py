@@ -133,14 +133,14 @@ def lists_beside(
 def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
     """Whether the run reads only numbers of the list's elements, and none of them leaves it."""
     one = {token: 0}
-    if any(items_of(_Left(recipe), one) for recipe in recipes):
+    if any(items_of(_LeavingValue(recipe), one) for recipe in recipes):
         return False
     found = (event for event in trace.events if isinstance(event, Found) and items_of(event, one))
     return all(event.kind in ("number", "object") for event in found)
 
 
 @dataclass(frozen=True, slots=True)
-class _Left:
+class _LeavingValue:
     """A value that leaves the run, in the form of an event."""
 
     args: Any

@@ -15,22 +15,22 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.loops.analysis.effects import Telling
-from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Exprs, pick
-from torchjanus.graph.loops.analysis.merged_effects import Merged
+from torchjanus.graph.loops.analysis.effects import EffectMerger
+from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, ExpressionMerger, pick
+from torchjanus.graph.loops.analysis.merged_effects import MergedTrace
 from torchjanus.graph.recursion.entry_loops.columns import column_along
-from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots
+from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
 from torchjanus.trace.actions import Op, Several
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.facts import Found, Held
 from torchjanus.trace.recipes import TensorOf
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
-__all__ = ["Beside", "merged_beside"]
+__all__ = ["LoopEffects", "merged_beside"]
 
 
 @dataclass(slots=True)
-class _Exprs(Exprs):
+class _IterationExpressions(ExpressionMerger):
     """Expressions of iterations that may take different paths: tensors are identified by where they are computed."""
 
     trace: Trace = field(default_factory=Trace)
@@ -45,7 +45,7 @@ class _Exprs(Exprs):
         return 0
 
     def column(self, refs: Sequence[int], taken: int) -> int:
-        """See Exprs. Raises NotMergeable for memory changed in place."""
+        """See ExpressionMerger. Raises NotMergeable for memory changed in place."""
         column = Column(self.made[refs[0]][1], taken)
         if column not in self.columns:
             memory = self.trace.memory
@@ -59,9 +59,10 @@ class _Exprs(Exprs):
         return any(column.taken < 0 for column, known in self.columns.items() if known == stack)
 
     def merged(self, row: Sequence[Any]) -> Any:
-        """See Exprs. What each iteration reads of its own tree is fetched from a tensor that the host makes."""
+        """See ExpressionMerger. What each iteration reads of its own tree is fetched from a tensor that the host
+        makes."""
         if not all(isinstance(expr, Read) for expr in row) or len({expr.token for expr in row}) == 1:
-            return Exprs.merged(self, row)
+            return ExpressionMerger.merged(self, row)
         for base in self.over:
             along = column_along(self.trace, base.token, row)
             if along is not None and along.kind is int:  # floats might be rounded
@@ -75,17 +76,17 @@ class _Exprs(Exprs):
         raise NotMergeable("recursion-entry-loop", "an iteration writes a number that is none of its tree's")
 
     def values(self, fetch: Fetch, fetched: Mapping[Any, Any]) -> list[Any]:
-        """See Exprs."""
-        return self.read[fetch] if fetch in self.read else Exprs.values(self, fetch, fetched)
+        """See ExpressionMerger."""
+        return self.read[fetch] if fetch in self.read else ExpressionMerger.values(self, fetch, fetched)
 
 
-class Beside:
-    """One loop in the form that ``Merged`` takes: ``events`` by iteration; ``made``: tensor -> (iteration, index among
-    the tensors that iterations compute); ``columns``: stacked tensor -> the tensors of all iterations."""
+class LoopEffects:
+    """One loop in the form that ``MergedTrace`` takes: ``events`` by iteration; ``made``: tensor -> (iteration, index
+    among the tensors that iterations compute); ``columns``: stacked tensor -> the tensors of all iterations."""
 
     trains = False
 
-    def __init__(self, trace: Trace, loop: LoopOfRoots, numbers: Iterator[int], changed: frozenset[int]) -> None:
+    def __init__(self, trace: Trace, loop: EntryCallLoop, numbers: Iterator[int], changed: frozenset[int]) -> None:
         limits = [*loop.starts, loop.end]
         self.end, self.count = loop.end, len(loop.starts)
         self.events = [trace.events[a:b] for a, b in itertools.pairwise(limits)]
@@ -103,7 +104,7 @@ class Beside:
         alike = [o for o in lengths if o.base in loop.over]
         counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
         self._lengths = list(dict.fromkeys(alike))
-        self.exprs = _Exprs(
+        self.exprs = _IterationExpressions(
             self.made, [past[limit] for limit in limits], (), Read(self._lengths[0]), -1, 0,
             trace=trace, over=list(dict.fromkeys((*loop.over, *(o.base for o in counted if o.base is not None)))),
             numbers=numbers, changed=changed,
@@ -111,7 +112,7 @@ class Beside:
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
         if any(isinstance(event, Several) for events in effects for event in events):
             raise NotMergeable("recursion-entry-loop", "an iteration calls native code several times")
-        self.telling = Telling(trace, self.exprs, effects)
+        self.telling = EffectMerger(trace, self.exprs, effects)
 
     @property
     def columns(self) -> dict[int, list[int]]:
@@ -142,20 +143,22 @@ class Beside:
         return bool(self.exprs.listed or self.exprs.columns or self.telling.each)
 
 
-class _Merged(Merged):
+class _MergedIterations(MergedTrace):
     """Leaves lists of tensors of iterations alone: they are rows already (see ``output_lists``)."""
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         return items if all(isinstance(item, TensorOf) for item in items) else super()._items(items)
 
 
-def merged_beside(trace: Trace, loops: Sequence[LoopOfRoots], numbers: Iterator[int]) -> tuple[Trace, list[Beside]]:
+def merged_beside(
+    trace: Trace, loops: Sequence[EntryCallLoop], numbers: Iterator[int]
+) -> tuple[Trace, list[LoopEffects]]:
     """Return the trace with what iterations do beside their calls merged into host operations, and its loops. The
     iterations' own writes and extern calls stay in place. Raises NotMergeable."""
     inside = [event for loop in loops for event in trace.events[loop.starts[0] : loop.end]]
     changed = frozenset(_changed(trace))
-    beside = [Beside(trace, loop, numbers, changed) for loop in loops]
-    merged = _Merged(trace, beside)
+    beside = [LoopEffects(trace, loop, numbers, changed) for loop in loops]
+    merged = _MergedIterations(trace, beside)
     if not any(one.merged for one in beside):
         return trace, beside
     events = [merged.computed.get(id(event), event) for event in trace.events]

@@ -17,11 +17,11 @@ from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.checks import only_read, refuse_counted, used_outside
 from torchjanus.graph.recursion.entry_loops.columns import Column, as_it_is, column_of, lists_beside
-from torchjanus.graph.recursion.entry_loops.effects import Beside, merged_beside
-from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, added_up
+from torchjanus.graph.recursion.entry_loops.effects import LoopEffects, merged_beside
+from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop, added_up
 from torchjanus.graph.recursion.entry_loops.iterations import (
     IterationOfEntryCalls,
-    Telling,
+    IterationRewriter,
     calls_in,
     items_of,
 )
@@ -37,15 +37,15 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
-__all__ = ["Rooted"]
+__all__ = ["EntryLoopRewriter"]
 
 _FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
 
 
-class Rooted(Rewriting):
+class EntryLoopRewriter(Rewriting):
     """Writes the new trace. Raises NotMergeable."""
 
-    def __init__(self, old: Trace, loops: Sequence[LoopOfRoots], made: Any) -> None:
+    def __init__(self, old: Trace, loops: Sequence[EntryCallLoop], made: Any) -> None:
         self.new = itertools.count(len(old.tensors))  # numbers of added tensors
         old, self.beside = merged_beside(old, loops, self.new)
         self.does_more = any(one.merged for one in self.beside)  # than make calls
@@ -81,7 +81,7 @@ class Rooted(Rewriting):
         order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
         self.calls = {position: n for n, position in enumerate(order)}
         self.merged_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
-        if any(calls_in(_Made(recipe)) for recipe in recipes):
+        if any(calls_in(_LeavingValue(recipe)) for recipe in recipes):
             raise NotMergeable("recursion-entry-loop", "single results of calls leave the step")
         refuse_counted(old, loops, [token for token, _ in self.columns.values()])
         used = used_outside(old, loops, self.inside)
@@ -94,7 +94,7 @@ class Rooted(Rewriting):
             event, *others = self._merged(loop, one, used, free)
             self.begun[loop.end] = [event, *others]
             free = max(free, *(1 + number for number, _ in event.grown))
-        local = {n for n, access_path in old.access_paths.items() if items_of(_At(access_path), self.over)}
+        local = {n for n, access_path in old.access_paths.items() if items_of(_PathEvent(access_path), self.over)}
         lost = (self.inside | local) - set(self.rows) - self.sum_of.keys()
         self.kept = [n for n in range(len(old.tensors)) if n not in lost and n not in set(self.rows)]
         self.collected = {
@@ -112,7 +112,7 @@ class Rooted(Rewriting):
 
     # -- a loop as calls ------------------------------------------------------------------------------------------
 
-    def _merged(self, loop: LoopOfRoots, beside: Beside, used: set[int], free: int) -> Iterator[Any]:
+    def _merged(self, loop: EntryCallLoop, beside: LoopEffects, used: set[int], free: int) -> Iterator[Any]:
         """Yield the call that replaces the iterations, then the sums over them and what they do beside their calls."""
         old = self.old
         added = [added_up(old, self.inside, loop, place) for place in loop.sums]
@@ -164,10 +164,11 @@ class Rooted(Rewriting):
         found = _own_of(calls)
         grown = tuple(passed.items())
         grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
+        outside = tuple(r for r in shared if not items_of(_PathEvent(old.access_paths[r.number]), self.over))
         base = Invoked(
             first.func, f"the iterations at {loop.place}", tuple(map(TensorRef, merged.given)),
-            {"shared": tuple(ref for ref in shared if not items_of(_At(old.access_paths[ref.number]), self.over)),
-             "own": tuple(found.values())}, (), first.modes, first.place, callee=callee, given=given, made=None,
+            {"shared": outside, "own": tuple(found.values())},
+            (), first.modes, first.place, callee=callee, given=given, made=None,
             own=tuple(found),
         )  # fmt: skip
         made = ("constant", ("NoneType", None))
@@ -197,7 +198,7 @@ class Rooted(Rewriting):
             yield beside.telling.each
 
     def _iteration(
-        self, loop: LoopOfRoots, number: int, sums: set[int], outs: Sequence[int], passed: int
+        self, loop: EntryCallLoop, number: int, sums: set[int], outs: Sequence[int], passed: int
     ) -> IterationOfEntryCalls:
         """Return one iteration as a call. It appends ``outs`` to lists of its own, after the ``passed`` ones."""
         old = self.old
@@ -224,7 +225,7 @@ class Rooted(Rewriting):
         own = frozenset(loop.made[number]) | self.inside
         over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
         known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
-        telling = Telling(old, over, own)
+        telling = IterationRewriter(old, over, own)
         telling.made_trace.around = around(known, numbers=False)
         telling.merge(facts, events, outs, range(passed, passed + len(outs)))
         made = telling.made_trace
@@ -426,14 +427,14 @@ def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _LeavingValue:
     """A value that leaves the step, in the form of an event."""
 
     args: Any
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _PathEvent:
     """An access path in the form of an event."""
 
     access_path: AccessPath

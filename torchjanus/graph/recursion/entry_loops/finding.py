@@ -19,13 +19,13 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["LoopOfRoots", "added_up", "loop_of"]
+__all__ = ["EntryCallLoop", "added_up", "loop_of"]
 
 _ADDING = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add", "add_anew")
 
 
 @dataclass(slots=True)
-class LoopOfRoots:
+class EntryCallLoop:
     """A loop over the lists ``over``. ``ops``: by iteration, the positions of its operations; ``keyed``: the same by
     place and earlier occurrences there; ``sums``: the operations that add to the carried value; ``made``: by iteration,
     the tensors it computes, in order; ``even``: the lists must be equally long; ``picks``: the (line, column) at which
@@ -59,7 +59,7 @@ def loop_of(
     end: int,
     sums: tuple[tuple[Place, int], ...] | None,
     picked: Sequence[AccessPath] = (),
-) -> LoopOfRoots | None:
+) -> EntryCallLoop | None:
     """Return the loop, or None if it iterates over no lists. ``picked``: lists of which iterations pick elements by
     their index. Raises NotMergeable."""
     limits = [*starts, end]
@@ -87,7 +87,7 @@ def loop_of(
     if not set(over) & set(lengths) or set(picked) - set(over):
         return None
     ops = [[p for p in range(a, b) if isinstance(trace.events[p], Op)] for a, b in spans]
-    loop = LoopOfRoots(place, starts, end, tuple(over), ops, even=bool(picked))
+    loop = EntryCallLoop(place, starts, end, tuple(over), ops, even=bool(picked))
     loop.keyed = tuple(_keyed(trace, positions) for positions in ops)
     loop.made = tuple(_made(trace, positions) for positions in ops)
     loop.sums = tuple(_sums(trace, loop)) if sums is None else sums
@@ -113,7 +113,7 @@ def _made(trace: Trace, positions: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
+def _sums(trace: Trace, loop: EntryCallLoop) -> Iterator[tuple[Place, int]]:
     """Yield the operations of an iteration that add to the result of the iteration before."""
     first, second = loop.keyed[0], loop.keyed[1]
     before = set(loop.made[0])
@@ -129,7 +129,7 @@ def _sums(trace: Trace, loop: LoopOfRoots) -> Iterator[tuple[Place, int]]:
 
 
 def added_up(
-    trace: Trace, inside: frozenset[int], loop: LoopOfRoots, place: tuple[Place, int]
+    trace: Trace, inside: frozenset[int], loop: EntryCallLoop, place: tuple[Place, int]
 ) -> tuple[list[int], int | None, list[int]]:
     """Return the sum's terms, start (None: zero), and value after each iteration. Raises NotMergeable."""
     terms: list[int] = []

@@ -23,7 +23,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["IterationOfEntryCalls", "Telling", "calls_in", "items_of", "rebased"]
+__all__ = ["IterationOfEntryCalls", "IterationRewriter", "calls_in", "items_of", "rebased"]
 
 # Roots and steps of values that may differ in each call: arguments of the step, extern results, and sizes.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
@@ -95,12 +95,12 @@ def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:
         return access_path if call is None else AccessPath.parameter(f"call {call}")
     base = rebased(access_path.base, over)
     if access_path.step is Step.AT:
-        key = _Paths(over).expr(access_path.key)
+        key = _PathRewriter(over).expr(access_path.key)
         return access_path if base is access_path.base and key is access_path.key else base.at(key)
     return access_path if base is access_path.base else base.then(access_path.step, access_path.key)
 
 
-class _Paths(Rewriting):
+class _PathRewriter(Rewriting):
     """Rewrites expressions to access paths from the call."""
 
     def __init__(self, over: Mapping[Any, int]) -> None:
@@ -128,7 +128,7 @@ class IterationOfEntryCalls:
     fixed: tuple[Pinned, ...] = ()
 
 
-class Telling(_Paths):
+class IterationRewriter(_PathRewriter):
     """Writes the trace of one iteration. Raises NotMergeable."""
 
     def __init__(self, step: Trace, over: Mapping[Any, int], inside: frozenset[int]) -> None:

@@ -14,21 +14,21 @@ from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.loops.rewrites.accumulators import apart
+from torchjanus.graph.loops.rewrites.accumulators import functional_accumulators
 from torchjanus.graph.recursion.entry_loops.carried import carries_nothing
-from torchjanus.graph.recursion.entry_loops.emit import Rooted
-from torchjanus.graph.recursion.entry_loops.finding import LoopOfRoots, loop_of
+from torchjanus.graph.recursion.entry_loops.emit import EntryLoopRewriter
+from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop, loop_of
 from torchjanus.graph.recursion.entry_loops.index import picked_from, picks_at
 from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS
 from torchjanus.trace.actions import Each, Invoked, InvokedEach
 from torchjanus.trace.events import Trace
 
-__all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "RootLoops"]
+__all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "EntryCallLoops"]
 
 LEAST = 3  # minimum trip count of the first run that merges a loop
 
 
-class RootLoops:
+class EntryCallLoops:
     """What all runs have shown of such loops: by place, the lists it iterates over and its sums."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class RootLoops:
             for loop_record in trace.loop_records
             if loop_record.starts and loop_record.end is not None
         ]
-        own = apart(trace, ranges)
+        own = functional_accumulators(trace, ranges)
         try:
             loops = list(self._loops(own))
             if not loops:
@@ -56,7 +56,7 @@ class RootLoops:
             free = [self._is_free(own, loop) for loop in loops]  # no short circuit: each records what it sees
             if not all(free):
                 return trace
-            rooted = Rooted(own, loops, made)
+            rooted = EntryLoopRewriter(own, loops, made)
             result = rooted.trace()
             self._check_variants(loops, result)
             if rooted.does_more:
@@ -70,7 +70,7 @@ class RootLoops:
                 self._known.setdefault(loop.place, ([o.token for o in loop.over], loop.sums))
         return result
 
-    def _check_variants(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
+    def _check_variants(self, loops: Sequence[EntryCallLoop], merged: Trace) -> None:
         """Raise NotMergeable if iterations take different paths and values may be loop-carried."""
         calls = (event for event in merged.events if isinstance(event, InvokedEach))
         for loop, event in zip(loops, calls, strict=True):
@@ -79,7 +79,7 @@ class RootLoops:
                 if variants != {one.call.tokens() for one in event.iterations}:
                     raise NotMergeable("recursion-entry-loop", "calls of the trees do not go the same way")
 
-    def _check_more(self, loops: Sequence[LoopOfRoots], merged: Trace) -> None:
+    def _check_more(self, loops: Sequence[EntryCallLoop], merged: Trace) -> None:
         """Raise NotMergeable if iterations do more than make calls and no run of enough iterations has shown it."""
         each = (event.token for event in merged.events if isinstance(event, Each))
         recipes = (recipe.token for some in merged.recipes.values() for recipe in some)
@@ -89,7 +89,7 @@ class RootLoops:
         elif what not in self._more:
             raise NotMergeable("recursion-entry-loop", "only one length of the list has been seen")
 
-    def _is_free(self, trace: Trace, loop: LoopOfRoots) -> bool:
+    def _is_free(self, trace: Trace, loop: EntryCallLoop) -> bool:
         """Whether the sizes of the program's own containers do not depend on the trip count."""
         free = True
         asked = [one for one in trace.counted if one[0] > loop.starts[0]]
@@ -107,7 +107,7 @@ class RootLoops:
             free &= len(known) > 1 and len(set(known.values())) == 1 and held >= 0
         return free
 
-    def _loops(self, trace: Trace) -> Iterator[LoopOfRoots]:
+    def _loops(self, trace: Trace) -> Iterator[EntryCallLoop]:
         """Yield the outermost loops over lists whose iterations make recursive calls."""
         ended = 0
         loop_record = [one for one in trace.loop_records if one.starts and one.end is not None]
@@ -143,7 +143,7 @@ class RootLoops:
 MERGE_ENTRY_CALLS = Pass(
     "merge_entry_calls",
     Stage.TRACE,
-    RootLoops.merged,
+    EntryCallLoops.merged,
     "Makes a loop of a step over its trees one recursive call for each element of a list.",
     contextual=True,
 )

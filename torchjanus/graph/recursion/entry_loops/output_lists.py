@@ -27,7 +27,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
-__all__ = ["STACK_OUTPUT_LISTS", "grown", "is_rows_of", "sum_from", "sum_of_rows"]
+__all__ = ["STACK_OUTPUT_LISTS", "is_rows_of", "output_lists_as_rows", "sum_from", "sum_of_rows"]
 
 _ADDITIONS = ("Tensor.add", "Tensor.__add__", "Tensor.__radd__", "torch.add")
 
@@ -61,7 +61,7 @@ def sum_from(rows: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class _List:
+class _OutputList:
     """``refs``: what calls append to the list, in order; ``own``: those that are neither results nor inputs; ``after``:
     the last event that appends; ``place``: its place."""
 
@@ -72,23 +72,23 @@ class _List:
     place: Place
 
 
-def grown(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
+def output_lists_as_rows(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> Trace:
     """Return the trace with its lists as rows, or itself if there are none. ``made``, ``inner``: see ``unseen``. Raises
     Refused if the step uses single elements."""
     lists, gone = list(_lists(trace)), unseen(trace, made, inner)
-    return _Grown(trace, lists, gone).trace() if lists or gone else trace
+    return _OutputListRewriter(trace, lists, gone).trace() if lists or gone else trace
 
 
 STACK_OUTPUT_LISTS = Pass(
     "stack_output_lists",
     Stage.TRACE,
-    grown,
+    output_lists_as_rows,
     "Makes lists to which recursive calls append the rows of one tensor, of any number.",
     contextual=True,
 )
 
 
-def _lists(trace: Trace) -> Iterator[_List]:
+def _lists(trace: Trace) -> Iterator[_OutputList]:
     """Yield the lists to which calls append."""
     calls = [(position, event) for position, event in enumerate(trace.events) if isinstance(event, Invoked)]
     results = {ref.number for _, event in calls for ref in event.outs}
@@ -102,7 +102,7 @@ def _lists(trace: Trace) -> Iterator[_List]:
                     after = position
         if refs:
             own = frozenset(ref for ref in refs if ref not in results and ref not in trace.access_paths)
-            yield _List(number, tuple(refs), own, after, trace.events[after].place)
+            yield _OutputList(number, tuple(refs), own, after, trace.events[after].place)
 
 
 def _refused(place: Place, what: str) -> Refused:
@@ -112,10 +112,10 @@ def _refused(place: Place, what: str) -> Refused:
     )
 
 
-class _Grown(Rewriting):
+class _OutputListRewriter(Rewriting):
     """Writes the new trace. Raises Refused."""
 
-    def __init__(self, old: Trace, lists: Sequence[_List], gone: frozenset[int]) -> None:
+    def __init__(self, old: Trace, lists: Sequence[_OutputList], gone: frozenset[int]) -> None:
         """``gone``: positions of events that are left out."""
         super().__init__(old)
         self.lists = lists
@@ -136,11 +136,11 @@ class _Grown(Rewriting):
         added = [number for one in lists for number in (self.given[one.number], self.given[one.number] + 1)]
         self.numbers = {number: new for new, number in enumerate((*self.kept, *added))}
 
-    def _made_rows(self, one: _List) -> TensorRef:
+    def _made_rows(self, one: _OutputList) -> TensorRef:
         """Return the rows of the list."""
         return TensorRef(self.given[one.number] + 1)
 
-    def _find_uses(self, one: _List) -> None:
+    def _find_uses(self, one: _OutputList) -> None:
         """Record the new operations that use the whole list."""
         events = self.old.events
         for position, event in enumerate(events):
@@ -213,7 +213,7 @@ class _Grown(Rewriting):
         for event in old.events:
             yield from ((event.place, recipe) for recipe in old.recipes.get(id(event), ()))
 
-    def _whole(self, build: Build) -> _List | None:
+    def _whole(self, build: Build) -> _OutputList | None:
         """Return the list of which this is a full copy, or None."""
         refs = tuple(part.ref.number if isinstance(part, TensorOf) else -1 for part in build.items)
         known = (one for one in self.lists if one.refs == refs)
@@ -223,7 +223,7 @@ class _Grown(Rewriting):
         """Raise Refused if single elements leave the step, or elements that alias other values."""
         memory = self.old.memory
         alone: list[int] = []  # memory of what leaves other than in a full list
-        whole: list[_List] = []
+        whole: list[_OutputList] = []
 
         def look(place: Place, recipe: Any) -> None:
             if isinstance(recipe, Build) and (one := self._whole(recipe)) is not None:
@@ -313,7 +313,7 @@ class _Grown(Rewriting):
             measured=places[old.measured] if old.measured >= 0 else old.measured,
         )  # fmt: skip
 
-    def _found(self, one: _List) -> list[Any]:
+    def _found(self, one: _OutputList) -> list[Any]:
         """Return the facts of the row numbers and of their count, and the operation that gives the rows."""
         access_path, call = AccessPath.grown(one.number), self.old.events[one.after]
         assert isinstance(call, Invoked)

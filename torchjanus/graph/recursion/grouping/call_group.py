@@ -14,13 +14,13 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
-from torchjanus.graph.recursion.cells.buffers import Assembled, Uneven, assemble
-from torchjanus.graph.recursion.cells.invoke import Invocation, Roots
+from torchjanus.graph.recursion.cells.buffers import AssembledRecursion, UnequalTerms, assemble
+from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.grouping.variants import VariantTable
-from torchjanus.graph.recursion.traversal.traversal import Root, Walker, wherever
+from torchjanus.graph.recursion.traversal.traversal import EntryCall, HostTraversal, wherever
 from torchjanus.graph.recursion.variants.counts import read_place
 from torchjanus.graph.recursion.variants.gradients import Used
-from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.plan import LevelSchedule
 from torchjanus.graph.recursion.variants.reads import Written, given_tensors, numbers_made
 from torchjanus.graph.recursion.variants.variant import tables_in
 from torchjanus.trace.actions import Invoked, InvokedEach, Mutation, Stored
@@ -59,7 +59,7 @@ class Calls:
     alike: dict[Any, frozenset[Any]] = field(default_factory=dict)
     tables: tuple[Any, ...] = ()
 
-    def assemble(self, variant_table: VariantTable) -> Assembled:
+    def assemble(self, variant_table: VariantTable) -> AssembledRecursion:
         """Return the recursion of all variants seen so far. Raises Refused."""
         while True:
             try:
@@ -86,7 +86,7 @@ class Calls:
                 return assemble(
                     variants, self.shared, self.passed, self.results, lists, several, self.reached(variant_table)
                 )
-            except Uneven as uneven:
+            except UnequalTerms as uneven:
                 variant_table.leave(uneven)
 
     def _known_as(self, number: int) -> int:
@@ -97,10 +97,12 @@ class Calls:
             raise refused("recursion-list-shared", what, "", "Pass them in one order.", self.events[0].place)
         return known.pop()
 
-    def walker(self, assembled: Assembled, variant_table: VariantTable, needs: dict[Any, Any]) -> Walker:
+    def walker(
+        self, assembled: AssembledRecursion, variant_table: VariantTable, needs: dict[Any, Any]
+    ) -> HostTraversal:
         """Return the host traversal of the calls."""
         counts = dict.fromkeys(assembled.recursion.seeds, 0)
-        roots: list[Root] = []
+        roots: list[EntryCall] = []
         # Rows are copies, but eager's result would be a view of the parameter and change with it.
         never = variant_table.showing() if self.shown or self.leaving else frozenset()
         guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
@@ -117,15 +119,15 @@ class Calls:
             own = never if self.shown else frozenset()
             even = isinstance(event, InvokedEach) and event.even
             used = self.used[len(roots)]
-            roots.append(Root(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
+            roots.append(EntryCall(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         excluded = dict.fromkeys(guarded, never)
         merged = (
             needs, excluded, self._exact(variant_table), self.written, self.alike, len(self.counted), self.tables
         )  # fmt: skip
-        return Walker(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
+        return HostTraversal(assembled, roots, list(counts.values()), self.reached(variant_table), *merged)
 
     def _place(self, number: int) -> int | None:
-        """Return the index of one of the step's lists, or of a counter (see ``Root``)."""
+        """Return the index of one of the step's lists, or of a counter (see ``EntryCall``)."""
         if number in self.counted:
             return ~list(self.counted).index(number)
         return self.lists.index(number) if number in self.lists else None
@@ -147,9 +149,9 @@ class CallGroup:
     """Recursive calls of one function: the ``roots`` that the step calls, and the traversal that follows them."""
 
     calls: Calls
-    assembled: Assembled
-    roots: Roots
-    walker: Walker
+    assembled: AssembledRecursion
+    roots: EntryCalls
+    walker: HostTraversal
 
     @property
     def invocation(self) -> Invocation:
@@ -161,7 +163,7 @@ class CallGroup:
         """Whether calls write to objects."""
         return bool(self.assembled.writes)
 
-    def written(self, forest: Forest) -> list[tuple[Stored | Mutation, Any, Any]]:
+    def written(self, forest: LevelSchedule) -> list[tuple[Stored | Mutation, Any, Any]]:
         """Return the deferred writes of a completed schedule, in eager's order: write, object, value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
         now: dict[tuple[int, Any], Any] = {}
@@ -236,8 +238,8 @@ class CallGroup:
 
     def follow(
         self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()
-    ) -> Forest | None:
-        """Return the schedule of these calls, or None (see ``Walker.walk``)."""
+    ) -> LevelSchedule | None:
+        """Return the schedule of these calls, or None (see ``HostTraversal.walk``)."""
         return self.walker.walk(step, given, starts)
 
     def renew(self, variant_table: VariantTable) -> bool:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refused, refused
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.program import Assertion, Node, Ref
 from torchjanus.graph.loops.rewrites.gradient_flow import asks_for_gradients, differentiated, looked_at_later, writes
-from torchjanus.graph.recursion.cells.invoke import Invocation, Roots, Unrolled
+from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation, NotBatched
 from torchjanus.graph.recursion.entry_loops.output_lists import is_rows_of
 from torchjanus.graph.recursion.grouping.call_group import CallGroup, Calls
 from torchjanus.graph.recursion.grouping.variants import VariantTable
@@ -43,7 +43,7 @@ LEAST_ROWS = 64  # least number of rows of a table as calls see it
 Group = Sequence[tuple[int, Invoked]]  # calls made together, each with the position of its node
 
 
-def with_call_groups(plan: Generalised, trace: Trace, variant_table: VariantTable) -> Generalised:
+def with_call_groups(plan: EntryPlan, trace: Trace, variant_table: VariantTable) -> EntryPlan:
     """Return the plan with its recursive calls in call groups. Raises Refused."""
     if not any(isinstance(event, Invoked) for event in trace.events):
         return plan
@@ -52,7 +52,7 @@ def with_call_groups(plan: Generalised, trace: Trace, variant_table: VariantTabl
         try:
             grouping_run.plant(group)
         except Refused as refused:
-            raise Unrolled(refused.refusal) from refused
+            raise NotBatched(refused.refusal) from refused
     return grouping_run.planted()
 
 
@@ -69,7 +69,7 @@ CALL_GROUPS = PassList(Part.CALL_GROUPS, (GROUP_CALLS,))
 class _Grouping:
     """A step's program while its ``groups`` are replaced one by one."""
 
-    def __init__(self, plan: Generalised, trace: Trace, variant_table: VariantTable) -> None:
+    def __init__(self, plan: EntryPlan, trace: Trace, variant_table: VariantTable) -> None:
         self.plan = plan
         self.trace = trace
         self.variant_table = variant_table
@@ -113,11 +113,11 @@ class _Grouping:
         for position in (*others, *(self._rows[number] for number in lists)):
             self.nodes[position] = replace(self.nodes[position], func=_nothing, args=(), kwargs={}, outs=())
 
-    def planted(self) -> Generalised:
+    def planted(self) -> EntryPlan:
         """Return the plan with all groups replaced."""
         program, nodes = self.plan.program, tuple(self.nodes)
         # Values that are only written to objects have to be computed too.
-        roots = (node for node in nodes if isinstance(node.func, Roots))
+        roots = (node for node in nodes if isinstance(node.func, EntryCalls))
         kept = tuple(node.outs[0] for node in roots if node.func.invocation.recursion.kept)
         program = replace(
             program,
@@ -204,7 +204,7 @@ class _Grouping:
         offered = [access_path.token for access_path in assembled.shared]
         longer = tuple(offered.index(token) if token in offered else -1 for token in calls.tables)
         invocation = Invocation(assembled.recursion, self.variant_table.traced)
-        roots = Roots(invocation, len(group), flowing, calls.shown, longer)
+        roots = EntryCalls(invocation, len(group), flowing, calls.shown, longer)
         seeds: dict[int, list[Ref]] = {number: [] for number in assembled.recursion.seeds}
         for position, event in group:
             for token, ref in zip(given_tensors(event), nodes[position].args, strict=True):
@@ -291,7 +291,7 @@ def _refused(group: Group, what: str, why: str) -> Refused:
     )
 
 
-def _list_of(plan: Generalised, node: Node) -> int:
+def _list_of(plan: EntryPlan, node: Node) -> int:
     """Return the number of the list of which the node gives the rows."""
     (which,) = node.args
     number: int = plan.access_paths[which.index].key
@@ -331,7 +331,7 @@ def _stands_between(node: Node, there: set[int]) -> bool:
 
 
 def _held(
-    plan: Generalised, variants: Sequence[Variant], own: Mapping[Any, Ref]
+    plan: EntryPlan, variants: Sequence[Variant], own: Mapping[Any, Ref]
 ) -> tuple[dict[Any, int], dict[Any, torch.Tensor]]:
     """Return, by token, the step's value (an index) for each tensor that calls find in their context, and its example.
     ``own``: the values that the step has computed."""

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.errors import Place, refused
-from torchjanus.graph.recursion.cells.buffers import Uneven
+from torchjanus.graph.recursion.cells.buffers import UnequalTerms
 from torchjanus.graph.recursion.cells.partition import TracedCells
 from torchjanus.graph.recursion.variants.facts import distinguished, part_by_tensor
 from torchjanus.graph.recursion.variants.gradients import Used, lists_in
 from torchjanus.graph.recursion.variants.if_conversion import converted
-from torchjanus.graph.recursion.variants.predicates import Path, Side, Switch
+from torchjanus.graph.recursion.variants.predicates import MergedVariant, Path, Side
 from torchjanus.graph.recursion.variants.reads import given_tensors, undecided
 from torchjanus.graph.recursion.variants.reductions import varying
 from torchjanus.graph.recursion.variants.variant import Variant
@@ -41,7 +41,7 @@ def _depth(made: Any) -> int:
 
 
 @dataclass(eq=False, slots=True)
-class _Seen:
+class _WatchedPath:
     """A watched execution path. ``own``: its variant alone; ``event``: one of its calls; ``variant``: the variant that
     represents it now, which may be merged with others by if-conversion."""
 
@@ -50,7 +50,7 @@ class _Seen:
     variant: Variant
 
 
-def _sides(seen: Sequence[_Seen], switch: Switch) -> list[Side]:
+def _sides(seen: Sequence[_WatchedPath], switch: MergedVariant) -> list[Side]:
     """Return the shared tensors that only some of these variants use."""
     used = [one.own.differentiated for one in seen]
     paths: dict[tuple[Path, ...], set[Any]] = {}
@@ -66,8 +66,8 @@ class VariantTable:
     def __init__(self) -> None:
         self.variants: dict[Any, list[Variant]] = {}
         self.version = 0
-        self._known: dict[Any, list[_Seen]] = {}
-        self._merged: dict[int, list[_Seen]] = {}  # merged variant's number -> its members
+        self._known: dict[Any, list[_WatchedPath]] = {}
+        self._merged: dict[int, list[_WatchedPath]] = {}  # merged variant's number -> its members
         self._instead: dict[int, Variant] = {}  # replaced variant's number -> its replacement
         self._made = 0
         self.traced = TracedCells()
@@ -114,14 +114,14 @@ class VariantTable:
             event.call.variant, event.call.flows = known.variant, known.own.gradients
             waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
 
-    def _learn(self, event: Invoked) -> _Seen:
+    def _learn(self, event: Invoked) -> _WatchedPath:
         """Return a new entry for a call on a new execution path. Raises Refused."""
         seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
         rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
         rivals = [one for one in rivals if undecided(one.own.trace.events, event.call.events) is not None]
         rivals = [one for one in rivals if not distinguished(one.own.trace, event.call)]
         own = Variant(self._number(), event)
-        made = _Seen(own, event, own)
+        made = _WatchedPath(own, event, own)
         if rivals:
             self._convert(made, rivals)
         else:
@@ -134,7 +134,7 @@ class VariantTable:
         self._made += 1
         return self._made - 1
 
-    def _convert(self, new: _Seen, rivals: Sequence[_Seen]) -> None:
+    def _convert(self, new: _WatchedPath, rivals: Sequence[_WatchedPath]) -> None:
         """Merge a variant by if-conversion with those that only a tensor distinguishes from it. Raises Refused."""
         for variant in dict.fromkeys(one.variant for one in rivals):
             members = self._merged.get(variant.number) or [one for one in rivals if one.variant is variant]
@@ -158,7 +158,7 @@ class VariantTable:
             new.variant = made
 
     @staticmethod
-    def _refuse_undecided(event: Invoked, seen: Sequence[_Seen]) -> None:
+    def _refuse_undecided(event: Invoked, seen: Sequence[_WatchedPath]) -> None:
         """Raise Refused for the first predicate on a tensor that distinguishes the call from a known variant."""
         for one in seen:
             asked = undecided(one.own.trace.events, event.call.events)
@@ -303,7 +303,7 @@ class VariantTable:
         for variant in self.variants[callee]:
             variant.cut(turning, folded, named)
 
-    def leave(self, uneven: Uneven) -> None:
+    def leave(self, uneven: UnequalTerms) -> None:
         """Compute the sum at this place within cells, not as a reduction of its own."""
         self._uneven.add(uneven.place)
         for callee in self.variants:

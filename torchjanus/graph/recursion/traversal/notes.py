@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Own", "Stretch", "Unit"]
+__all__ = ["CallNotes", "Unit", "UnitRow"]
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class UnitRow:
     """A row that an earlier unit of the same call computes: the name of the ``unit``, and ``which`` of its rows."""
 
     unit: str
     which: int = 0
 
 
-Row = Own | str  # a string is the expression of the number of a row from elsewhere
+Row = UnitRow | str  # a string is the expression of the number of a row from elsewhere
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Unit:
     lines: Sequence[str]
 
 
-class Stretch:
+class CallNotes:
     """The generator for one call; it keeps what is known of earlier units from one group of units to the next."""
 
     def __init__(self) -> None:
@@ -69,13 +69,13 @@ class Stretch:
         yield f"rise({levels[0]})" if count == 1 else f"climb(({', '.join(levels)}))"
         for unit in units:
             rows = [self.row(row) for row in unit.takes]
-            row, level = self.row(Own(unit.name)), self._level_text(unit.name)
+            row, level = self.row(UnitRow(unit.name)), self._level_text(unit.name)
             yield from (line.format(*rows, row=row, level=level) for line in unit.lines)
 
     def _waits(self, unit: Unit) -> list[Row]:
         """Return the input rows that determine the level: no other input depends on them."""
-        rows = list(dict.fromkeys(Own(row.unit) if isinstance(row, Own) else row for row in unit.takes))
-        behind = frozenset[Row]().union(*(self._behind.get(row.unit, ()) for row in rows if isinstance(row, Own)))
+        rows = list(dict.fromkeys(UnitRow(row.unit) if isinstance(row, UnitRow) else row for row in unit.takes))
+        behind = frozenset[Row]().union(*(self._behind.get(row.unit, ()) for row in rows if isinstance(row, UnitRow)))
         left = [row for row in rows if row not in behind]
         self._behind[unit.name] = behind.union(rows)
         # Levels are not negative, so a row of level 0 matters only where there is no other.
@@ -89,7 +89,7 @@ class Stretch:
         if self._levels.get(unit.name) is not None:
             return
         terms = [
-            self._level_text(row.unit) if isinstance(row, Own) else looked.get(row, f"level[{row}]")
+            self._level_text(row.unit) if isinstance(row, UnitRow) else looked.get(row, f"level[{row}]")
             for row in self._waits(unit)
         ]
         name = self._level_text(unit.name)

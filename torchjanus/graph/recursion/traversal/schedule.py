@@ -1,4 +1,4 @@
-"""Lays out a Forest, the level schedule: batches what the traversal noted call by call, level by level.
+"""Lays out the level schedule: batches what the traversal noted call by call, level by level.
 
 The notes are numbers, placed many at a time with tensor operations. Independent of trees and of how cells run.
 """
@@ -13,9 +13,17 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.recursion.variants.plan import Added, Adding, Batch, Column, Forest, Recursion, Total
+from torchjanus.graph.recursion.variants.plan import (
+    Batch,
+    Column,
+    LevelSchedule,
+    Recursion,
+    Reduction,
+    ReductionBatch,
+    ReductionSchedule,
+)
 
-__all__ = ["NoSuchRow", "Noted", "lay_out"]
+__all__ = ["NoSuchRow", "TraversalNotes", "lay_out"]
 
 
 class NoSuchRow(Exception):
@@ -23,7 +31,7 @@ class NoSuchRow(Exception):
 
 
 @dataclass(slots=True)
-class Noted:
+class TraversalNotes:
     """What the traversal of one run noted.
 
     Every row has a number; ``level`` maps it to the level at which it is computed (the rows that the step supplies come
@@ -33,8 +41,8 @@ class Noted:
     input rows; ``columns`` holds its host-supplied values: numbers, tensors, or (tensor, row number) pairs. By
     reduction and level: ``sums`` holds triples of the output row, the row it starts from (or 0) and the number of
     terms; ``terms`` holds the rows of the terms. ``results``: for each entry call the rows it returns; ``lists``: for
-    each list the rows that calls append; ``counts``: the final values of counters; ``bounds``, ``writes``: see Forest.
-    """
+    each list the rows that calls append; ``counts``: the final values of counters; ``bounds``, ``writes``: see
+    LevelSchedule."""
 
     level: list[int]
     units: Sequence[Mapping[int, list[int]]]
@@ -48,13 +56,15 @@ class Noted:
     bounds: Sequence[int] = ()
 
 
-def lay_out(recursion: Recursion, supplied: Sequence[int], noted: Noted, rows_written: Sequence[bool]) -> Forest:
-    """Return the Forest. ``supplied``: for each seed how many rows the step supplies; ``rows_written``: for each write
-    whether its value is a row. Raises NoSuchRow."""
+def lay_out(
+    recursion: Recursion, supplied: Sequence[int], noted: TraversalNotes, rows_written: Sequence[bool]
+) -> LevelSchedule:
+    """Return the schedule. ``supplied``: for each seed how many rows the step supplies; ``rows_written``: for each
+    write whether its value is a row. Raises NoSuchRow."""
     return _Layout(recursion, supplied, noted).forest(rows_written)
 
 
-class _Kind:
+class _Executions:
     """All executions of one cell or reduction. ``counts``: how many there are at each level that has any; ``first``:
     how many are in batches already."""
 
@@ -91,7 +101,7 @@ class _Rows:
 class _Layout:
     """One layout in progress."""
 
-    def __init__(self, recursion: Recursion, supplied: Sequence[int], noted: Noted) -> None:
+    def __init__(self, recursion: Recursion, supplied: Sequence[int], noted: TraversalNotes) -> None:
         self.recursion, self.noted = recursion, noted
         self.sizes = [0] * len(recursion.buffers)
         self.places = torch.empty(len(noted.level), dtype=torch.int64)  # row number -> index in its buffer
@@ -103,10 +113,10 @@ class _Layout:
         rows = self.rows = _Rows()
         widths = [1 + len(cell.takes) for cell in recursion.cells]
         self.cells = [
-            _Kind(units, width) if any(units.values()) else None
+            _Executions(units, width) if any(units.values()) else None
             for width, units in zip(widths, noted.units, strict=True)
         ]
-        self.totals = [_Kind(sums, 3) if sums else None for sums in noted.sums]
+        self.totals = [_Executions(sums, 3) if sums else None for sums in noted.sums]
         for kind, units in zip(self.cells, noted.units, strict=True):
             rows.add([] if kind is None else (units[level] for level in kind.counts))
         for kind, terms in zip(self.totals, noted.terms, strict=True):
@@ -123,8 +133,8 @@ class _Layout:
             if kind is not None:
                 kind.table = _joined(sums, kind.counts).view(-1, 3)
 
-    def forest(self, rows_written: Sequence[bool]) -> Forest:
-        """Return the Forest."""
+    def forest(self, rows_written: Sequence[bool]) -> LevelSchedule:
+        """Return the LevelSchedule."""
         recursion, noted, places = self.recursion, self.noted, self.places
         batches = self._batches()
         writes = noted.writes
@@ -134,7 +144,7 @@ class _Layout:
         found = self.rows.split(places.index_select(0, self.rows.whole()))
         cells = len(recursion.cells)
         totals = cells + len(recursion.totals)
-        return Forest(
+        return LevelSchedule(
             self.sizes,
             batches,
             [
@@ -157,14 +167,14 @@ class _Layout:
             writes,
         )
 
-    def _batches(self) -> list[Batch | Adding]:
+    def _batches(self) -> list[Batch | ReductionBatch]:
         """Return the batches, level by level, and assign every row its index in its buffer."""
         recursion, sizes = self.recursion, self.sizes
         gives = [*(cell.gives for cell in recursion.cells), *((total.gives,) for total in recursion.totals)]
         present = [(n, kind) for n, kind in enumerate((*self.cells, *self.totals)) if kind is not None]
         one = dict(present)
         places = {number: [array("q") for _ in gives[number]] for number, _ in present}
-        batches: list[Batch | Adding] = []
+        batches: list[Batch | ReductionBatch] = []
         cells = len(recursion.cells)
         for _, number, count in sorted((level, n, k) for n, kind in present for level, k in kind.counts.items() if k):
             kind = one[number]
@@ -177,7 +187,7 @@ class _Layout:
             if number < cells:
                 batches.append(Batch(number, count, kind.first, tuple(rows)))
             else:
-                batches.append(Adding(number - cells, count, kind.first, rows[0]))
+                batches.append(ReductionBatch(number - cells, count, kind.first, rows[0]))
             kind.first += count
         known, numbers = array("q"), list[torch.Tensor]()
         for number, kind in present:
@@ -189,13 +199,15 @@ class _Layout:
             self.places.index_copy_(0, torch.cat(numbers), torch.frombuffer(known, dtype=torch.int64))
         return batches
 
-    def _added(self, kind: _Kind, rows: torch.Tensor, terms: Mapping[int, list[int]], total: Total) -> Added:
+    def _added(
+        self, kind: _Executions, rows: torch.Tensor, terms: Mapping[int, list[int]], total: Reduction
+    ) -> ReductionSchedule:
         """Return a reduction's operands: the ``rows`` of its terms, and the sum to which each term belongs."""
         lengths, counts = kind.table[:, 2], list(kind.counts.values())
         within = array("q")
         for count in counts:
             within += counting(count)[:count]
-        return Added(
+        return ReductionSchedule(
             self.places.index_select(0, kind.table[:, 1]) if total.start is not None else None,
             rows,
             torch.frombuffer(within, dtype=torch.int64).repeat_interleave(lengths, output_size=len(rows)),
@@ -237,7 +249,7 @@ def _flat(by_level: Mapping[int, list[Any]], levels: Mapping[int, Any]) -> list[
     return made
 
 
-def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Kind | None) -> torch.Tensor:
+def _stacked(by_level: Mapping[int, list[Any]], column: Column, kind: _Executions | None) -> torch.Tensor:
     """Return a column's values for all executions of a cell, one row each."""
     values = [] if kind is None else _flat(by_level, kind.counts)
     if values and isinstance(values[0], torch.Tensor):

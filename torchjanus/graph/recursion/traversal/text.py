@@ -27,8 +27,8 @@ from torchjanus.trace.values import Apply, is_local
 
 __all__ = [
     "SCOPE",
-    "Matched",
-    "Unknown",
+    "MatchedVariant",
+    "UnseenVariant",
     "VariantSource",
     "branches",
     "by_size",
@@ -42,14 +42,14 @@ __all__ = [
 _DEEPEST = 12  # nested blocks: Python allows 20
 
 
-class Unknown(Exception):
+class UnseenVariant(Exception):
     """A call takes a variant that was not seen."""
 
 
 SCOPE: dict[str, Any] = {
     "BROKEN": BROKEN,
-    "Unknown": Unknown,
-    "MISS": Unknown,
+    "UnseenVariant": UnseenVariant,
+    "MISS": UnseenVariant,
     "same_keys": same_keys,
     "same_value": same_value,
     "item": read_item,
@@ -187,14 +187,14 @@ def _held(tensor: Any, detail: tuple[Any, ...]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchedVariant:
     """The generated code of one variant: ``checks``, lines that break if they fail, and a ``body`` that returns."""
 
     checks: tuple[str, ...]
     body: tuple[str, ...]
 
 
-def branches(variants: Sequence[Matched], indent: int = 2) -> Iterator[str]:
+def branches(variants: Sequence[MatchedVariant], indent: int = 2) -> Iterator[str]:
     """Yield the lines that find the variant that a call takes and run its body. They fall through if none matches."""
     blank = "    " * indent
     # The order matters: a variant with fewer checks would match calls of one with more.
@@ -208,11 +208,13 @@ def branches(variants: Sequence[Matched], indent: int = 2) -> Iterator[str]:
             if len(some) == 1:
                 yield from (f"{blank}    {line}" for line in some[0].body)
             else:
-                yield from branches([Matched(variant.checks[shared:], variant.body) for variant in some], indent + 1)
+                yield from branches(
+                    [MatchedVariant(variant.checks[shared:], variant.body) for variant in some], indent + 1
+                )
                 yield f"{blank}    break"
 
 
-def _in_common(variants: Sequence[Matched]) -> int:
+def _in_common(variants: Sequence[MatchedVariant]) -> int:
     """Return the length of the common prefix of checks."""
     count = 0
     for lines in zip(*(variant.checks for variant in variants), strict=False):

@@ -17,14 +17,14 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import InternalFault
-from torchjanus.graph.recursion.cells.buffers import Assembled
-from torchjanus.graph.recursion.traversal.notes import Own, Stretch, Unit
-from torchjanus.graph.recursion.traversal.recognition import room_within
-from torchjanus.graph.recursion.traversal.schedule import NoSuchRow, Noted, lay_out
+from torchjanus.graph.recursion.cells.buffers import AssembledRecursion
+from torchjanus.graph.recursion.traversal.matching import room_within
+from torchjanus.graph.recursion.traversal.notes import CallNotes, Unit, UnitRow
+from torchjanus.graph.recursion.traversal.schedule import NoSuchRow, TraversalNotes, lay_out
 from torchjanus.graph.recursion.traversal.text import (
     SCOPE,
-    Matched,
-    Unknown,
+    MatchedVariant,
+    UnseenVariant,
     VariantSource,
     branches,
     by_size,
@@ -34,7 +34,7 @@ from torchjanus.graph.recursion.traversal.text import (
 )
 from torchjanus.graph.recursion.variants.counts import counting_text
 from torchjanus.graph.recursion.variants.gradients import Used
-from torchjanus.graph.recursion.variants.plan import Forest
+from torchjanus.graph.recursion.variants.plan import LevelSchedule
 from torchjanus.graph.recursion.variants.reads import Written, numbers_made
 from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.host.checks import BROKEN
@@ -43,11 +43,11 @@ from torchjanus.trace.actions import Stored, place_of
 from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 
-__all__ = ["Root", "Walker", "wherever"]
+__all__ = ["EntryCall", "HostTraversal", "wherever"]
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class EntryCall:
     """An entry call: a recursive call that the step makes.
 
     ``seeds``: for each tensor it passes the token of the callee's access path, the buffer, and the index among the rows
@@ -69,13 +69,13 @@ class Root:
     used: Used = frozenset()
 
 
-class Walker:
+class HostTraversal:
     """The host traversal of one recursion. ``reads``: the access paths of the step's values that it needs."""
 
     def __init__(
         self,
-        assembled: Assembled,
-        roots: Sequence[Root],
+        assembled: AssembledRecursion,
+        roots: Sequence[EntryCall],
         counts: Sequence[int],
         reached: frozenset[Any],
         needs: dict[Any, tuple[int, AccessPath]],
@@ -123,12 +123,15 @@ class Walker:
         """The access paths of the step's values that ``walk`` takes, in this order."""
         return [access_path for _, access_path in self.needs.values()]
 
-    def walk(self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()) -> Forest | None:
-        """Return the Forest of these calls, or None if one takes an unknown variant or goes deeper than eager could.
-        ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first call."""
+    def walk(
+        self, step: Sequence[Any], given: Sequence[tuple[Any, ...]], starts: Sequence[Any] = ()
+    ) -> LevelSchedule | None:
+        """Return the LevelSchedule of these calls, or None if one takes an unknown variant or goes deeper than eager
+        could. ``given``: the arguments of each entry call; ``starts``: the values of the counters before the first
+        call."""
         try:
             noted, met = self._follow(step, given, starts, room_within(sys.getrecursionlimit()))
-        except (Unknown, RecursionError, ArithmeticError):
+        except (UnseenVariant, RecursionError, ArithmeticError):
             return None
         except BROKEN as error:
             raise InternalFault(f"the calls of {self._roots[0].callee} cannot be followed: {error!r}") from error
@@ -192,26 +195,26 @@ class Walker:
                 lines += self._each(number, root, f"{name}({', '.join([*first, *passed])}", kinds)
             else:
                 lines.append(f"    w{number}, *r{number} = {name}({', '.join([*first, *passed, f'*roots[{number}]'])})")
-                lines.append(f"    if w{number} not in {kinds}: raise Unknown")
-            lines += [f"    if q{n}: raise Unknown" for n, which in enumerate(root.lists) if which is None]
+                lines.append(f"    if w{number} not in {kinds}: raise UnseenVariant")
+            lines += [f"    if q{n}: raise UnseenVariant" for n, which in enumerate(root.lists) if which is None]
             results.append(f"r{number}")
         noted = f"level, units, columns, sums, terms, [{', '.join(results)}], written, lists, counts, bounds"
-        lines.append(f"    return Noted({noted}), met")
-        scope: dict[str, Any] = {**SCOPE, "Noted": Noted, "levels": defaultdict}
+        lines.append(f"    return TraversalNotes({noted}), met")
+        scope: dict[str, Any] = {**SCOPE, "TraversalNotes": TraversalNotes, "levels": defaultdict}
         compile_with_constants("\n".join(lines), "<torchjanus walk>", names, scope)
         return scope["follow"]
 
     @staticmethod
-    def _each(number: int, root: Root, call: str, kinds: str) -> Iterator[str]:
+    def _each(number: int, root: EntryCall, call: str, kinds: str) -> Iterator[str]:
         """Yield the loop that makes the entry call for each element of some lists."""
         names = [f"x{place}" for place in root.each]
         lists = ", ".join(f"roots[{number}][{place}]" for place in root.each)
         if root.even and len(names) > 1:
             first, *others = (f"len(roots[{number}][{place}])" for place in root.each)
-            yield f"    if not ({' == '.join([first, *others])}): raise Unknown"
+            yield f"    if not ({' == '.join([first, *others])}): raise UnseenVariant"
         given = "".join(f", x{n}" if n in root.each else f", roots[{number}][{n}]" for n in range(root.parameters))
         yield f"    for {', '.join(names)} in {f'zip({lists})' if len(names) > 1 else lists}:"
-        yield f"        if {call}{given})[0] not in {kinds}: raise Unknown"
+        yield f"        if {call}{given})[0] not in {kinds}: raise UnseenVariant"
         yield f"    r{number} = []"
 
     def _notebook(self) -> Iterator[str]:
@@ -246,13 +249,13 @@ class Walker:
         parameters = [f"p{number}" for number in range(len(variants[0].parameters))]
         flag = ["g"] if self._exact else []  # the results to which gradients flow
         yield f"    def {self._functions[callee]}({', '.join(['d', *flag, *leaves, *parameters])}):"
-        yield "        if d > limit: raise Unknown"
+        yield "        if d > limit: raise UnseenVariant"
         entered = sorted(set().union(*(variant.entered for variant in variants)))
         yield from (f"        y{n} = q{n}[0]" for n in entered)
         yield from branches([self._variant(variant, names) for variant in by_size(variants)])
-        yield "        raise Unknown"
+        yield "        raise UnseenVariant"
 
-    def _variant(self, variant: Variant, names: dict[str, Any]) -> Matched:
+    def _variant(self, variant: Variant, names: dict[str, Any]) -> MatchedVariant:
         """Return the checks and the body of one variant."""
         source, passed = checked(variant, self.needs, names, self._written_before)
         if self._exact and variant.sites:
@@ -280,7 +283,7 @@ class Walker:
         ]
         source.flush()
         body = (*_picking(picked), *self._body(variant, passed, columns, written, numbers))
-        return Matched(tuple(source.lines), body)
+        return MatchedVariant(tuple(source.lines), body)
 
     def _body(
         self,
@@ -295,7 +298,7 @@ class Walker:
             yield f"met.add(({variant.number}, g))"
             if variant.sites:
                 yield f"_, e = F{variant.number}(g)"
-        stretch, units = Stretch(), list[Unit]()
+        stretch, units = CallNotes(), list[Unit]()
         for kind, number in (*variant.order, ("end", 0)):
             if kind == "part":
                 units.append(self._part(variant, number, columns[number]))
@@ -339,7 +342,7 @@ class Walker:
         )
         return Unit(f"fold{number}", takes, 1, lines)
 
-    def _call(self, variant: Variant, number: int, passed: list[str], stretch: Stretch) -> Iterator[str]:
+    def _call(self, variant: Variant, number: int, passed: list[str], stretch: CallNotes) -> Iterator[str]:
         """Yield the statements that follow a call that the variant makes."""
         site = variant.sites[number]
         callee = site.event.callee
@@ -354,7 +357,7 @@ class Walker:
         never = self._excluded.get(variant.callee, frozenset()) if number in variant.handing else frozenset()
         kinds = self._kinds(callee, site.event.made, never)
         if len([w for w in self._assembled.variants if w.callee == callee]) > kinds.count(","):
-            yield f"if c{number}[0] not in {kinds}: raise Unknown"
+            yield f"if c{number}[0] not in {kinds}: raise UnseenVariant"
         numbers = [f"v{number}_{which}" for which in range(len(numbers_made(site.event.made)))]
         if site.outs or numbers:
             rows = [f"c{number}_{which}" for which in range(len(site.outs))]
@@ -382,7 +385,7 @@ class Walker:
             return f"lambda c: {given_text(source, write.value)}"
         return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
 
-    def _row(self, variant: Variant, ref: Any) -> Own | str:
+    def _row(self, variant: Variant, ref: Any) -> UnitRow | str:
         """Return the row of a tensor: of an argument, of a call's result, or computed by a unit of this call."""
         match variant.source_of(ref):
             case ("argument", token):
@@ -390,12 +393,12 @@ class Walker:
             case ("call", site, which):
                 return f"c{site}_{which}"
             case ("part" | "fold" as kind, number, which):
-                return Own(f"{kind}{number}", which)
+                return UnitRow(f"{kind}{number}", which)
         raise AssertionError(f"{ref} is no row")
 
 
 def _list_text(which: int | None) -> str:
-    """Return the expression of one of the step's lists, or of a counter (see ``Root``)."""
+    """Return the expression of one of the step's lists, or of a counter (see ``EntryCall``)."""
     if which is None:
         return "[]"
     return f"lists[{which}]" if which >= 0 else f"counts[{~which}]"
@@ -420,8 +423,8 @@ def _slot_text(source: VariantSource, number: Any) -> str:
 
 
 def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the statements that note the number of rows each table needs; a negative row number is Unknown."""
+    """Yield the statements that note the number of rows each table needs; a negative row number is UnseenVariant."""
     for table, text in picked:
         yield f"b = {text}"
-        yield "if b < 0: raise Unknown"
+        yield "if b < 0: raise UnseenVariant"
         yield f"if b >= bounds[{table}]: bounds[{table}] = b + 1"

@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
-from torchjanus.graph.recursion.variants.predicates import DECIDED, Path, Switch, masked, selected
+from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Path, masked, selected
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
@@ -42,7 +42,7 @@ _SILENT = (Entered, Left, Decision, Trips)
 _FACTS = (Found, Absent, Filled, Keys, Same, Instance, Held, Pinned, Computed)
 
 
-def converted(events: Sequence[Invoked]) -> Switch | None:
+def converted(events: Sequence[Invoked]) -> MergedVariant | None:
     """Return the merged variant of calls on paths between which tensors decide, or None if they cannot be merged."""
     first = events[0]
     if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
@@ -53,7 +53,7 @@ def converted(events: Sequence[Invoked]) -> Switch | None:
         return None
 
 
-class _Leaf(Rewriting):
+class _MergedTrace(Rewriting):
     """One of the merged traces. ``numbers``: its tensors' numbers in the new trace; ``after``: for each number of its
     operations the number in the new trace; ``places``: the new positions of its events."""
 
@@ -87,14 +87,14 @@ class _Leaf(Rewriting):
 
 
 @dataclass(slots=True)
-class _Call:
+class _InnerCall:
     """An inner call of a variant, as the new trace describes it."""
 
     event: Invoked
     args: tuple[int, ...]
 
 
-_Following = Generator[_Call, tuple[TensorRef, ...], Any]
+_Following = Generator[_InnerCall, tuple[TensorRef, ...], Any]
 
 
 class _Conversion:
@@ -102,7 +102,7 @@ class _Conversion:
 
     def __init__(self, events: Sequence[Invoked]) -> None:
         self.first = events[0]
-        self.leaves = [_Leaf(event.call, self) for event in events]
+        self.leaves = [_MergedTrace(event.call, self) for event in events]
         self.events: list[Any] = []
         self.tensors: list[Any] = []
         self.access_paths: dict[int, AccessPath] = {}
@@ -117,7 +117,7 @@ class _Conversion:
         self.within: dict[int, Path] = {}
         self.paths: dict[int, Path] = {}  # by leaf
 
-    def switch(self) -> Switch:
+    def switch(self) -> MergedVariant:
         """Return the merged trace. Raises NotMergeable."""
         traces = [leaf.old for leaf in self.leaves]
         around: dict[Any, Any] = {}
@@ -164,7 +164,7 @@ class _Conversion:
         )  # fmt: skip
         event = replace(self.first, call=made)
         paths = tuple(self.paths[id(leaf)] for leaf in self.leaves)
-        return Switch(event, frozenset(self.deciding), self.within, paths)
+        return MergedVariant(event, frozenset(self.deciding), self.within, paths)
 
     def _loops(self) -> Iterable[Loop]:
         """Yield the loops that lie within one path."""
@@ -180,13 +180,13 @@ class _Conversion:
                     met.add(key)
                     yield one
 
-    def _is_of(self, leaf: _Leaf, number: int) -> bool:
+    def _is_of(self, leaf: _MergedTrace, number: int) -> bool:
         event = self.events[number]
         return number in leaf.own or isinstance(event, Invoked) or (isinstance(event, Op) and event.func in DECIDED)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
-    def number_of(self, leaf: _Leaf, number: int) -> int:
+    def number_of(self, leaf: _MergedTrace, number: int) -> int:
         """Return the new number of a tensor at the current point of the leaf."""
         new = leaf.numbers.get(number)
         if new is None:
@@ -196,7 +196,7 @@ class _Conversion:
             new = leaf.numbers[number] = self._input(leaf, number, access_path)
         return new
 
-    def _input(self, leaf: _Leaf, number: int, access_path: AccessPath) -> int:
+    def _input(self, leaf: _MergedTrace, number: int, access_path: AccessPath) -> int:
         known = self.by_access_path.get(access_path.token)
         if known is None:
             known = self.by_access_path[access_path.token] = self._new(leaf.old.tensors[number])
@@ -213,7 +213,7 @@ class _Conversion:
             self.groups[one] = group
         return number
 
-    def masked(self, leaf: _Leaf, number: int) -> int:
+    def masked(self, leaf: _MergedTrace, number: int) -> int:
         """Return the tensor that the path uses in place of an earlier one: zeros if it is not taken."""
         access_path = self.access_paths.get(number)
         if access_path is not None and not is_local(access_path):
@@ -247,7 +247,7 @@ class _Conversion:
         self.said[place] = event.token
         return True
 
-    def _follow(self, group: Sequence[_Leaf], begin: int, path: Path) -> _Following:
+    def _follow(self, group: Sequence[_MergedTrace], begin: int, path: Path) -> _Following:
         """Merge the events from ``begin`` on of leaves that are equal so far. Yields their calls, receives the results
         of each, and returns the recipe of the result."""
         first = group[0]
@@ -275,7 +275,7 @@ class _Conversion:
             self.paths[id(leaf)] = path
         return first.recipe(first.old.result)
 
-    def _tell(self, group: Sequence[_Leaf], event: Any, path: Path) -> None:
+    def _tell(self, group: Sequence[_MergedTrace], event: Any, path: Path) -> None:
         """Emit one event of the group."""
         first = group[0]
         if isinstance(event, Op):
@@ -306,12 +306,12 @@ class _Conversion:
             self.within[len(self.events)] = path
         self._emit_for(group, replace(said, after=self.ops) if isinstance(said, Asserted) else said)
 
-    def _emit_for(self, group: Sequence[_Leaf], event: Any) -> None:
+    def _emit_for(self, group: Sequence[_MergedTrace], event: Any) -> None:
         for leaf in group:
             leaf.own.add(len(self.events))
         self._emit(event)
 
-    def _check(self, leaf: _Leaf, op: Op) -> None:
+    def _check(self, leaf: _MergedTrace, op: Op) -> None:
         """Raise NotMergeable unless the operation is defined everywhere and changes no tensor that others see."""
         short = op.name.rpartition(".")[2].strip("_")
         if op.name.endswith(".__get__"):
@@ -325,13 +325,13 @@ class _Conversion:
         if any(leaf.old.memory[ref.number] in leaf.given for ref in op.outs if ref.number in leaf.numbers):
             raise NotMergeable("recursion-branch", "an arm changes a tensor in place")
 
-    def _asked(self, leaf: _Leaf, event: Invoked) -> _Call:
+    def _asked(self, leaf: _MergedTrace, event: Invoked) -> _InnerCall:
         """Return the inner call in terms of the new trace."""
         given = tuple((name, leaf.recipe(recipe)) for name, recipe in event.given)
         args = tuple(leaf.final(ref.number) for ref in event.args)
-        return _Call(replace(event, given=given), args)
+        return _InnerCall(replace(event, given=given), args)
 
-    def _call(self, call: _Call) -> tuple[TensorRef, ...]:
+    def _call(self, call: _InnerCall) -> tuple[TensorRef, ...]:
         """Emit the inner call and return its results."""
         outs = tuple(TensorRef(self._new()) for _ in call.event.outs)
         self.common.update(ref.number for ref in outs)
@@ -340,7 +340,7 @@ class _Conversion:
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
-    def _decide(self, group: Sequence[_Leaf], position: int, path: Path) -> _Following:
+    def _decide(self, group: Sequence[_MergedTrace], position: int, path: Path) -> _Following:
         """Merge leaves that part at a predicate on a tensor."""
         if any(position >= len(leaf.old.events) for leaf in group):
             raise NotMergeable("recursion-branch", "only one of the arms returns")
@@ -388,7 +388,7 @@ class _Conversion:
                     raise NotMergeable("recursion-branch", "the arms give calls different parameters")
                 given.append((name, self._one_recipe(decision, a, b)))
             args = [self._selected(decision, a, b) for a, b in zip(one.args, other.args, strict=True)]
-            outs = yield _Call(replace(one.event, given=tuple(given)), tuple(args))
+            outs = yield _InnerCall(replace(one.event, given=tuple(given)), tuple(args))
 
     def _one_recipe(self, decision: int, one: Any, other: Any) -> Any:
         """Return a recipe of the selected value."""

@@ -14,7 +14,17 @@ from typing import Any
 
 import torch
 
-__all__ = ["Added", "Adding", "Batch", "Buffer", "Cell", "Column", "Forest", "Recursion", "Total"]
+__all__ = [
+    "Batch",
+    "Buffer",
+    "Cell",
+    "Column",
+    "LevelSchedule",
+    "Recursion",
+    "Reduction",
+    "ReductionBatch",
+    "ReductionSchedule",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Total:
+class Reduction:
     """A reduction over a varying number of rows: rows of buffer ``items`` are added in order to a row of buffer
     ``start``, or to zeros, giving a row of buffer ``gives``. ``grad``: gradients flow through it."""
 
@@ -87,7 +97,7 @@ class Recursion:
     results: tuple[int, ...]
     truths: tuple[int, ...] = ()
     kept: tuple[int, ...] = ()
-    totals: tuple[Total, ...] = ()
+    totals: tuple[Reduction, ...] = ()
     lists: int = 0
     somewhere: tuple[int, ...] = ()
     nowhere: tuple[int, ...] = ()
@@ -115,7 +125,7 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Adding:
+class ReductionBatch:
     """``count`` sums of one reduction that are computed together, from number ``first`` on. They go to rows ``row ...
     row + count``."""
 
@@ -126,7 +136,7 @@ class Adding:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Added:
+class ReductionSchedule:
     """All sums of one reduction, in the order of the batches: the rows that they start from (None: zeros), the rows of
     all terms, and for each term the index of its sum within the batch. ``counts``: sums by batch; ``sizes``: terms by
     batch."""
@@ -139,7 +149,7 @@ class Added:
 
 
 @dataclass(eq=False)
-class Forest:
+class LevelSchedule:
     """The level schedule of one run: all calls on some trees.
 
     ``sizes``: rows of each buffer; those that the step supplies come first. For each cell, over all its executions in
@@ -150,10 +160,10 @@ class Forest:
     """
 
     sizes: Sequence[int]
-    batches: Sequence[Batch | Adding]
+    batches: Sequence[Batch | ReductionBatch]
     taken: Sequence[Sequence[torch.Tensor]]  # int64
     columns: Sequence[Sequence[torch.Tensor]]
-    added: Sequence[Added | None]
+    added: Sequence[ReductionSchedule | None]
     results: Sequence[torch.Tensor]  # int64, one for each result
     writes: Sequence[tuple[int, Any, Any]] = ()
     kept: dict[int, torch.Tensor] = field(default_factory=dict)

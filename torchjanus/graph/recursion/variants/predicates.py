@@ -18,13 +18,13 @@ from torchjanus.graph.recursion.variants.nodes import gives_back
 from torchjanus.trace.actions import Invoked, Op
 from torchjanus.trace.events import Trace
 
-__all__ = ["DECIDED", "Path", "Side", "Switch", "masked", "selected", "with_truths"]
+__all__ = ["DECIDED", "MergedVariant", "Path", "Side", "masked", "selected", "with_truths"]
 
 Path = tuple[tuple[int, bool], ...]  # the outcome of each decision, by number of its event
 
 
 @dataclass(frozen=True, slots=True)
-class Switch:
+class MergedVariant:
     """A merged variant: ``event`` is the call, with a trace for all paths. ``deciding``: the events that decide;
     ``within``: for other assertions the path on which they apply; ``paths``: for each of the merged variants its
     decisions."""
@@ -44,7 +44,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class WithTruths:
+class PredicatedNodes:
     """The ``nodes`` of a variant with those of its predicates; ``places``: for each node the number of its event, empty
     if unknown; ``truths``: the predicates that have to hold; ``takings``: for each side whether the call takes it."""
 
@@ -76,8 +76,8 @@ DECIDED: frozenset[Any] = frozenset({selected, masked})  # their first argument 
 
 
 def with_truths(
-    program: Program, trace: Trace, place: Place, switch: Switch | None, sides: Sequence[Side]
-) -> WithTruths:
+    program: Program, trace: Trace, place: Place, switch: MergedVariant | None, sides: Sequence[Side]
+) -> PredicatedNodes:
     """Return the nodes of a variant together with those of its predicates."""
     events = [index for index, event in enumerate(trace.events) if isinstance(event, Op)]
     truths: list[Ref] = []
@@ -117,7 +117,7 @@ def with_truths(
         places.append(len(trace.events))
         takings.append(Ref(free))
         free += 1
-    return WithTruths(nodes, places if known else [], truths, takings)
+    return PredicatedNodes(nodes, places if known else [], truths, takings)
 
 
 def _is_true(tensor: torch.Tensor) -> torch.Tensor:

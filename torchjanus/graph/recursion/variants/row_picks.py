@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.graph.generalize.generalize import Generalised
+from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.recursion.variants.plan import Column
 from torchjanus.graph.recursion.variants.reads import calls_of
@@ -39,7 +39,7 @@ class Pick:
 
 
 def with_picks(
-    plan: Generalised, nodes: Sequence[Node], places: Sequence[int]
+    plan: EntryPlan, nodes: Sequence[Node], places: Sequence[int]
 ) -> tuple[list[Node], list[int], dict[int, Pick]]:
     """Return the nodes of a variant without those that pick such a row, their ``places`` (where known), and the picks
     by tensor number. A slice of one row becomes an unsqueezed pick."""
@@ -61,7 +61,7 @@ def with_picks(
     return made, kept, picks
 
 
-def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -> dict[Any, tuple[int, ...] | None]:
+def tables_of(plan: EntryPlan, nodes: Sequence[Node], wanted: Sequence[Ref]) -> dict[Any, tuple[int, ...] | None]:
     """Return for each tensor computed by the step, by token, the slots of the row numbers that are picked; None if it
     has any other use. ``wanted``: tensors used outside of ``nodes``."""
     own = {
@@ -81,14 +81,14 @@ def tables_of(plan: Generalised, nodes: Sequence[Node], wanted: Sequence[Ref]) -
     return found
 
 
-def _is_known(plan: Generalised, slot: int) -> bool:
+def _is_known(plan: EntryPlan, slot: int) -> bool:
     """Whether the host knows the number when a call begins."""
     number = plan.slots[slot]
     known = not any(isinstance(leaf, Fetch | Size) for leaf in leaves(number)) and not calls_of(number)
     return known and plan.program.slots[slot].type is int
 
 
-def _picked(plan: Generalised, node: Node) -> tuple[Pick, bool] | None:
+def _picked(plan: EntryPlan, node: Node) -> tuple[Pick, bool] | None:
     """Return the row that the node picks and whether as a slice, or None if it does anything else."""
     match node.func, node.args:
         case torch.Tensor.__getitem__, (Ref(index=table), Slot(index=slot)):

@@ -24,11 +24,11 @@ from torchjanus.graph.recursion.variants.reductions import Accumulation
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.trace.loops.records import Loop
 
-__all__ = ["CellFunction", "Fold", "Part", "Parts", "Stages"]
+__all__ = ["CellFunction", "Segment", "SegmentReduction", "Segmentation", "StagedVariant"]
 
 
 @dataclass(slots=True)
-class Part:
+class Segment:
     """A segment: what a variant computes in one cell. ``takes``: the tensors of which it takes a row; ``columns``: what
     the host supplies, slots (by number) and tensors that nodes hold (by number of the input); ``gives``: the tensors of
     which it gives a row. ``flowing``: the shared tensors on which results depend, not only predicates. ``form``:
@@ -57,7 +57,7 @@ class Part:
 @dataclass(frozen=True, slots=True)
 class CellFunction:
     """What a cell computes for one call (see ``plan.Cell``). ``shared``: pairs of a tensor's number in the nodes and
-    its index among the recursion's shared tensors; the other fields are those of Part."""
+    its index among the recursion's shared tensors; the other fields are those of Segment."""
 
     nodes: tuple[Node, ...]
     shared: tuple[tuple[int, int], ...]
@@ -91,7 +91,7 @@ class CellFunction:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class SegmentReduction:
     """A reduction of rows to one row. Reductions of equal form are the same."""
 
     stage: int
@@ -102,7 +102,7 @@ class Fold:
 
 
 @dataclass(frozen=True, slots=True)
-class Stages:
+class StagedVariant:
     """What a variant computes, and when.
 
     ``at``: for each of the ``nodes`` but the calls its stage; a stage runs after the inner calls of the stage before;
@@ -125,12 +125,12 @@ class Stages:
     slots: Sequence[type]
 
 
-class Parts:
+class Segmentation:
     """The segments of a variant, and its reductions (``folds``); ``order``: their kind and number as executed."""
 
     def __init__(
         self,
-        stages: Stages,
+        stages: StagedVariant,
         sums: Sequence[Accumulation],
         turning: frozenset[Place],
         loops: Sequence[Loop],
@@ -139,20 +139,22 @@ class Parts:
         self._stages = stages
         self._sums = {number: one for one in sums for number in one.links}
         self._given_by: dict[tuple[int, bool], tuple[str, int, int]] = {}
-        self.folds: list[Fold] = []
+        self.folds: list[SegmentReduction] = []
         groups = self._groups(turning, loops)
-        self.parts = self._live([one for one in groups if isinstance(one, Part)])
+        self.parts = self._live([one for one in groups if isinstance(one, Segment)])
         live = set(map(id, self.parts))
         for one in groups:
-            if isinstance(one, Fold):
+            if isinstance(one, SegmentReduction):
                 self._given_by[one.out.index, False] = ("fold", len(self.folds), 0)
                 self.folds.append(one)
         self.order: list[tuple[str, int]] = []
         parts, folds = iter(range(len(self.parts))), iter(range(len(self.folds)))
         for stage in range(stages.stages):
             for one in groups:
-                if one.stage == stage and (isinstance(one, Fold) or id(one) in live):
-                    self.order.append(("fold", next(folds)) if isinstance(one, Fold) else ("part", next(parts)))
+                if one.stage == stage and (isinstance(one, SegmentReduction) or id(one) in live):
+                    self.order.append(
+                        ("fold", next(folds)) if isinstance(one, SegmentReduction) else ("part", next(parts))
+                    )
             self.order += [("site", n) for n, (at, _) in enumerate(stages.passed) if at == stage]
 
     def source_of(self, ref: Ref) -> tuple[str, int, int] | None:
@@ -160,19 +162,19 @@ class Parts:
         copied = self._given_by.get((ref.index, True))
         return self._given_by.get((ref.index, False)) if copied is None else copied
 
-    def _groups(self, turning: frozenset[Place], loops: Sequence[Loop]) -> list[Part | Fold]:
+    def _groups(self, turning: frozenset[Place], loops: Sequence[Loop]) -> list[Segment | SegmentReduction]:
         """Return the segments with their nodes, and the reductions, in execution order."""
         stages = self._stages
         iterations = self._iterations(turning, loops)
         after = self._after()
-        groups: list[Part | Fold] = []
+        groups: list[Segment | SegmentReduction] = []
         for stage in range(stages.stages):
             # An input that is passed on unchanged needs a row of its own.
-            groups.append(Part(stage))
+            groups.append(Segment(stage))
             here = sorted((after[n], n) for n, at in stages.at.items() if at == stage)
             for phase in sorted({phase for phase, _ in here}):
                 last: Any = None
-                ended: list[Fold] = []  # nothing of this phase waits for them
+                ended: list[SegmentReduction] = []  # nothing of this phase waits for them
                 for number in (n for at, n in here if at == phase):
                     total = self._sums.get(number)
                     if total is not None:
@@ -180,10 +182,10 @@ class Parts:
                             ended.append(self._fold(stage, total))
                         continue
                     if last is None or iterations[number] != last:
-                        groups.append(Part(stage))
+                        groups.append(Segment(stage))
                         last = iterations[number]
                     part = groups[-1]
-                    assert isinstance(part, Part)
+                    assert isinstance(part, Segment)
                     part.nodes.append(stages.nodes[number])
                 groups += ended
         return groups
@@ -202,9 +204,9 @@ class Parts:
                 waits[ref.index] = phase + ends
         return found
 
-    def _fold(self, stage: int, total: Accumulation) -> Fold:
+    def _fold(self, stage: int, total: Accumulation) -> SegmentReduction:
         form = (self._stages.callee, total.place, total.start is None, total.grad)
-        return Fold(stage, total.start, total.items, total.out, form)
+        return SegmentReduction(stage, total.start, total.items, total.out, form)
 
     def _iterations(self, turning: frozenset[Place], all_loops: Sequence[Loop]) -> list[Any]:
         """Return for each node the iteration that contains it, or () outside of such loops."""
@@ -235,7 +237,7 @@ class Parts:
                 ]
                 yield index, min(passed, default=stages.stages - 1)
 
-    def _live(self, parts: list[Part]) -> list[Part]:
+    def _live(self, parts: list[Segment]) -> list[Segment]:
         """Return the segments that are used, with their inputs and outputs."""
         stages = self._stages
         wanted = {ref.index: None for ref in (*stages.wanted, *(ref for _, refs in stages.passed for ref in refs))}
@@ -244,7 +246,7 @@ class Parts:
         for index, at in self._copied(wanted):
             copies = next(part for part in parts if part.stage == at and not part.nodes)
             copies.gives.append(Ref(index))
-        live: list[Part] = []
+        live: list[Segment] = []
         for part in reversed(parts):
             made = {ref.index for node in part.nodes for ref in node.outs}
             part.gives += [Ref(index) for index in sorted(made) if index in wanted]
@@ -277,7 +279,7 @@ class Parts:
             part.form = self._form(part)
         return live
 
-    def _form(self, part: Part) -> Any:
+    def _form(self, part: Segment) -> Any:
         """Return the form: segments with the same operations at the same places on equal metadata share a cell."""
         stages = self._stages
         names: dict[int, Any] = {ref.index: ("take", n) for n, ref in enumerate(part.takes)}

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place, Refused, refused
-from torchjanus.graph.generalize.generalize import Generalised, generalise
+from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.ir.passes import unobserved
 from torchjanus.graph.ir.program import Ref
 from torchjanus.graph.recursion.variants.counts import counted
@@ -28,7 +28,7 @@ from torchjanus.graph.recursion.variants.nodes import (
     slots_of,
     without_changes,
 )
-from torchjanus.graph.recursion.variants.predicates import DECIDED, Side, Switch, with_truths
+from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Side, with_truths
 from torchjanus.graph.recursion.variants.reads import (
     calls_of,
     class_of,
@@ -40,7 +40,7 @@ from torchjanus.graph.recursion.variants.reads import (
 )
 from torchjanus.graph.recursion.variants.reductions import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
-from torchjanus.graph.recursion.variants.segments import Fold, Part, Parts, Stages
+from torchjanus.graph.recursion.variants.segments import Segment, Segmentation, SegmentReduction, StagedVariant
 from torchjanus.trace.actions import Invoked, Mutation, Op, Stored, place_of
 from torchjanus.trace.around import holds
 from torchjanus.trace.calls import count_of
@@ -85,7 +85,9 @@ class Variant:
     the tensors that the caller passes; ``truths``: predicates that hold on this path; ``relied``: sets of context
     facts, one of which has to hold. Raises Refused if its calls cannot be batched."""
 
-    def __init__(self, number: int, event: Invoked, switch: Switch | None = None, sides: Sequence[Side] = ()) -> None:
+    def __init__(
+        self, number: int, event: Invoked, switch: MergedVariant | None = None, sides: Sequence[Side] = ()
+    ) -> None:
         """``switch``: set for a merged variant; ``sides``: what only some of its paths use."""
         trace: Trace = event.call
         self.sides = tuple(sides)
@@ -99,7 +101,7 @@ class Variant:
             e.access_path.token for e in trace.events if isinstance(e, Found) and is_local(e.access_path)
         } | self._counted
         with unobserved():
-            self.plan: Generalised = generalise([trace], frozenset(local))
+            self.plan: EntryPlan = generalise([trace], frozenset(local))
         self.place: Place = trace.events[0].place if trace.events else Place("", 0)
         program = self.plan.program
         self._inputs = dict(enumerate(self.plan.access_paths))
@@ -389,7 +391,7 @@ class Variant:
         nodes, self._lifted = lifted(self._nodes, self._tables, named, len(self.plan.slots))
         kinds = {index: self._kind_of(access_path) for index, access_path in self._inputs.items()}
         kinds.update(dict.fromkeys(self._call, "call"))
-        stages = Stages(
+        stages = StagedVariant(
             callee=self.callee,
             nodes=nodes,
             places=self._places,
@@ -403,7 +405,7 @@ class Variant:
             slots=[self.number_at(n)[0] for n in range(len(self.plan.slots) + len(self._lifted))],
         )
         sums = [one for one in self.sums() if folded.get(one.place) == one.carried]
-        self._cut = Parts(stages, sums, turning, self.trace.loops)
+        self._cut = Segmentation(stages, sums, turning, self.trace.loops)
         some = self.sometimes
         for part in self._cut.parts:
             used = some & {access_path.token for access_path in part.flowing}
@@ -426,12 +428,12 @@ class Variant:
         return bool(self.dropped) or self.differentiated != self.flowing
 
     @property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[Segment]:
         """The segments, one cell each."""
         return self._cut.parts
 
     @property
-    def folds(self) -> list[Fold]:
+    def folds(self) -> list[SegmentReduction]:
         """The reductions."""
         return self._cut.folds
 

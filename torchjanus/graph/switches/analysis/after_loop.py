@@ -13,8 +13,8 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.switches.analysis.arm_effects import Acting
-from torchjanus.graph.switches.analysis.arms import Resolving, SwitchSites
+from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
+from torchjanus.graph.switches.analysis.arms import ArmResolution, SwitchSites
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
@@ -22,14 +22,14 @@ from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.values import Expr
 
-__all__ = ["After"]
+__all__ = ["LiveOutUses"]
 
 
-class After:
+class LiveOutUses:
     """Resolves the uses of a loop's live-outs to variables."""
 
     def __init__(
-        self, trace: Trace, frames: Frames, switches: SwitchSites, resolving: Resolving, acting: Acting
+        self, trace: Trace, frames: Frames, switches: SwitchSites, resolving: ArmResolution, acting: ArmEffects
     ) -> None:
         self.counting = acting.counting
         self.numbers = acting.held.states[-1]  # the numbers that variables hold after the last iteration

@@ -16,21 +16,21 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import entering
 from torchjanus.graph.switches.analysis.arms import Arm
-from torchjanus.graph.switches.analysis.carried_numbers import Counting, Tree, build, chosen, names_in
-from torchjanus.graph.switches.analysis.effects import Shown
-from torchjanus.graph.switches.analysis.index_predicates import Question
+from torchjanus.graph.switches.analysis.carried_numbers import CarriedNumbers, Tree, build, chosen, names_in
+from torchjanus.graph.switches.analysis.effects import ArmEffect
+from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
 from torchjanus.graph.switches.analysis.iterations import Iteration
 from torchjanus.graph.switches.analysis.lists import FilledList
-from torchjanus.graph.switches.analysis.numbers import Held, is_safe
+from torchjanus.graph.switches.analysis.numbers import NumberStates, is_safe
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.recipes import Constant, Number, Perhaps, Recipe, TensorAt
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
 
-__all__ = ["Acting"]
+__all__ = ["ArmEffects"]
 
 
-class Acting:
+class ArmEffects:
     """The effects and loop-carried numbers of one loop's iterations. Raises NotMergeable where they are not settled."""
 
     def __init__(
@@ -38,7 +38,7 @@ class Acting:
         arms: Sequence[Arm],
         taken: Sequence[Arm],
         iterations: Sequence[Iteration],
-        held: Held,
+        held: NumberStates,
         lists: Mapping[Any, FilledList],
     ) -> None:
         self.arms, self.held = arms, held
@@ -49,7 +49,7 @@ class Acting:
         seen = [arm.seen for arm in arms]
         counts = [_shared(one, seen) for one in seen]
         counts = [_plainly(some) if arm.is_alone else some for arm, some in zip(arms, counts, strict=True)]
-        self.counting = Counting([one.number_ends for one in seen], counts, held.states[0])
+        self.counting = CarriedNumbers([one.number_ends for one in seen], counts, held.states[0])
         for number, one in enumerate(seen):
             for key in one.plain:
                 if not self.counting.is_constant(number, counts[number].get(key, ())):
@@ -58,7 +58,7 @@ class Acting:
             {
                 position: self._question(number, event.form)
                 for position, event in enumerate(one.events)
-                if isinstance(event, Question)
+                if isinstance(event, IndexPredicate)
             }
             for number, one in enumerate(seen)
         ]
@@ -94,7 +94,7 @@ class Acting:
             raise NotMergeable("branch-numbers", "a number that iterations hand on decides")
         return tree
 
-    def _settled(self, arm: int, effect: Shown) -> tuple[Shown, tuple[Any, ...]]:
+    def _settled(self, arm: int, effect: ArmEffect) -> tuple[ArmEffect, tuple[Any, ...]]:
         values = tuple(
             ("number", self.counting.settle_form(arm, value[1])) if value[0] == "number" else value
             for value in effect.values
@@ -201,7 +201,7 @@ def _plainly(takes: Mapping[Any, Any]) -> dict[Any, Any]:
     return {key: some if any(one[0] == "constant" for one in some) else takes[key] for key, some in constant.items()}
 
 
-def _key(effect: tuple[Shown, tuple[Any, ...]]) -> Any:
+def _key(effect: tuple[ArmEffect, tuple[Any, ...]]) -> Any:
     shown, values = effect
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
     return (shown.event.place, shown.event.token, words)

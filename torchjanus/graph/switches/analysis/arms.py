@@ -13,12 +13,12 @@ from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.effects import is_shown
-from torchjanus.graph.switches.analysis.index_predicates import Question
-from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Indexed, Iteration, Source, subject_of
+from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
+from torchjanus.graph.switches.analysis.iterations import OUTSIDE, IndexedRead, Iteration, Source, subject_of
 from torchjanus.graph.switches.analysis.numbers import alike
 from torchjanus.graph.switches.analysis.variable_states import is_slot
 
-__all__ = ["Arm", "Resolved", "SwitchSites"]
+__all__ = ["Arm", "ResolvedArms", "SwitchSites"]
 
 MOST = 16  # arms of one loop
 
@@ -79,7 +79,7 @@ class Arm:
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedArms:
     """The arms with all sources resolved.
 
     ``carried``: the loop-carried variables. ``fixed``: the sources that are loop-invariant or scanned inputs.
@@ -110,7 +110,7 @@ class SwitchSites:
 
     arms: list[Arm] = field(default_factory=list)
     facts: dict[Any, Any] = field(default_factory=dict)  # facts that iterations found in the heap, by subject
-    indexed: dict[Any, Indexed] = field(default_factory=dict)
+    indexed: dict[Any, IndexedRead] = field(default_factory=dict)
     compared: dict[Any, Any] = field(default_factory=dict)  # numbers of the host that predicates compare
     built: dict[Any, Any] = field(default_factory=dict)  # the arms as functions, by their content
     places: dict[Any, Any] = field(default_factory=dict)  # where iterations have written numbers
@@ -184,7 +184,7 @@ class SwitchSites:
     def _is_by_number(self, arm: Arm) -> bool:
         """Whether an index predicate separates this arm from an arm with enough evidence."""
         partings = ((arm.seen.events, _parting(arm.seen, other.seen)) for other in self.arms if other.is_common)
-        return any(at is not None and isinstance(events[at], Question) for events, at in partings)
+        return any(at is not None and isinstance(events[at], IndexPredicate) for events, at in partings)
 
     def meant(self, key: Any, candidates: frozenset[Source]) -> frozenset[Source]:
         """Narrow the candidates of a use after the loop by those of earlier runs and return the rest."""
@@ -206,7 +206,7 @@ def _parting(one: Iteration, other: Iteration) -> int | None:
     return None
 
 
-class Resolving:
+class ArmResolution:
     """Resolves sources to variables for the arms of one loop. ``initial``: the values of variables before the loop."""
 
     def __init__(self, arms: Sequence[Arm], initial: Mapping[Any, Any]) -> None:
@@ -265,7 +265,7 @@ class Resolving:
         outside = [one for one in others if one[0] == OUTSIDE]
         return (outside or others)[0]
 
-    def resolved(self, wanted: Iterable[Any]) -> Resolved:
+    def resolved(self, wanted: Iterable[Any]) -> ResolvedArms:
         """Resolve all sources. ``wanted``: the variables that are used after the loop. Raises NotMergeable."""
         takes = tuple(tuple(map(self.choose, arm.takes)) for arm in self.arms)
         carried: dict[Any, None] = dict.fromkeys(wanted)
@@ -280,7 +280,7 @@ class Resolving:
                     pending.append(one[1])
         order = tuple(sorted(carried, key=repr))
         fixed = {one: None for some in (*takes, *ends.values()) for one in some if one[0] != "own"}
-        return Resolved(
+        return ResolvedArms(
             self.arms,
             order,
             tuple(one for one in fixed if not self._moves(one)),

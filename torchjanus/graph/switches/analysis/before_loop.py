@@ -18,10 +18,10 @@ from torchjanus.trace.loops.records import Frames, LoopInstance
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Expr
 
-__all__ = ["Before"]
+__all__ = ["NamesBeforeLoop"]
 
 
-class Before:
+class NamesBeforeLoop:
     """The events before a loop, with names that are independent of the trip count of this loop and of earlier loops.
 
     Of an earlier countable loop only the first iteration is part of the hash."""

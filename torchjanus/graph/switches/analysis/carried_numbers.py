@@ -13,16 +13,16 @@ from typing import Any
 
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.switches.analysis.numbers import Chosen, Form, Source, is_safe
+from torchjanus.graph.switches.analysis.numbers import ArmSelection, Form, Source, is_safe
 from torchjanus.trace.values import Apply, Expr, Fetch
 
-__all__ = ["Counting", "Tree", "build", "chosen", "names_in"]
+__all__ = ["CarriedNumbers", "Tree", "build", "chosen", "names_in"]
 
 Tree = tuple[Any, ...]
 _OPEN = "?"  # a subtree that is not resolved
 
 
-_CHOSEN: dict[tuple[int, ...], Chosen] = {}
+_CHOSEN: dict[tuple[int, ...], ArmSelection] = {}
 
 
 def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
@@ -39,7 +39,7 @@ def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
         return different[0]
     if not all(map(is_safe, different)):
         raise NotMergeable("branch-numbers", "a number of one arm may raise in another arm")
-    return Apply(_CHOSEN.setdefault(tuple(places), Chosen(tuple(places))), (arm, *different))
+    return Apply(_CHOSEN.setdefault(tuple(places), ArmSelection(tuple(places))), (arm, *different))
 
 
 def _is_same(one: Any, other: Any) -> bool:
@@ -48,7 +48,7 @@ def _is_same(one: Any, other: Any) -> bool:
     )
 
 
-class Counting:
+class CarriedNumbers:
     """Resolves the numbers of iterations that took one of several arms.
 
     ``ends``: for each arm, the possible sources of each variable's final value; ``takes``: for each arm, those of each

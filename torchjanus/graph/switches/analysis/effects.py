@@ -20,13 +20,13 @@ from torchjanus.trace.loops.records import Frames
 from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
 from torchjanus.trace.values import Fetch, Traced
 
-__all__ = ["Shown", "is_shown", "merged", "merged_recipe", "with_shown"]
+__all__ = ["ArmEffect", "is_shown", "merged", "merged_recipe", "with_shown"]
 
 _SHOWN = "shown"
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ArmEffect:
     """A call, an append or a write.
 
     ``values``: each argument as ("number", form), ("at", variable) or ("kept", recipe); ``token``: equal for equal
@@ -76,7 +76,7 @@ def _shown_by(
     return found
 
 
-def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNumbers) -> Shown:
+def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNumbers) -> ArmEffect:
     """Return the form of an effect that is equal in other iterations. Raises NotMergeable."""
     if isinstance(event, Extern) and (event.draws or event.handled):
         raise NotMergeable(
@@ -86,7 +86,7 @@ def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNu
         raise NotMergeable("branch-effects", "an iteration writes a variable, or under a key that changes")
     values = tuple(merged_recipe(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
-    return Shown((event.place, event.token, words), event, values)
+    return ArmEffect((event.place, event.token, words), event, values)
 
 
 def merged_recipe(recipe: Recipe, numbers: IterationNumbers) -> Any:

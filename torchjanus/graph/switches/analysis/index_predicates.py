@@ -19,7 +19,7 @@ from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
-__all__ = ["ITERATION", "NUMBER", "Question", "Questions"]
+__all__ = ["ITERATION", "NUMBER", "IndexPredicate", "IndexPredicates"]
 
 ITERATION = ("turn",)  # source of a tensor that holds the iteration index
 NUMBER = "number"  # source of a tensor that holds a number of the host: (NUMBER, token)
@@ -28,7 +28,7 @@ _COMPARISONS = frozenset(("==", "!=", "<", "<=", ">", ">="))
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class IndexPredicate:
     """A predicate of the iteration index.
 
     ``form``: the comparison (see ``numbers``); ``ref``: a tensor that holds the iteration index; ``numbers``: tensors
@@ -41,7 +41,7 @@ class Question:
     numbers: tuple[tuple[Any, TensorRef], ...] = ()
 
 
-class Questions:
+class IndexPredicates:
     """Distinguishes index predicates from other comparisons in one loop's iterations."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:

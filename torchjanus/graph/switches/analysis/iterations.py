@@ -18,12 +18,11 @@ from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.rewrites.accumulators import knows
-from torchjanus.graph.switches.analysis.before_loop import Before
-from torchjanus.graph.switches.analysis.effects import Shown, is_shown, merged, merged_recipe
-from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER, Question, Questions
+from torchjanus.graph.switches.analysis.before_loop import NamesBeforeLoop
+from torchjanus.graph.switches.analysis.effects import ArmEffect, is_shown, merged, merged_recipe
+from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER, IndexPredicate, IndexPredicates
 from torchjanus.graph.switches.analysis.lists import FilledList
-from torchjanus.graph.switches.analysis.numbers import Held as HeldNumbers
-from torchjanus.graph.switches.analysis.numbers import IterationNumbers, is_in_known, is_safe
+from torchjanus.graph.switches.analysis.numbers import IterationNumbers, NumberStates, is_in_known, is_safe
 from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
@@ -34,7 +33,7 @@ from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leav
 
 __all__ = [
     "OUTSIDE",
-    "Indexed",
+    "IndexedRead",
     "Iteration",
     "Source",
     "is_decided",
@@ -51,7 +50,7 @@ _INDEXING = frozenset({"Tensor.__getitem__", "torch.select", "Tensor.select"})
 
 
 @dataclass(frozen=True, slots=True)
-class Indexed:
+class IndexedRead:
     """``x[:, t]``: an operation that indexes by the iteration index.
 
     ``position``: which of its integers that is; ``more``: that integer minus the index."""
@@ -72,12 +71,12 @@ class Iteration:
     takes: list[frozenset[Source]]  # possible sources of each operand
     ends: dict[Any, frozenset[Source]]  # possible sources of each variable's final value
     facts: tuple[Any, ...]  # facts it found in the heap
-    indexed: dict[Any, Indexed]
+    indexed: dict[Any, IndexedRead]
     last: bool  # whether it is the last iteration
     memory: tuple[int, ...]  # per result, the first result that shares its memory; -1: shared with other tensors
     fetched: dict[Any, Any]
     sizes: int  # number of results
-    effects: tuple[Shown, ...]  # calls, appends and writes
+    effects: tuple[ArmEffect, ...]  # calls, appends and writes
     counts: dict[Any, Any]  # possible sources of its number operands
     plain: frozenset[Any]  # number operands that must be loop-invariant
     number_ends: dict[Any, Any]  # possible sources of each number variable's final value
@@ -102,13 +101,13 @@ def _is_size(leaf: Expr) -> bool:
     return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.access_path.step in (Step.SIZE, Step.LEN))
 
 
-def iterations_in(trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> list[Iteration]:
+def iterations_in(trace: Trace, frames: Frames, held: NumberStates, lists: Mapping[Any, FilledList]) -> list[Iteration]:
     """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
     if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise NotMergeable("branch-numbers", "an iteration computes with a plain number, and may know its index")
     if any(a >= b for a, b in zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
         raise NotMergeable("branch-arms-differ", "an iteration does nothing")
-    return list(_Loop(trace, frames, held, lists).iterations())
+    return list(_LoopReader(trace, frames, held, lists).iterations())
 
 
 def subject_of(fact: Any) -> Any:
@@ -128,25 +127,25 @@ def subject_of(fact: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _NativeArguments:
     """Plain numbers that native code received."""
 
     plain: Plain
 
 
 @dataclass(frozen=True, slots=True)
-class _Computed:
+class _UntracedComputation:
     """A computation with plain numbers."""
 
     token: Any
 
 
-class _Loop:
+class _LoopReader:
     """Walks over the events of one loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, held: HeldNumbers, lists: Mapping[Any, FilledList]) -> None:
+    def __init__(self, trace: Trace, frames: Frames, held: NumberStates, lists: Mapping[Any, FilledList]) -> None:
         self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
-        self.before = Before(trace, frames)
+        self.before = NamesBeforeLoop(trace, frames)
         self.rows = self.before.rows
         self.made: set[int] = set()  # results of the iterations so far
         self.earlier = {*trace.access_paths, *self.rows, *self.before.made}
@@ -154,7 +153,7 @@ class _Loop:
         # Index arguments of iterations, each minus the iteration index.
         self.offsets: dict[Any, list[int]] = {}
         self.reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
-        self.questions = Questions(trace, frames)
+        self.questions = IndexPredicates(trace, frames)
 
     def iterations(self) -> Any:
         """Yield all iterations, after collecting how their integer subscripts follow the index."""
@@ -170,9 +169,9 @@ class _Loop:
         for iteration, (start, end, (plain, given)) in enumerate(limits):
             events: list[Any] = self.trace.events[start:end]
             plains: list[Any] = [(one.position - start, one) for one in self.trace.plain[slice(*plain)]]
-            plains += [(one.position - start, _Given(one)) for one in self.trace.given[slice(*given)]]
+            plains += [(one.position - start, _NativeArguments(one)) for one in self.trace.given[slice(*given)]]
             plains.sort(key=lambda one: one[0])
-            yield _One(self, iteration, _merged(events, plains), operations).description()
+            yield _IterationReader(self, iteration, _merged(events, plains), operations).description()
             operations += sum(isinstance(event, Op) for event in events)
 
     def integers(self, op: Op) -> Iterator[tuple[Any, int]]:
@@ -205,14 +204,14 @@ class _Loop:
         return frozenset(found)
 
 
-class _One:
+class _IterationReader:
     """Walks over the events of one iteration."""
 
-    def __init__(self, loop: _Loop, iteration: int, events: Sequence[Any], before: int) -> None:
+    def __init__(self, loop: _LoopReader, iteration: int, events: Sequence[Any], before: int) -> None:
         self.loop, self.iteration, self.given, self.before = loop, iteration, events, before
         self.own: dict[int, int] = {}
         self.takes: list[frozenset[Source]] = []
-        self.indexed: dict[Any, Indexed] = {}
+        self.indexed: dict[Any, IndexedRead] = {}
         self.rowed: dict[int, Any] = {}  # tensors made by indexing -> key
         self.after: list[int] = [0]  # operations of the iteration so far -> those kept
         self.events: list[Any] = []
@@ -250,7 +249,7 @@ class _One:
             self._memory(),
             self.fetched,
             len(self.own),
-            tuple(event for event in self.events if isinstance(event, Shown)),
+            tuple(event for event in self.events if isinstance(event, ArmEffect)),
             numbers.takes, frozenset(numbers.plain), number_ends, items, fetched, self.compared,
         )  # fmt: skip
 
@@ -299,7 +298,7 @@ class _One:
             self._condition(event)
         elif isinstance(event, Plain):
             self._compute(event)
-        elif isinstance(event, _Given):
+        elif isinstance(event, _NativeArguments):
             self.numbers.hold((*event.plain.operands, *event.plain.reals))
         elif isinstance(event, Decision | Entered | Left | Trips):
             self.events.append(event)
@@ -318,7 +317,7 @@ class _One:
         form, answer = self.numbers.compute(plain)
         place = None if answer is None else self.loop.questions.place(plain)
         if answer is None or place is None:
-            self.events.append(_Computed(form))
+            self.events.append(_UntracedComputation(form))
         else:
             self._ask(form, answer, place)
 
@@ -328,7 +327,7 @@ class _One:
         found = {number.token: number for number in numbers}
         self.compared.update(found)
         refs = [self._taken(frozenset({source})) for source in (ITERATION, *((NUMBER, token) for token in found))]
-        self.events.append(Question(form, refs[0], outcome, place, tuple(zip(found, refs[1:], strict=True))))
+        self.events.append(IndexPredicate(form, refs[0], outcome, place, tuple(zip(found, refs[1:], strict=True))))
 
     def _taken(self, sources: frozenset[Source]) -> TensorRef:
         self.takes.append(sources)
@@ -400,7 +399,7 @@ class _One:
         if len(indices) != 1:
             return False
         key = (op.name, repr(shape), repr(fixed), self.loop.before.path(source.number), op.modes)
-        self.indexed[key] = Indexed(op, *indices[0])
+        self.indexed[key] = IndexedRead(op, *indices[0])
         self.rowed[op.outs[0].number] = key
         return True
 
@@ -455,7 +454,7 @@ def _token(event: Any) -> Any:
     """Return the part of an event that must be equal in all iterations of an arm."""
     if isinstance(event, Op):
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
-    if isinstance(event, Question):
+    if isinstance(event, IndexPredicate):
         return ("question", event.form, event.place, event.outcome)
     if isinstance(event, Asserted):
         return ("asserted", event.ref.number, event.place, event.outcome)

@@ -23,10 +23,10 @@ from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read,
 
 __all__ = [
     "KINDS",
-    "Chosen",
+    "ArmSelection",
     "Form",
-    "Held",
     "IterationNumbers",
+    "NumberStates",
     "Source",
     "alike",
     "contents_of",
@@ -44,7 +44,7 @@ HEAP = "heap"
 SAFE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, int, float, format, str)
 
 
-class Chosen:
+class ArmSelection:
     """``chosen(arm, *values)``: select a value by the arm. ``places``: for each arm, the position of its value."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
@@ -76,7 +76,7 @@ def _function_of(plain: Plain) -> Any:
 
 def is_safe(expr: Any) -> bool:
     """Whether evaluation cannot raise."""
-    if not isinstance(expr, Apply) or isinstance(expr.func, Chosen) or expr.func is entering:
+    if not isinstance(expr, Apply) or isinstance(expr.func, ArmSelection) or expr.func is entering:
         return True
     known = any(expr.func is func for func in SAFE) or getattr(expr.func, "never_raises", False)
     return known and all(is_safe(arg) for arg in expr.args)
@@ -92,7 +92,7 @@ def is_content(content: Any, value: Any) -> bool:
 
 
 def contents_of(state: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the variables that hold numbers, except lengths of lists and places that ``Heap`` describes."""
+    """Return the variables that hold numbers, except lengths of lists and places that ``WrittenNumbers`` describes."""
     return {
         name: value[1]
         for name, value in state.items()
@@ -114,7 +114,7 @@ def place_of(event: Stored) -> AccessPath | None:
 
 
 @dataclass(slots=True)
-class Heap:
+class WrittenNumbers:
     """The numbers that a run has written to objects from before the call, by place."""
 
     contents: dict[Any, Any] = field(default_factory=dict)
@@ -136,16 +136,16 @@ class Heap:
 
 
 @dataclass(slots=True)
-class Held:
+class NumberStates:
     """The numbers that variables and places hold before each iteration and after the last."""
 
     states: list[dict[Any, Any]]
     access_paths: dict[Any, Any]  # of the places
 
     @staticmethod
-    def of(trace: Trace, frames: Frames, places: Mapping[Any, AccessPath]) -> Held:
+    def of(trace: Trace, frames: Frames, places: Mapping[Any, AccessPath]) -> NumberStates:
         """Return the contents for a loop. ``places``: the places that other runs write."""
-        heap, states = Heap(), list[dict[Any, Any]]()
+        heap, states = WrittenNumbers(), list[dict[Any, Any]]()
         limits = (*frames.starts, frames.end)
         for position, event in enumerate(trace.events[: frames.end + 1]):
             while len(states) < len(limits) and limits[len(states)] <= position:
@@ -158,7 +158,7 @@ class Held:
         for name, access_path in access_paths.items():
             for state in states:
                 state.setdefault(name, Read(access_path))
-        return Held(states, access_paths)
+        return NumberStates(states, access_paths)
 
 
 class IterationNumbers:

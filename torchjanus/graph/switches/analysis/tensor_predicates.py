@@ -16,14 +16,14 @@ import torch
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.carried_numbers import Tree
-from torchjanus.graph.switches.analysis.index_predicates import Question
+from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["Asking"]
+__all__ = ["PredicateLowering"]
 
 # For integers these give the results of Python.
 _FUNCTIONS: dict[Any, Any] = {
@@ -34,7 +34,7 @@ _FUNCTIONS: dict[Any, Any] = {
 
 
 @dataclass(slots=True)
-class Asking:
+class PredicateLowering:
     """Inserts index predicates into the events of an arm. ``begins``: the index of the first iteration."""
 
     trace: Trace
@@ -51,7 +51,7 @@ class Asking:
         """Return a position among the arm's operations with the added operations counted."""
         return after + sum(position < after for position in self.added)
 
-    def ask(self, tree: Tree, question: Question, numbered: Callable[[int], int]) -> None:
+    def ask(self, tree: Tree, question: IndexPredicate, numbered: Callable[[int], int]) -> None:
         """Append a predicate's operations and assertion. ``numbered``: renumbers its tensors. Raises NotMergeable."""
         if tree[0] == "c" and not isinstance(tree[2], Expr):
             return  # its outcome is constant

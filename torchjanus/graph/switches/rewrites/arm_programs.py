@@ -19,10 +19,10 @@ from torchjanus.graph.ir.dimensions import dimensions_of, geometries
 from torchjanus.graph.ir.numbers import Numbers, split_numbers
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.regions.switch import ArmProgram, Switch
-from torchjanus.graph.switches.analysis.arms import Resolved
-from torchjanus.graph.switches.analysis.index_predicates import Question
+from torchjanus.graph.switches.analysis.arms import ResolvedArms
+from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
 from torchjanus.graph.switches.analysis.iterations import Source
-from torchjanus.graph.switches.analysis.tensor_predicates import Asking
+from torchjanus.graph.switches.analysis.tensor_predicates import PredicateLowering
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Found, Held
@@ -35,7 +35,7 @@ __all__ = ["switch_of"]
 
 
 def switch_of(
-    resolved: Resolved, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
+    resolved: ResolvedArms, kinds: Sequence[tuple[Any, ...]], questions: Sequence[Mapping[int, Any]], begins: int
 ) -> Switch:
     """Return the arms as one switch function.
 
@@ -47,7 +47,7 @@ def switch_of(
 
 
 def _program(
-    resolved: Resolved, number: int, kinds: Sequence[tuple[Any, ...]], questions: Mapping[int, Any], begins: int
+    resolved: ResolvedArms, number: int, kinds: Sequence[tuple[Any, ...]], questions: Mapping[int, Any], begins: int
 ) -> ArmProgram:
     arm, inputs = resolved.arms[number].seen, len(kinds)
     places: dict[Source, int] = {("name", name): place for place, name in enumerate(resolved.carried)}
@@ -65,9 +65,9 @@ def _program(
     modes = next(done, None)
     if modes is None:
         raise NotMergeable("loop-small", "iterations ask, and compute nothing")
-    asking = Asking(trace, begins, modes)
+    asking = PredicateLowering(trace, begins, modes)
     for position, event in enumerate(arm.events):
-        if isinstance(event, Question):
+        if isinstance(event, IndexPredicate):
             asking.ask(questions[position], event, numbered)
         elif isinstance(event, Op | Asserted | Held):
             asking.operations += isinstance(event, Op)

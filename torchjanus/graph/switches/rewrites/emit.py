@@ -15,20 +15,20 @@ import torch
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, Flows
-from torchjanus.graph.switches.analysis.after_loop import After
-from torchjanus.graph.switches.analysis.arm_effects import Acting
-from torchjanus.graph.switches.analysis.arms import Resolved, Resolving, SwitchSites
+from torchjanus.graph.switches.analysis.after_loop import LiveOutUses
+from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
+from torchjanus.graph.switches.analysis.arms import ArmResolution, ResolvedArms, SwitchSites
 from torchjanus.graph.switches.analysis.effects import is_shown, with_shown
 from torchjanus.graph.switches.analysis.evidence import are_known, limits_of
 from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER
 from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source, iterations_in, subject_of
 from torchjanus.graph.switches.analysis.lists import check_unseen, filled_in, without_filled
-from torchjanus.graph.switches.analysis.numbers import Held
+from torchjanus.graph.switches.analysis.numbers import NumberStates
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
 from torchjanus.graph.switches.rewrites.arm_programs import switch_of
 from torchjanus.graph.switches.rewrites.later_uses import apart, operations_in
-from torchjanus.graph.switches.rewrites.numbering import Numbering
-from torchjanus.graph.switches.rewrites.positions import Placing
+from torchjanus.graph.switches.rewrites.numbering import Renumbering
+from torchjanus.graph.switches.rewrites.positions import PositionRewriter
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace, Trips
 from torchjanus.trace.facts import Asserted, Found, is_question
@@ -50,7 +50,7 @@ def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Tra
     check_unseen(trace, frames)
     lists = filled_in(trace, frames)
     frames = with_shown(trace, without_elements(without_filled(frames, lists), _made(trace, frames)), lists)
-    held = Held.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
+    held = NumberStates.of(trace, frames, {name: place for one in known for name, place in one.places.items()})
     left = check_states(frames)
     iterations = iterations_in(trace, frames, held, lists)
     switches = next((one for one in known if one.fits(iterations, left)), None)
@@ -67,9 +67,9 @@ def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Tra
     )
     if len(proven) < (2 if frames.count is None else 1) or any(arm not in proven for arm in taken):
         raise NotMergeable("branch-evidence")
-    acting = Acting(proven, taken, iterations, held, lists)
-    after = After(trace, frames, switches, Resolving(proven, frames.states[0]), acting)
-    return _Writing(trace, frames, switches, after, taken, acting).trace()
+    acting = ArmEffects(proven, taken, iterations, held, lists)
+    after = LiveOutUses(trace, frames, switches, ArmResolution(proven, frames.states[0]), acting)
+    return _SwitchRewriter(trace, frames, switches, after, taken, acting).trace()
 
 
 def _made(trace: Trace, frames: Frames) -> set[int]:
@@ -78,7 +78,7 @@ def _made(trace: Trace, frames: Frames) -> set[int]:
     return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
 
 
-class _Writing(Placing):
+class _SwitchRewriter(PositionRewriter):
     """Writes the run."""
 
     # -- the run --------------------------------------------------------------------------------------------------
@@ -159,9 +159,9 @@ class _Writing(Placing):
             loops=[],
             alive=[*old.alive, old, switch],
         )
-        return Numbering(made).trace()
+        return Renumbering(made).trace()
 
-    def _given(self, resolved: Resolved) -> tuple[list[Any], list[Any]]:
+    def _given(self, resolved: ResolvedArms) -> tuple[list[Any], list[Any]]:
         """Return the initial operands, None for those of each iteration, and the events that make them.
 
         The events include facts about the heap that iterations found."""
@@ -244,7 +244,7 @@ class _Writing(Placing):
             raise NotMergeable("branch-carried", "a variable holds no tensor where one is needed")
         return int(value[1])
 
-    def _kind(self, resolved: Resolved, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
+    def _kind(self, resolved: ResolvedArms, place: int, given: Sequence[Any]) -> tuple[Any, ...]:
         if place < len(resolved.carried):
             name = resolved.carried[place]
             if is_shown(name):
@@ -269,7 +269,7 @@ class _Writing(Placing):
             return int(self.picking(source)[0].op.outs[0].number)
         return self.known.tensor(("row", source[1], iteration + source[2]), {})
 
-    def _switch(self, resolved: Resolved, kinds: Sequence[tuple[Any, ...]]) -> Switch:
+    def _switch(self, resolved: ResolvedArms, kinds: Sequence[tuple[Any, ...]]) -> Switch:
         questions, begins = self.acting.questions, self.frames.begins
         asked = tuple(tuple(some.items()) for some in questions)
         key = (resolved.key, tuple((*kind[:4],) for kind in kinds), asked, begins)
@@ -281,7 +281,7 @@ class _Writing(Placing):
         return known
 
     def _flow(
-        self, switch: Switch, resolved: Resolved, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
+        self, switch: Switch, resolved: ResolvedArms, kinds: Sequence[tuple[Any, ...]], given: Sequence[Any]
     ) -> Flow | None:
         """Return the gradient checks of the switch, if it depends on the arms taken which inputs receive gradients."""
         places = {name: place for place, name in enumerate(resolved.carried)}
@@ -299,7 +299,7 @@ class _Writing(Placing):
         found: Flow | None = switch.flowing[key]
         return found
 
-    def _gates(self, resolved: Resolved, given: list[Any]) -> list[Any]:
+    def _gates(self, resolved: ResolvedArms, given: list[Any]) -> list[Any]:
         """Append a gate for each input whose gradient depends on the arms taken; return the operations."""
         events = list[Any]()
         for index in () if self.flow is None else self.flow.asked:
@@ -314,7 +314,7 @@ class _Writing(Placing):
         return events
 
     def _iterations(
-        self, resolved: Resolved, switch: Switch, given: Sequence[Any], before: int
+        self, resolved: ResolvedArms, switch: Switch, given: Sequence[Any], before: int
     ) -> tuple[list[int], list[Any]]:
         """Return the starts and the events of all iterations. ``before``: the number of operations before them."""
         frames, old = self.frames, self.old
@@ -360,7 +360,7 @@ class _Writing(Placing):
         modes = replace(self.modes(), grad=False)
         return Op(torch.add, "torch.add", args, {}, (TensorRef(number),), modes, self.frames.place)
 
-    def _check(self, after: int, resolved: Resolved) -> list[Any]:
+    def _check(self, after: int, resolved: ResolvedArms) -> list[Any]:
         """Return the assertions: the iterations took known arms, and gradients reach the inputs that they did."""
         place, flow = self.frames.place, self.flow
         quiet = replace(self.modes(), grad=False)

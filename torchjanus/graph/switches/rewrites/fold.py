@@ -12,21 +12,21 @@ from typing import Any
 from torchjanus.core.errors import Place, Refused
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.loops.analysis.tensor_termination import untils
-from torchjanus.graph.loops.rewrites.accumulators import apart
-from torchjanus.graph.loops.rewrites.filled_tensors import filled
+from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
+from torchjanus.graph.loops.rewrites.accumulators import functional_accumulators
+from torchjanus.graph.loops.rewrites.filled_tensors import sink_element_writes
 from torchjanus.graph.loops.rewrites.fold import ACCUMULATORS, LISTS, is_one_iteration_form
-from torchjanus.graph.loops.rewrites.sums import begun
+from torchjanus.graph.loops.rewrites.sums import sums_from_zero_tensors
 from torchjanus.graph.switches.analysis.arms import SwitchSites
-from torchjanus.graph.switches.analysis.before_loop import Before
+from torchjanus.graph.switches.analysis.before_loop import NamesBeforeLoop
 from torchjanus.graph.switches.analysis.iterations import is_decided
 from torchjanus.graph.switches.rewrites.emit import with_switches
-from torchjanus.graph.switches.rewrites.host_decisions import hosted
+from torchjanus.graph.switches.rewrites.host_decisions import host_draws
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Asserted, Held
 from torchjanus.trace.loops.records import Frames
 
-__all__ = ["SWITCHES", "SWITCH_OPERANDS", "Merger"]
+__all__ = ["SWITCHES", "SWITCH_OPERANDS", "LoopMerger"]
 
 MOST = 32  # loops
 # ``if`` statements that tensors decide and that took both arms, for which each path has a graph of its own. That needs
@@ -34,19 +34,19 @@ MOST = 32  # loops
 APART = 3
 
 
-class Merger:
+class LoopMerger:
     """What the runs of one function have shown of its loops."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[Any, list[SwitchSites]] = OrderedDict()
-        self.begun: set[Place] = set()  # places where sums begin with a Python number
+        self.sums_from_zero_tensors: set[Place] = set()  # places where sums begin with a Python number
         self._outcomes: dict[Any, set[bool]] = {}  # outcomes of the first decision of each region
         self._counts: dict[Place, set[int]] = {}  # trip counts of each loop
         self._leaving: set[Place] = set()  # tensor predicates that ended loops
 
     def learn(self, trace: Trace) -> None:
         """Record the decisions of a run's regions, the predicates that ended its loops, and the loops' trip counts."""
-        for iterations in untils(trace):
+        for iterations in terminated_loops(trace):
             last = trace.events[iterations.end - 1]
             if isinstance(last, Asserted | Held) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
                 self._leaving.add(last.place)
@@ -103,11 +103,11 @@ class Merger:
         merged, passed = LISTS(trace), 0
         ranges = [(one.starts[0], one.end) for one in merged.iterations if one.starts]
         ranges += [(one.starts[0], one.end) for one in merged.frames if one.starts]
-        merged = ACCUMULATORS.gave(apart(merged, ranges))
+        merged = ACCUMULATORS.gave(functional_accumulators(merged, ranges))
         done = False
         while (loop := self._next(merged, passed)) is not None:
             try:
-                merged = SWITCHES.run(merged, _Deciding(self, loop))
+                merged = SWITCHES.run(merged, _MergeContext(self, loop))
             except NotMergeable as error:
                 trace.remarks.note(loop.place, error.reason, error.detail)
                 passed += 1
@@ -134,7 +134,7 @@ class Merger:
 
     def switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
         """Return what is known of the loop, for runs with the same events before it."""
-        arm = (loop.place, Before(trace, loop).token)
+        arm = (loop.place, NamesBeforeLoop(trace, loop).token)
         found = self._known.setdefault(arm, [])
         self._known.move_to_end(arm)
         while len(self._known) > MOST:
@@ -143,29 +143,29 @@ class Merger:
 
 
 @dataclass(slots=True)
-class _Deciding:
+class _MergeContext:
     """The context of the passes: a ``loop`` in whose iterations tensors decide."""
 
-    merger: Merger
+    merger: LoopMerger
     loop: Frames
 
 
-def _begin(trace: Trace, deciding: _Deciding) -> Trace:
-    made, deciding.loop = begun(trace, deciding.loop, deciding.merger.begun)
+def _begin(trace: Trace, deciding: _MergeContext) -> Trace:
+    made, deciding.loop = sums_from_zero_tensors(trace, deciding.loop, deciding.merger.sums_from_zero_tensors)
     return made
 
 
-def _fill(trace: Trace, deciding: _Deciding) -> Trace:
-    made, deciding.loop = filled(trace, deciding.loop)
+def _fill(trace: Trace, deciding: _MergeContext) -> Trace:
+    made, deciding.loop = sink_element_writes(trace, deciding.loop)
     return made
 
 
-def _host(trace: Trace, deciding: _Deciding) -> Trace:
-    made, deciding.loop = hosted(trace, deciding.loop)
+def _host(trace: Trace, deciding: _MergeContext) -> Trace:
+    made, deciding.loop = host_draws(trace, deciding.loop)
     return made
 
 
-def _switch(trace: Trace, deciding: _Deciding) -> Trace:
+def _switch(trace: Trace, deciding: _MergeContext) -> Trace:
     return with_switches(trace, deciding.loop, deciding.merger.switches(trace, deciding.loop))
 
 
@@ -180,7 +180,7 @@ SWITCHES = PassList(
             _begin,
             "Lets sums that begin with a Python number (`loss = 0.0`) begin with a tensor.",
             contextual=True,
-            entry=begun,
+            entry=sums_from_zero_tensors,
         ),
         Pass(
             "fill_behind_decided_loop",
@@ -188,7 +188,7 @@ SWITCHES = PassList(
             _fill,
             "Moves writes of iterations to elements of a tensor behind the loop, as one write.",
             contextual=True,
-            entry=filled,
+            entry=sink_element_writes,
         ),
         Pass(
             "draw_before_loop",
@@ -196,7 +196,7 @@ SWITCHES = PassList(
             _host,
             "Draws the host's random numbers before the loop, so that a tensor decides in their place.",
             contextual=True,
-            entry=hosted,
+            entry=host_draws,
         ),
         Pass(
             "make_switches",

@@ -22,26 +22,26 @@ from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
 
-__all__ = ["Drawn", "Draws", "hosting"]
+__all__ = ["DrawPlaceholder", "HostDraws", "hoisted_draws"]
 
 MOST = 64  # greatest index of a first iteration
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawPlaceholder:
     """A placeholder for the number that the iteration's host call of this order returned."""
 
     order: int
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
+class HostDraws:
     """The host's draws in a loop.
 
     ``externs``: for each iteration, the positions of its calls. ``given``: (iteration, order) -> where the number is
-    found. ``asked``: predicates by key, as an expression with ``Drawn`` leaves and a place. ``held``: position of a
-    condition -> its predicate and iteration. ``first``: positions of reads of earlier values, which move before the
-    loop."""
+    found. ``asked``: predicates by key, as an expression with ``DrawPlaceholder`` leaves and a place. ``held``:
+    position of a condition -> its predicate and iteration. ``first``: positions of reads of earlier values, which move
+    before the loop."""
 
     externs: tuple[tuple[int, ...], ...]
     given: dict[tuple[int, int], AccessPath]
@@ -78,7 +78,7 @@ def _numbers(drawn: Any, kind: type, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(drawn, dtype=dtype)
 
 
-def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
+def hoisted_draws(old: Trace, frames: Frames, draws: HostDraws) -> DrawHoister:
     """Return the rewriter: one call for all draws where that is possible."""
     number = draws.externs[0][0] if draws.externs[0] else -1
     call, count = old.events[number], frames.count
@@ -86,7 +86,7 @@ def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
     several = isinstance(call, Extern) and len(draws.externs[0]) == 1 and not call.kwargs and count is not None
     given = [tuple(r.token for r in old.recipes.get(id(old.events[at]), ())) for some in draws.externs for at in some]
     if not several or later or len(set(given)) > 1 or not 0 <= frames.begins <= MOST:
-        return Hosting(old, frames, draws)
+        return DrawHoister(old, frames, draws)
     kinds = {
         type(event.value)
         for event in old.events
@@ -94,31 +94,31 @@ def hosting(old: Trace, frames: Frames, draws: Draws) -> Hosting:
     }
     (kind, *others) = kinds
     if others or kind not in (float, int) or not all(_is_compared(form, kind) for form, _ in draws.asked.values()):
-        return Hosting(old, frames, draws)
-    return _AnyNumber(old, frames, draws, kind)
+        return DrawHoister(old, frames, draws)
+    return _BatchedDrawHoister(old, frames, draws, kind)
 
 
 def _is_compared(form: Any, kind: type) -> bool:
     """Whether a drawn number is compared with a number that is not drawn, and tensors give Python's answer."""
     if not isinstance(form, Apply) or form.func not in _COMPARING:
         return False
-    other = [arg for arg in form.args if not isinstance(arg, Drawn)]
+    other = [arg for arg in form.args if not isinstance(arg, DrawPlaceholder)]
     if len(other) != 1 or any(_is_drawn(arg) for arg in other):
         return False
     return kind is float or type(other[0]) is int
 
 
 def _is_drawn(form: Any) -> bool:
-    return isinstance(form, Drawn) or (isinstance(form, Apply) and any(map(_is_drawn, form.args)))
+    return isinstance(form, DrawPlaceholder) or (isinstance(form, Apply) and any(map(_is_drawn, form.args)))
 
 
-class Hosting(Adding):
+class DrawHoister(Adding):
     """Rewrites the run with each draw as its own call before the loop."""
 
     dtype = torch.int64  # of the predicates' results
     skipped = 0  # unused results before those of the first iteration
 
-    def __init__(self, old: Trace, frames: Frames, draws: Draws) -> None:
+    def __init__(self, old: Trace, frames: Frames, draws: HostDraws) -> None:
         super().__init__(old)
         self.frames, self.draws, self.at = frames, draws, frames.starts[0]
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
@@ -213,7 +213,7 @@ class Hosting(Adding):
         return replace(frames, count=None)
 
     def _of(self, form: Any, iteration: int) -> Any:
-        if isinstance(form, Drawn):
+        if isinstance(form, DrawPlaceholder):
             return Read(self.draws.given[iteration, form.order])
         return (
             Apply(form.func, tuple(self._of(one, iteration) for one in form.args)) if isinstance(form, Apply) else form
@@ -226,12 +226,12 @@ class Hosting(Adding):
         return self._words[merged] if merged in self._words else tuple(map(self._said, merged))
 
 
-class _AnyNumber(Hosting):
+class _BatchedDrawHoister(DrawHoister):
     """Rewrites the run with one call for all draws, for any trip count."""
 
     dtype = torch.bool
 
-    def __init__(self, old: Trace, frames: Frames, draws: Draws, kind: type) -> None:
+    def __init__(self, old: Trace, frames: Frames, draws: HostDraws, kind: type) -> None:
         super().__init__(old, frames, draws)
         self.kind = kind
         self.skipped = frames.begins  # an iteration takes the element of its index
@@ -263,7 +263,7 @@ class _AnyNumber(Hosting):
 
     def asking(self, form: Any, place: Place) -> Op:
         first, other = form.args
-        exchanged = isinstance(other, Drawn)
+        exchanged = isinstance(other, DrawPlaceholder)
         func = _COMPARING[form.func][exchanged]
         args = (TensorRef(self.number), first if exchanged else other)
         return Op(func, f"torch.{func.__name__}", args, {}, (), self.modes, place)

@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.graph.switches.rewrites.hoist_draws import Drawn, Draws, hosting
+from torchjanus.graph.switches.rewrites.hoist_draws import DrawPlaceholder, HostDraws, hoisted_draws
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held
@@ -22,7 +22,7 @@ from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import Constant, FoundAt, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
-__all__ = ["hosted"]
+__all__ = ["host_draws"]
 
 # Functions that raise no more for the numbers of other iterations than for those of the watched one.
 _ASKING = (
@@ -31,23 +31,23 @@ _ASKING = (
 )  # fmt: skip
 
 
-def hosted(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
+def host_draws(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
     """Return the run in which tensors decide what the host decided by chance in this loop, and the loop in it.
 
     Returns the arguments where there is nothing to do. Raises NotMergeable where it is not possible."""
     if not any(isinstance(event, Extern) for event in trace.events[frames.starts[0] : frames.end]):
         return trace, frames
-    draws = _Looking(trace, frames).draws()
+    draws = _DrawFinder(trace, frames).draws()
     if draws is None:
         return trace, frames
     if not any(isinstance(event, Op) for event in trace.events):
         raise NotMergeable("loop-small", "the step computes nothing with tensors")
     number = trace.frames.index(frames)
-    made = hosting(trace, frames, draws).trace()
+    made = hoisted_draws(trace, frames, draws).trace()
     return made, made.frames[number]
 
 
-class _Looking:
+class _DrawFinder:
     """Finds the draws in the iterations of a loop."""
 
     def __init__(self, trace: Trace, frames: Frames) -> None:
@@ -56,7 +56,7 @@ class _Looking:
         self.own: dict[AccessPath, tuple[int, int]] = {}  # of a drawn number -> its iteration, order of the call
         self.reads: dict[AccessPath, int] = {}
 
-    def draws(self) -> Draws | None:
+    def draws(self) -> HostDraws | None:
         """Return the draws and the predicates on them; None if no predicate uses a draw. Raises NotMergeable."""
         trace = self.trace
         externs = tuple(
@@ -92,10 +92,11 @@ class _Looking:
             return None
         self._check(externs, held)
         given = {known: access_path for access_path, known in self.own.items()}
-        return Draws(externs, given, asked, held, tuple(needed))
+        return HostDraws(externs, given, asked, held, tuple(needed))
 
     def _form(self, expr: Any, iteration: int) -> Any:
-        """Return a condition with ``Drawn`` leaves; None if it depends on no draw of the loop. Raises NotMergeable."""
+        """Return a condition with ``DrawPlaceholder`` leaves; None if it depends on no draw of the loop. Raises
+        NotMergeable."""
         found = [
             self.own[leaf.access_path]
             for leaf in leaves(expr)
@@ -119,7 +120,7 @@ class _Looking:
             raise NotMergeable("branch-native-call", "a number that is drawn is compared with a tensor")
         if isinstance(expr, Read):
             if expr.access_path in self.own:
-                return Drawn(self.own[expr.access_path][1])
+                return DrawPlaceholder(self.own[expr.access_path][1])
             if expr.access_path.waits_for:
                 raise NotMergeable(
                     "branch-native-call", "a number that is drawn is compared with the result of another call"

@@ -14,10 +14,10 @@ from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.regions.switch_gradients import Flow
-from torchjanus.graph.switches.analysis.after_loop import After
-from torchjanus.graph.switches.analysis.arm_effects import Acting
+from torchjanus.graph.switches.analysis.after_loop import LiveOutUses
+from torchjanus.graph.switches.analysis.arm_effects import ArmEffects
 from torchjanus.graph.switches.analysis.arms import Arm, SwitchSites
-from torchjanus.graph.switches.analysis.before_loop import Before
+from torchjanus.graph.switches.analysis.before_loop import NamesBeforeLoop
 from torchjanus.graph.switches.analysis.iterations import subject_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
@@ -28,7 +28,7 @@ from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
-__all__ = ["Speaking", "apart", "operations_in"]
+__all__ = ["LiveOutRewriter", "apart", "operations_in"]
 
 
 def operations_in(events: Sequence[Any]) -> int:
@@ -41,17 +41,23 @@ def apart(place: Place, number: int) -> Place:
     return replace(place, column=-1 - number)
 
 
-class Speaking(Rewriting):
+class LiveOutRewriter(Rewriting):
     """Rewrites the uses of live-outs. Raises NotMergeable where it is not known which variable is meant."""
 
     def __init__(
-        self, old: Trace, frames: Frames, switches: SwitchSites, after: After, taken: list[Arm], acting: Acting
+        self,
+        old: Trace,
+        frames: Frames,
+        switches: SwitchSites,
+        after: LiveOutUses,
+        taken: list[Arm],
+        acting: ArmEffects,
     ) -> None:
         super().__init__(old)
         self.acting = acting
         self.frames, self.switches, self.after, self.taken = frames, switches, after, taken
         self.start, self.end = frames.starts[0], frames.end
-        self.known = Before(old, frames)
+        self.known = NamesBeforeLoop(old, frames)
         self.wanted: dict[Any, None] = {}
         self.columns: dict[Any, None] = {}  # variables whose values of all iterations are used
         self.lasts: dict[Any, None] = {}  # variables whose final value is used

@@ -11,10 +11,10 @@ from torchjanus.trace.facts import Found
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
-__all__ = ["Numbering"]
+__all__ = ["Renumbering"]
 
 
-class Numbering(Rewriting):
+class Renumbering(Rewriting):
     """Numbers the tensors in the order in which they occur in the run."""
 
     def __init__(self, old: Trace) -> None:

@@ -11,13 +11,13 @@ from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
-from torchjanus.graph.switches.rewrites.row_reads import Picking
+from torchjanus.graph.switches.rewrites.row_reads import RowReadRewriter
 from torchjanus.trace.loops.records import Frames
 
-__all__ = ["Placing"]
+__all__ = ["PositionRewriter"]
 
 
-class Placing(Picking):
+class PositionRewriter(RowReadRewriter):
     """The part of the rewriter that maps positions."""
 
     def places_anew(self, found: int, iterations: int, check: int, leading: int) -> Any:

@@ -17,20 +17,20 @@ import torch
 from torchjanus.core.access_path import Step
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
-from torchjanus.graph.switches.analysis.arms import Resolved
-from torchjanus.graph.switches.analysis.iterations import Indexed, Source
-from torchjanus.graph.switches.rewrites.later_uses import Speaking, apart
+from torchjanus.graph.switches.analysis.arms import ResolvedArms
+from torchjanus.graph.switches.analysis.iterations import IndexedRead, Source
+from torchjanus.graph.switches.rewrites.later_uses import LiveOutRewriter, apart
 from torchjanus.trace.actions import Op
 from torchjanus.trace.facts import Asserted
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Size
 
-__all__ = ["Picking", "are_there", "in_order"]
+__all__ = ["RowReadRewriter", "are_there", "in_order"]
 
 _ROWS = 100  # first place number of row assertions, after those of other assertions
 
 
-def _dimension_of(one: Indexed) -> int:
+def _dimension_of(one: IndexedRead) -> int:
     """Return the dimension that the iteration index selects from. Raises NotMergeable where it is not known."""
     if one.op.name != "Tensor.__getitem__":
         return int(one.op.args[1])
@@ -62,7 +62,7 @@ def are_there(arms: torch.Tensor, base: torch.Tensor, taking: Sequence[int], dim
     return (there | takes.logical_not()).all()
 
 
-class Picking(Speaking):
+class RowReadRewriter(LiveOutRewriter):
     """The part of the rewriter that reads rows."""
 
     def __init__(self, *given: Any) -> None:
@@ -77,7 +77,7 @@ class Picking(Speaking):
             return _picked(one, rows, iteration, number)
         return _picked(one, base, self.frames.number(iteration) + one.more, number)
 
-    def picking(self, source: Source) -> tuple[Indexed, int]:
+    def picking(self, source: Source) -> tuple[IndexedRead, int]:
         """Return how rows are read in this run, and the tensor they are read from."""
         found = next((one.indexed[source[1]] for one in self.acting.iterations if source[1] in one.indexed), None)
         if found is None:
@@ -100,7 +100,7 @@ class Picking(Speaking):
         self.kinds[rows] = self.kinds[base]  # except for its size
         return rows
 
-    def is_for_all(self, source: Source, resolved: Resolved) -> bool:
+    def is_for_all(self, source: Source, resolved: ResolvedArms) -> bool:
         """Whether each iteration has such a row: all arms read it, or the trip count is the size of the dimension."""
         if self.frames.count is None or all(source in some for some in resolved.takes):
             return True
@@ -112,7 +112,7 @@ class Picking(Speaking):
             return isinstance(count, Read) and count.access_path == access_path.then(Step.SIZE, dim)
         return isinstance(count, Size) and (count.ref, count.dim) == (base, dim)
 
-    def check_rows(self, resolved: Resolved, arms: TensorRef, modes: Any, after: int) -> Iterator[Any]:
+    def check_rows(self, resolved: ResolvedArms, arms: TensorRef, modes: Any, after: int) -> Iterator[Any]:
         """Yield the assertions that the rows that were read exist. ``arms``: the arm of each iteration.
 
         ``after``: the number of operations that precede them."""
@@ -126,7 +126,7 @@ class Picking(Speaking):
             yield Asserted(there, True, after + 1 + number, apart(place, _ROWS + number))
 
 
-def _picked(one: Indexed, base: int, key: int, number: int) -> Op:
+def _picked(one: IndexedRead, base: int, key: int, number: int) -> Op:
     """The row ``key`` of a tensor, as tensor ``number``."""
     positions = itertools.count()
 

@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.graph.recursion.traversal.text import (
     SCOPE,
-    Unknown,
+    UnseenVariant,
     by_size,
     checked,
     given_text,
@@ -22,7 +22,7 @@ from torchjanus.graph.recursion.traversal.text import (
 from torchjanus.graph.recursion.variants.variant import Variant
 from torchjanus.host.embed import compile_with_constants
 
-__all__ = ["Recogniser", "room_within"]
+__all__ = ["VariantMatcher", "room_within"]
 
 _ROOM = 0.9  # share of Python's recursion limit; deeper calls are left to eager, which knows its own limit
 
@@ -32,7 +32,7 @@ def room_within(limit: int) -> int:
     return int(limit * _ROOM)
 
 
-class _Matcher:
+class _MatcherCode:
     """The generated code of one variant. ``take`` follows a call and the calls within it and returns (variant number,
     returned numbers...), or None if the call does not take this variant. ``reads``: the access paths of the step's
     values that ``take`` needs."""
@@ -45,7 +45,11 @@ class _Matcher:
         body = list(_body(variant, passed, source))
         source.flush()
         lines = [f"def take({', '.join(['d', 'run', *parameters])}):"]
-        lines += ["    if d > run.limit: raise Unknown", f"    step = run.step[{variant.number}]", "    while True:"]
+        lines += [
+            "    if d > run.limit: raise UnseenVariant",
+            f"    step = run.step[{variant.number}]",
+            "    while True:",
+        ]
         lines += [f"        {line}" for line in (*guarded(source.lines), *body)]
         scope: dict[str, Any] = {**SCOPE}
         compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
@@ -66,25 +70,25 @@ def _body(variant: Variant, passed: Sequence[Sequence[str]], source: Any) -> Ite
         or not variant.gradients.uniform
         or any(write.list is None for write in variant.writes)
     ):
-        yield "raise Unknown"
+        yield "raise UnseenVariant"
         return
     yield f"run.met.add({variant.number})"
     for number, (site, text) in enumerate(zip(variant.sites, passed, strict=True)):
         yield f"for take in run.takes({source.object(site.event.callee)}, ()):"
         yield f"    c{number} = take({', '.join([f'd + {site.frames}', 'run', *text])})"
         yield f"    if c{number} is not None: break"
-        yield "else: raise Unknown"
-        yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise Unknown"
+        yield "else: raise UnseenVariant"
+        yield f"if run.made[c{number}[0]] != {source.object(site.event.made)}: raise UnseenVariant"
         yield from numbers_given(site, number, 0)
     numbers = [given_text(source, recipe) for recipe in variant.numbers]
     source.flush()
     yield f"return ({''.join(f'{text}, ' for text in (str(variant.number), *numbers))})"
 
 
-class _Run:
+class _MatchState:
     """The state of one attempt. ``step``: the step's values by variant; ``met``: the variants taken so far."""
 
-    def __init__(self, matchers: Mapping[int, _Matcher], takes: Any, limit: int, given: Any) -> None:
+    def __init__(self, matchers: Mapping[int, _MatcherCode], takes: Any, limit: int, given: Any) -> None:
         known: dict[Any, Any] = {}
         self.step = {
             number: [_read(access_path, given, known) for access_path in matcher.reads]
@@ -102,17 +106,17 @@ def _read(access_path: AccessPath, given: Any, known: dict[Any, Any]) -> Any:
     return known[access_path.token]
 
 
-class Recogniser:
+class VariantMatcher:
     """Matches calls with known variants. ``known`` caches the generated code by variant number; it is extended here."""
 
-    def __init__(self, variants: Mapping[Any, Sequence[Variant]], known: dict[int, _Matcher]) -> None:
+    def __init__(self, variants: Mapping[Any, Sequence[Variant]], known: dict[int, _MatcherCode]) -> None:
         self._takes: dict[Any, list[Any]] = {}
-        self._matchers: dict[int, _Matcher] = {}
+        self._matchers: dict[int, _MatcherCode] = {}
         for callee, own in variants.items():
             for variant in by_size(own):
                 matcher = known.get(variant.number)
                 if matcher is None:
-                    matcher = known[variant.number] = _Matcher(variant)
+                    matcher = known[variant.number] = _MatcherCode(variant)
                 self._matchers[variant.number] = matcher
                 self._takes.setdefault(callee, []).append(matcher.take)
 
@@ -123,7 +127,7 @@ class Recogniser:
         its result; or None if one of the variants is unknown, or if the calls go deeper than ``room`` allows. ``step``:
         the arguments of the step."""
         try:
-            run = _Run(self._matchers, self._takes.get, room_within(room), step)
+            run = _MatchState(self._matchers, self._takes.get, room_within(room), step)
         except (KeyError, AttributeError, IndexError, TypeError):
             return None
         try:
@@ -131,6 +135,6 @@ class Recogniser:
                 found = take(0, run, *given)
                 if found is not None:
                     return frozenset(run.met), found[0], run.made[found[0]]
-        except (Unknown, RecursionError, ArithmeticError):
+        except (UnseenVariant, RecursionError, ArithmeticError):
             pass
         return None

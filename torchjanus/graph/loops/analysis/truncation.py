@@ -13,8 +13,8 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_parts
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.graph.loops.analysis.alignment import LoopOfRun
-from torchjanus.graph.loops.analysis.merged_effects import Merged
+from torchjanus.graph.loops.analysis.alignment import AlignedLoop
+from torchjanus.graph.loops.analysis.merged_effects import MergedTrace
 from torchjanus.graph.loops.roll.reversal import unread, value_of
 from torchjanus.trace.actions import Each, Extern, Op, Stored
 from torchjanus.trace.events import Trace, Trips
@@ -34,18 +34,18 @@ from torchjanus.trace.recipes import (
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["Cut"]
+__all__ = ["TruncatedLoops"]
 
 
 @dataclass(slots=True)
-class Cut:
+class TruncatedLoops:
     """Makes the folded trace. Raises NotMergeable."""
 
     old: Trace
-    loops: list[LoopOfRun]
+    loops: list[AlignedLoop]
     least: int = KEPT  # kept iterations of a tensor-terminated loop
     spared: frozenset[Any] = frozenset()  # tokens of trip counts on which conditions stay
-    whole: tuple[LoopOfRun, ...] = ()  # loops that are not folded: their trip counts stay fixed
+    whole: tuple[AlignedLoop, ...] = ()  # loops that are not folded: their trip counts stay fixed
     numbers: dict[int, int] = field(default_factory=dict)  # old tensor -> new
     after: list[int] = field(default_factory=list)  # old number of operations before a position -> new number
     within: dict[tuple[int, int], int] = field(
@@ -59,9 +59,9 @@ class Cut:
         default_factory=dict
     )  # last value of induction variables -> their expressions
     lost: set[int] = field(default_factory=set)  # rows of a tensor that only dropped iterations use
-    inside: LoopOfRun | None = None
+    inside: AlignedLoop | None = None
     added: set[int] = field(default_factory=set)  # inserted operations, by id
-    merged: Merged = field(init=False)
+    merged: MergedTrace = field(init=False)
     builds: dict[int, int] = field(default_factory=dict)  # old number of a new object -> new one
     externs: int = 0  # extern calls of dropped iterations so far
     marks: dict[int, Op] = field(default_factory=dict)  # its own marks: inner loops may have others
@@ -71,7 +71,7 @@ class Cut:
 
     def trace(self) -> Trace:
         old = self.old
-        self.merged = Merged(old, self.loops)
+        self.merged = MergedTrace(old, self.loops)
         pieces = list(self._pieces())
         self._renumber(pieces)
         pinned = {loop.token for loop in self.loops} - self.spared
@@ -80,7 +80,7 @@ class Cut:
         operations = calls = 0  # extern calls of the last iterations
         said: set[Any] = set()  # tokens of the conditions on trip counts so far
         for event, kept in pieces:
-            if isinstance(event, _At):
+            if isinstance(event, _EventPosition):
                 self.places[event.position] = len(events)
                 continue
             if id(event) in self.said:
@@ -151,7 +151,7 @@ class Cut:
             operations += isinstance(event, Op)
             if position in ends:
                 yield from self._end(ends[position], event)
-            yield _At(position), False
+            yield _EventPosition(position), False
             if position in trips and isinstance(event, Trips):
                 event = Trips(KEPT, event.place)
             yield from self._said(limits.get(position, ()))
@@ -177,7 +177,7 @@ class Cut:
         yield from self._added(self.merged.inserted.pop(operations, ()))
         if len(self.old.events) in ends:
             yield from self._end(ends[len(self.old.events)], self.old.events[-1])
-        yield _At(len(self.old.events)), False
+        yield _EventPosition(len(self.old.events)), False
 
     def _said(self, events: Iterable[Any]) -> Iterator[tuple[Any, bool]]:
         """Yield conditions on trip counts, and mark them as such: several loops may have the same, and one of them is
@@ -195,7 +195,7 @@ class Cut:
             self.added.add(id(event))
             yield event, True
 
-    def _count(self, mark: Op, loop: LoopOfRun, operations: int) -> Op:
+    def _count(self, mark: Op, loop: AlignedLoop, operations: int) -> Op:
         """Return the mark for the end of a loop, and record the last values of its induction variables as expressions
         of the trip count. The trip count of a tensor-terminated loop is a tensor, too."""
         count: Any = loop.iterations.count
@@ -203,7 +203,7 @@ class Cut:
             number = len(self.numbers) + self.loops.index(loop)
             count = Fetch(number, operations, int)
             self.fetched[count.token] = loop.count
-            mark = replace(mark, outs=(_New(number),))
+            mark = replace(mark, outs=(_RenumberedRef(number),))
         for (first, step), value in zip(loop.iterations.moving, loop.iterations.counted(), strict=True):
             iterations = count if step == 1 else Apply(operator.mul, (count, step))
             expr = iterations if first == step else Apply(operator.add, (iterations, first - step))
@@ -215,11 +215,11 @@ class Cut:
             self.counted.setdefault(value, []).append(self._expr(expr) if loop.until is None else expr)
         return mark
 
-    def kept(self, loop: LoopOfRun) -> int:
+    def kept(self, loop: AlignedLoop) -> int:
         """Return how many iterations of the loop are kept."""
         return KEPT if loop.until is None else self.least
 
-    def _end(self, loop: LoopOfRun, event: Any) -> Iterator[tuple[Any, bool]]:
+    def _end(self, loop: AlignedLoop, event: Any) -> Iterator[tuple[Any, bool]]:
         yield self._mark(Op(end_iterations, "end_iterations", (), {}, (), loop.modes, event.place)), True
         yield from self._added(self.merged.after(loop))
 
@@ -297,9 +297,9 @@ class Cut:
     def _outs(self, op: Op) -> tuple[TensorRef, ...]:
         """Return the outputs: an unbinding whose rows the iterations use keeps the rows of the kept iterations."""
         return tuple(
-            ref if isinstance(ref, _New) else TensorRef(self._number(ref.number))
+            ref if isinstance(ref, _RenumberedRef) else TensorRef(self._number(ref.number))
             for ref in op.outs
-            if isinstance(ref, _New) or ref.number not in self.lost
+            if isinstance(ref, _RenumberedRef) or ref.number not in self.lost
         )
 
     def _position(self, after: int) -> int:
@@ -308,7 +308,7 @@ class Cut:
 
     def _values(self, value: Any) -> Any:
         if isinstance(value, TensorRef):
-            return TensorRef(value.number if isinstance(value, _New) else self._number(value.number))
+            return TensorRef(value.number if isinstance(value, _RenumberedRef) else self._number(value.number))
         if isinstance(value, list | tuple) and value and all(isinstance(part, TensorRef) for part in value):
             value = self._all_iterations(value)
         made = map_parts(value, self._values)
@@ -326,7 +326,7 @@ class Cut:
                 refs, whole = found[at : at + loop.count], [(n, order) for n in numbers]
                 if [loop.made.get(ref.number) for ref in refs if type(ref) is TensorRef] == whole:
                     rows = refs[-KEPT:] if number else refs[:KEPT]
-                    found[at : at + loop.count] = [_New(self.numbers[ref.number]) for ref in rows]
+                    found[at : at + loop.count] = [_RenumberedRef(self.numbers[ref.number]) for ref in rows]
                     at += KEPT
                 else:
                     at += 1
@@ -352,7 +352,7 @@ class Cut:
         self.inside = None
         return self._expr(expr)
 
-    def _of_row(self, expr: Size, inside: LoopOfRun) -> Size:
+    def _of_row(self, expr: Size, inside: AlignedLoop) -> Size:
         """Return the size of a row as a size of the tensor that was unbound."""
         source = self.old.events[inside.rows[expr.ref][0]]
         assert isinstance(source, Op)
@@ -403,11 +403,11 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class _At:
+class _EventPosition:
     """The position of an old event among the pieces."""
 
     position: int
 
 
-class _New(TensorRef):
+class _RenumberedRef(TensorRef):
     """A tensor that already has its new number."""
