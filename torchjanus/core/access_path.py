@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import types
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -162,6 +163,13 @@ class AccessPath:
     @staticmethod
     def own(name: str) -> AccessPath:
         return AccessPath(Step.OWN, None, name, ("own", name), name.removeprefix("^"))
+
+    def prefixes(self) -> Iterator[AccessPath]:
+        """Yield the path, and the paths that it goes through, down to its root."""
+        at: AccessPath | None = self
+        while at is not None:
+            yield at
+            at = at.base
 
     @property
     def is_grown(self) -> bool:

@@ -65,13 +65,10 @@ def disagree(one: Mapping[Any, Any], other: Mapping[Any, Any]) -> bool:
     return any(other.get(place, what) != what for place, what in one.items())
 
 
-def _is_around(at: AccessPath | None) -> bool:
+def _is_around(access_path: AccessPath | None) -> bool:
     """Whether the path leads to the same place for all calls."""
-    while at is not None:
-        if isinstance(at.key, Expr) or is_local(at) or at.step is Step.OWN:
-            return False
-        at = at.base
-    return True
+    prefixes = () if access_path is None else access_path.prefixes()
+    return not any(isinstance(at.key, Expr) or is_local(at) or at.step is Step.OWN for at in prefixes)
 
 
 def _is_grad(access_path: AccessPath) -> bool:

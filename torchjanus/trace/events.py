@@ -17,6 +17,7 @@ from torchjanus.core.remarks import Remarks
 from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
 from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
 from torchjanus.trace.loops.records import Frames, Loop, LoopInstance, LoopRecord, Plain
+from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 
 __all__ = ["ALL", "ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
 
@@ -144,6 +145,14 @@ class Trace:
         """Return the recipes of the returned value and of all values that escape by events."""
         given = ((self.result,), *self.recipes.values())
         return tuple(recipe for some in given for recipe in some if recipe is not None)
+
+    def recipe_parts(self) -> Iterator[Recipe]:
+        """Yield all recipes in what ``all_recipes`` returns."""
+        return (part for recipe in self.all_recipes() for part in parts_of(recipe))
+
+    def leaving(self) -> frozenset[int]:
+        """Return the tensors that the call made and that leave it."""
+        return frozenset(part.ref.number for part in self.recipe_parts() if isinstance(part, TensorOf))
 
     def tokens(self) -> tuple[Any, ...]:
         """Return what identifies the path: the tokens of all events, recipes and the result."""

@@ -13,7 +13,7 @@ from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.terms import TensorRef, key_token, text_of
-from torchjanus.trace.values import Expr, Fetch, Read, leaves, where_made
+from torchjanus.trace.values import Expr, Fetch, Read, depends_on, leaves, where_made
 
 __all__ = [
     "Absent",
@@ -228,7 +228,7 @@ def is_question(event: Any) -> bool:
     """Whether a tensor was asked to decide."""
     if isinstance(event, Asserted):
         return True
-    return isinstance(event, Held) and any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
+    return isinstance(event, Held) and depends_on(event.expr, Fetch)
 
 
 def is_chance(event: Any) -> bool:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.trees import leaves_of, leaves_of_kind
-from torchjanus.trace.recipes import Number, Recipe, Repeat, parts_of
+from torchjanus.trace.recipes import FoundAt, Number, Recipe, Repeat, parts_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Expr
+from torchjanus.trace.values import Expr, Read, Traced, leaves
 
-__all__ = ["expressions_in", "numbers_in", "refs_in"]
+__all__ = ["expressions_in", "numbers_in", "paths_in", "refs_in"]
 
 
 def expressions_in(value: Any) -> Iterator[Expr]:
@@ -30,6 +31,22 @@ def numbers_in(recipe: Recipe) -> Iterator[Expr]:
             yield part.expr
         elif isinstance(part, Repeat):
             yield part.count
+
+
+def paths_in(value: Any) -> Iterator[AccessPath]:
+    """Yield the access paths in arguments, expressions, recipes and other access paths, each with its prefixes."""
+    for leaf in leaves_of(value):
+        if isinstance(leaf, AccessPath):
+            for at in leaf.prefixes():
+                yield at
+                yield from paths_in(at.key if isinstance(at.key, Expr) else ())
+        elif isinstance(leaf, Expr):
+            yield from paths_in([read.access_path for read in leaves(leaf) if isinstance(read, Read)])
+        elif isinstance(leaf, Traced):
+            yield from paths_in(leaf.expr)
+        else:
+            yield from paths_in([part.access_path for part in parts_of(leaf) if isinstance(part, FoundAt)])
+            yield from paths_in(list(numbers_in(leaf)))
 
 
 def refs_in(value: Any) -> Iterator[TensorRef]:

@@ -32,6 +32,7 @@ __all__ = [
     "TracedFloat",
     "TracedInt",
     "TracedStr",
+    "depends_on",
     "is_local",
     "known_by_host",
     "leaves",
@@ -324,6 +325,11 @@ def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Sta
         yield expr
 
 
+def depends_on(expr: Any, kinds: Any) -> bool:
+    """Whether an expression depends on a read, fetch, size or induction variable of these classes."""
+    return isinstance(expr, Expr) and any(isinstance(leaf, kinds) for leaf in leaves(expr))
+
+
 def plus(count: Expr, more: int) -> Expr:
     """Return ``count + more``."""
     return Apply(operator.add, (count, more)) if more else count
@@ -350,11 +356,9 @@ def known_by_host(expr: Any) -> bool:
 
 def is_local(access_path: AccessPath) -> bool:
     """Whether the path begins at a parameter of a recursive call, or leads through an item chosen by one."""
-    at: AccessPath | None = access_path
-    while at is not None:
+    for at in access_path.prefixes():
         if at.step is Step.PARAMETER:
             return True
         if at.step is Step.AT and any(isinstance(leaf, Read) and is_local(leaf.access_path) for leaf in leaves(at.key)):
             return True
-        at = at.base
     return False

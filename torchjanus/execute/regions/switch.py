@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.trees import tree_token
 from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.execute.running.printing import ReplaySource
@@ -130,19 +131,14 @@ class _Printing:
                 value = getattr(self.graphs[number], str(node.target))
                 key = ("constant", value.dtype, tuple(value.size()), repr(value.tolist()))
             else:
-                key = (node.target, self._key(node.args), self._key(node.kwargs))
+                key = (node.target, tree_token((node.args, node.kwargs), self._leaf))
                 if clean_up.has_effect(node):
                     key, drawn = (*key, drawn), drawn + 1
             self.names[node] = self.numbers.setdefault(key, f"v{len(self.numbers)}")
 
-    def _key(self, value: Any) -> Any:
-        if isinstance(value, torch.fx.Node):
-            return ("value", self.names[value])
-        if isinstance(value, list | tuple):
-            return (type(value).__name__, *map(self._key, value))
-        if isinstance(value, dict):
-            return tuple((name, self._key(part)) for name, part in value.items())
-        return (type(value).__name__, repr(value))
+    def _leaf(self, value: Any) -> Any:
+        is_node = isinstance(value, torch.fx.Node)
+        return ("value", self.names[value]) if is_node else (type(value).__name__, repr(value))
 
     def _part(self, arms: list[int], asked: int, done: frozenset[str], deep: int) -> None:
         """Print what these arms do from one predicate to the next."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import InternalFault
+from torchjanus.core.trees import tree_token
 from torchjanus.graph.aten.dead_writes import drop_dead_writes
 from torchjanus.graph.aten.may_fail import may_fail
 from torchjanus.graph.aten.symbolic_sizes import geometry
@@ -177,7 +178,7 @@ def _merge_equal(graph: torch.fx.Graph) -> None:
             continue
         if operator_of(node.target).varies_in_bits:
             continue
-        key = (node.target, _key(node.args), _key(node.kwargs))
+        key = (node.target, tree_token((node.args, node.kwargs), _leaf))
         known = seen.setdefault(key, node)
         if known is not node and _alike_or_lists(known, node):
             _replace(node, known)
@@ -187,14 +188,8 @@ def _alike_or_lists(one: torch.fx.Node, other: torch.fx.Node) -> bool:
     return _alike(one, other) or not isinstance(one.meta.get("val"), torch.Tensor)
 
 
-def _key(value: Any) -> Any:
-    if isinstance(value, list | tuple):
-        return (type(value).__name__ == "slice", *(_key(part) for part in value))
-    if isinstance(value, dict):
-        return tuple((name, _key(part)) for name, part in value.items())
-    if isinstance(value, float):
-        return float, value.hex()  # -0.0 and 0.0 compare equal but differ
-    return type(value), value
+def _leaf(value: Any) -> Any:
+    return (float, value.hex()) if isinstance(value, float) else (type(value), value)  # -0.0 equals 0.0
 
 
 _DEAD_CODE = Pass(

@@ -121,15 +121,9 @@ def _relax_alike(work: Numbers) -> None:
 
 def _any_element(access_path: AccessPath) -> Any:
     """Return the path without its indices; None where it has none."""
-    steps: list[Any] = []
-    indexed = False
-    at: AccessPath | None = access_path
-    while at is not None:
-        free = at.step is Step.ITEM and type(at.key) is int
-        indexed |= free
-        steps.append(at.step if free else (at.step, at.token[-1]))
-        at = at.base
-    return tuple(steps) if indexed else None
+    free = [at.step is Step.ITEM and type(at.key) is int for at in access_path.prefixes()]
+    steps = (at.step if one else (at.step, at.token[-1]) for at, one in zip(access_path.prefixes(), free, strict=True))
+    return tuple(steps) if any(free) else None
 
 
 def varies(work: Numbers, expr: Any) -> bool:

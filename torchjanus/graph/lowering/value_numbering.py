@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import InternalFault
+from torchjanus.core.trees import tree_token
 from torchjanus.graph.aten.clean_up import is_random, is_view
 from torchjanus.graph.aten.flags import flags_of
 from torchjanus.graph.ir.lowered import Lowered
@@ -76,7 +77,7 @@ class PathValues:
                 constant = getattr(module, str(node.target))
                 self.constants[self._number(node, ("constant", _constant(constant)))] = constant
             elif node.op == "call_function":
-                key: Any = (node.target, self._key(node.args), self._key(node.kwargs))
+                key: Any = (node.target, tree_token((node.args, node.kwargs), self._leaf))
                 if is_random(node):
                     key = (*key, "after draw", drawn)
                 # Equal nodes of one graph are distinct values on purpose: their results are distinct tensors.
@@ -93,18 +94,10 @@ class PathValues:
         self.numbers[node] = number
         return number
 
-    def _key(self, value: Any) -> Any:
+    def _leaf(self, value: Any) -> Any:
         if isinstance(value, Node):
             return "value", self.numbers[value]
-        if isinstance(value, list | tuple):
-            return ("parts", *(self._key(part) for part in value))
-        if isinstance(value, dict):
-            return ("names", *((name, self._key(part)) for name, part in value.items()))
-        if isinstance(value, slice):
-            return ("slice", *(self._key(part) for part in (value.start, value.stop, value.step)))
-        if isinstance(value, float):
-            return float, value.hex()  # -0.0 and 0.0 compare equal but differ
-        return type(value), value
+        return (float, value.hex()) if isinstance(value, float) else (type(value), value)  # -0.0 equals 0.0
 
     def used_by(self, number: int) -> list[int]:
         """Return the values that this one is computed from."""

@@ -26,7 +26,7 @@ from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Asserted, Held, Pinned
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.recipes import Constant
-from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read, leaves
+from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read, depends_on, leaves
 
 __all__ = ["branch", "divide", "lacking", "same_as"]
 
@@ -229,7 +229,7 @@ def _late(assumption: Assumption) -> bool:
     """Whether the rest of each path checks it: if it needs numbers from tensors, or matters to the commit only."""
     if isinstance(assumption, Distinct) or any(access_path.waits_for for access_path in assumption.access_paths()):
         return True
-    return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
+    return isinstance(assumption, Condition) and depends_on(assumption.expr, Fetch)
 
 
 def same_as(assumption: Assumption) -> Any:

@@ -31,7 +31,7 @@ from torchjanus.semantics.known.host_memory import Snapshot
 from torchjanus.trace.actions import Each, Extern, Several, name_of
 from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import Recipe
-from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, depends_on, leaves
 
 __all__ = ["Emitter", "Values"]
 
@@ -213,7 +213,7 @@ class Emitter:
     def _number_early(self, expr: Any, stage: int) -> None:
         if isinstance(expr, Apply):
             known = max((self._stage_of(leaf) for leaf in leaves(expr)), default=0)
-            by_iteration = any(isinstance(leaf, InductionVariable) for leaf in leaves(expr))
+            by_iteration = depends_on(expr, InductionVariable)
             fetches = (leaf for leaf in leaves(expr) if isinstance(leaf, Fetch))
             if by_iteration or known != stage or not all(map(self.source.knows, fetches)):
                 for part in expr.args:

@@ -29,7 +29,7 @@ from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
 from torchjanus.semantics.torch.backward_code import LEAF_HOOKS
-from torchjanus.trace.values import Fetch, leaves
+from torchjanus.trace.values import Fetch, depends_on
 
 __all__ = ["Guards"]
 
@@ -155,7 +155,7 @@ class Guards:
 
 def _waits(assumption: Assumption) -> bool:
     """Whether it is a condition on numbers that have to be fetched from small input tensors first."""
-    return isinstance(assumption, Condition) and any(isinstance(leaf, Fetch) for leaf in leaves(assumption.expr))
+    return isinstance(assumption, Condition) and depends_on(assumption.expr, Fetch)
 
 
 def _as_found(kind: TensorKind) -> torch.Tensor:

@@ -18,7 +18,6 @@ from torchjanus.graph.recursion.traversal.matching import VariantMatcher
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.trace.actions import Invoked, InvokedEach
 from torchjanus.trace.events import Trace
-from torchjanus.trace.recipes import TensorOf, parts_of
 
 __all__ = ["Recursion"]
 
@@ -102,8 +101,7 @@ class Recursion:
 
     def _shows_shared(self, trace: Trace) -> bool:
         """Whether list elements that leave the run may be views of something that all calls share: rows are copies."""
-        parts = [part for recipe in trace.all_recipes() for part in parts_of(recipe)]
-        left = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        left = trace.leaving()
         calls = [event for event in trace.events if isinstance(event, InvokedEach)]
         shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))
         return any(map(self.variant_table.shows, shown))

@@ -19,7 +19,7 @@ from torchjanus.core.trees import leaves_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Pinned
-from torchjanus.trace.values import Expr, Fetch, leaves
+from torchjanus.trace.values import Expr, Fetch, depends_on
 
 __all__ = ["MAKING", "Columns", "column_of", "made_as"]
 
@@ -70,7 +70,7 @@ def _is_held(event: Any) -> bool:
 
 
 def _is_fetched(expr: Expr) -> bool:
-    return any(isinstance(leaf, Fetch) for leaf in leaves(expr))
+    return depends_on(expr, Fetch)
 
 
 @dataclass(slots=True)

@@ -26,7 +26,7 @@ from torchjanus.trace.functions import added_up
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, is_local, leaves, plain, trace_value
+from torchjanus.trace.values import Apply, Fetch, Read, Size, Traced, depends_on, is_local, leaves, plain, trace_value
 
 __all__ = ["AFTER", "Accumulator", "LocalAccumulator", "ObjectAccumulator", "only_accumulated"]
 
@@ -152,7 +152,7 @@ class Accumulator:
         expr = value.expr if isinstance(value, Traced) else None
         if expr is not None:
             here = self._known_now(recording)
-            if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
+            if depends_on(expr, Fetch | Size):
                 return False
             now = Read(self.access_path(recording))
             expr = map_expr(expr, lambda part: now if isinstance(part, Read) and part.access_path == here else part)
@@ -301,10 +301,8 @@ def only_accumulated(trace: Any, accumulated: set[int]) -> bool:
         for name in ("expr", "count"):
             exprs += expressions_in(getattr(event, name, None))
         for name in ("access_path", "base", "first", "second"):
-            at = getattr(event, name, None)
-            while at is not None:
-                exprs += expressions_in(at.key)
-                at = at.base
+            access_path = getattr(event, name, None)
+            exprs += expressions_in([at.key for at in access_path.prefixes()] if access_path is not None else ())
         if isinstance(event, Op):
             if any(ref.number in accumulated for ref in event.inputs):
                 return False
@@ -315,10 +313,8 @@ def only_accumulated(trace: Any, accumulated: set[int]) -> bool:
             return False
     for recipe in trace.all_recipes():
         exprs += expressions_in(recipe)
-        for part in parts_of(recipe):
-            exprs += expressions_in(part)
-            if getattr(getattr(part, "ref", None), "number", None) in accumulated:
-                return False
+        if any(getattr(getattr(part, "ref", None), "number", None) in accumulated for part in parts_of(recipe)):
+            return False
     for leaf in (leaf for expr in exprs for leaf in leaves(expr)):
         if isinstance(leaf, Read) and leaf.access_path.is_grown and leaf.access_path.base is not None:
             return False

@@ -16,7 +16,7 @@ from torchjanus.semantics.record.marks import ContentMarks
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import Trace
-from torchjanus.trace.values import Fetch, Traced, leaves
+from torchjanus.trace.values import Fetch, Traced, depends_on
 
 __all__ = ["note_kinds", "state_of", "with_numbers"]
 
@@ -32,7 +32,7 @@ def _described(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value
     if isinstance(value, Traced):
-        fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+        fetched = depends_on(value.expr, Fetch)
         return ("fetched" if fetched else "number", value.expr)
     if is_one_of(type(value), (int, float)):
         return (type(value).__name__, value)

@@ -29,7 +29,6 @@ from torchjanus.semantics.record.output_lists import OutputLists
 from torchjanus.semantics.record.replaced_data import ReplacedMemory
 from torchjanus.semantics.record.write_record import ABSENT, WriteRecord
 from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
-from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.values import Expr, Read, leaves, plain, trace_value
 
 __all__ = ["CONSTANT_TYPES", "Recording"]
@@ -154,8 +153,7 @@ class Recording(WriteRecord):
 
     def _check_leaving(self) -> None:
         trace = self.trace
-        parts = (part for recipe in trace.all_recipes() for part in parts_of(recipe))
-        made = [part.ref.number for part in parts if isinstance(part, TensorOf)]
+        made = sorted(trace.leaving())
         if shown := [number for number in made if number in self.copied]:
             hold_numbers(self.copied[number] for number in shown)
             self.refuse(

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Fetch, Traced, TracedInt, leaves, plain
+from torchjanus.trace.values import Fetch, Traced, TracedInt, depends_on, plain
 
 __all__ = ["Arguments", "bare"]
 
@@ -75,7 +75,7 @@ class Arguments:
     def fixed(self, value: Any, name: str) -> Any:
         """Return ``value`` with integers fetched from tensors held constant, since they may be sizes or indices."""
         if isinstance(value, TracedInt):
-            fetched = any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+            fetched = depends_on(value.expr, Fetch)
             return self.recording.pin(value, f"argument of {name}") if fetched else value
         if type(value) is list or type(value) is tuple:
             return type(value)(self.fixed(part, name) for part in value)

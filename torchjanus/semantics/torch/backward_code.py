@@ -20,7 +20,6 @@ from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.containers.registered import found_hooks
 from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.user_code import ACCUMULATED, AFTER, BEFORE, GRADIENT, Begin, End, Hook, Mark, Unhook
 
@@ -363,8 +362,7 @@ class BackwardCode:
 
     def finish(self) -> None:
         """End of the run, after what leaves it has been described."""
-        parts = (part for recipe in self.recording.trace.all_recipes() for part in parts_of(recipe))
-        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        leaving = self.recording.trace.leaving()
         if any(self.recording.number(tensor) in leaving for tensor in self.hooked):
             self.recording.refuse(
                 "hook-leaves",

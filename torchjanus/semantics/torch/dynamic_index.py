@@ -18,7 +18,7 @@ from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.details import memory_of, version_of
 from torchjanus.semantics.record.recording import HELD_NUMBERS, Recording, hold_numbers
-from torchjanus.trace.values import Fetch, TracedInt, leaves, plain
+from torchjanus.trace.values import Fetch, TracedInt, depends_on, plain
 
 __all__ = ["Picks", "picks", "stores"]
 
@@ -89,7 +89,7 @@ def stores(tensor: torch.Tensor, key: Any, value: Any, place: Place) -> bool:
 
 
 def _is_fetched(value: Any) -> bool:
-    return isinstance(value, TracedInt) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+    return isinstance(value, TracedInt) and depends_on(value.expr, Fetch)
 
 
 def _is_one(key: Any) -> bool:

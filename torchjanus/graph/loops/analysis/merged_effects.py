@@ -25,10 +25,8 @@ from torchjanus.trace.recipes import (
     Recipe,
     Repeat,
     RowOf,
-    TensorOf,
     inner_recipes,
     map_recipe,
-    parts_of,
 )
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch
@@ -84,9 +82,7 @@ class MergedTrace:
         for recipe in outside:
             if any(isinstance(part, Again) and part.number in built for part in _without_iterations(recipe)):
                 raise NotMergeable("loop-results", "an object that an iteration has made is used after the loop")
-        recipes = (self.trace.result, *(r for some in self.trace.recipes.values() for r in some))
-        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
-        leaving = frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
+        leaving = self.trace.leaving()
         for loop in self.loops:
             assert loop.telling is not None
             loop.telling.check_memory(leaving)

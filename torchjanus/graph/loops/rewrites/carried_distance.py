@@ -20,7 +20,6 @@ from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
-from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.rewriting import Adding
 from torchjanus.trace.terms import TensorRef
 
@@ -114,7 +113,7 @@ def _values(loop: _Loop) -> Iterator[_Value]:
     known = {
         number for e in trace.events if isinstance(e, Op) and knows(e) for number in (ref.number for ref in e.inputs)
     }
-    leaving = _leaving(trace)
+    leaving = trace.leaving()
     for order, places in wanted.items():
         made = tuple(loop.at.get((number, order), -1) for number in range(count))
         first = _first(loop, order, places)
@@ -129,20 +128,12 @@ def _values(loop: _Loop) -> Iterator[_Value]:
 
 def _afterwards(loop: _Loop) -> Iterator[int]:
     """Yield tensors of iterations that are used after the loop, or leave the call, one at a time."""
-    trace, leaving = loop.trace, _leaving(loop.trace)
+    trace, leaving = loop.trace, loop.trace.leaving()
     for event in trace.events[loop.iterations.end :]:
         if isinstance(event, Op):
             alone = (value for value in (*event.args, *event.kwargs.values()) if isinstance(value, TensorRef))
             yield from (ref.number for ref in alone if ref.number in loop.made)
     yield from (number for number in leaving if number in loop.made)
-
-
-def _leaving(trace: Trace) -> frozenset[int]:
-    """Return the tensors in recipes."""
-    recipes: list[Recipe] = [r for some in trace.recipes.values() for r in some]
-    recipes += [] if trace.result is None else [trace.result]
-    parts = (part for recipe in recipes for part in parts_of(recipe))
-    return frozenset(part.ref.number for part in parts if isinstance(part, TensorOf))
 
 
 def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | None:

@@ -149,9 +149,7 @@ def _reading(trace: Trace, iterations: LoopInstance, written: Container[int]) ->
 
 
 def _leaves_or_changes(trace: Trace, number: int) -> bool:
-    recipes = [recipe for some in trace.recipes.values() for recipe in some]
-    recipes += [] if trace.result is None else [trace.result]
-    merged = (part for recipe in recipes for part in parts_of(recipe) if isinstance(part, TensorOf | TensorAt))
+    merged = (part for part in trace.recipe_parts() if isinstance(part, TensorOf | TensorAt))
     changing = (e for e in trace.events if isinstance(e, Op) and (changes(e) or knows(e)))
     return any(part.ref.number == number for part in merged) or any(_speaks(op.args[:1], number) for op in changing)
 

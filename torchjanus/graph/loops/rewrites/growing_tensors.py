@@ -19,7 +19,6 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace, Trips
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.operands import refs_in
-from torchjanus.trace.recipes import TensorOf, parts_of
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 
@@ -130,12 +129,9 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _GrowingTensor) -> bo
             if uses(trace, iterations, whole) != least + 1 + looked.count(whole):
                 return False
     last = uses(trace, iterations, one.wholes[-1])
-    recipes = [r for some in trace.recipes.values() for r in some]
-    recipes += [] if trace.result is None else [trace.result]
-    leaving = {p.ref.number for recipe in recipes for p in parts_of(recipe) if isinstance(p, TensorOf)}
     later = {ref.number for e in trace.events[iterations.end :] if isinstance(e, Op) for ref in e.inputs}
     gone = {*one.wholes[:-1], *(op.outs[0].number for op in looks)}
-    if last != 1 or gone & (leaving | later):
+    if last != 1 or gone & (trace.leaving() | later):
         return False
     known = (e for e in trace.events if isinstance(e, Op) and knows(e))
     numbers = {one.first, *one.wholes, *one.parts}

@@ -22,7 +22,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Found, Held, Pinned, Same
 from torchjanus.trace.loops.records import Frames, LoopInstance
-from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
@@ -147,8 +147,7 @@ def _is_only_taken(trace: Trace, one: _InputList) -> bool:
     """Whether the elements are nothing but operands of operations that do not modify them."""
     refs = frozenset(one.refs)
     paths = {one.access_path.item(index).token for index in range(len(refs))}
-    recipes = (trace.result, *(r for some in trace.recipes.values() for r in some))
-    for part in (part for recipe in recipes if recipe is not None for part in parts_of(recipe)):
+    for part in trace.recipe_parts():
         if isinstance(part, TensorOf | TensorAt) and part.ref.number in refs:
             return False
         if isinstance(part, FoundAt) and part.access_path.token in paths:

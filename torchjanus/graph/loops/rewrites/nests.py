@@ -20,7 +20,7 @@ from torchjanus.graph.loops.rewrites.sums import sums_from_zero_tensors_within
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.loops.plains import are_same, by_iteration
 from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
-from torchjanus.trace.recipes import Repeat, parts_of
+from torchjanus.trace.recipes import Repeat
 
 __all__ = ["FoldedNests", "nested", "prepared"]
 
@@ -245,5 +245,4 @@ class _NestFolding:
 
 def _has_rows(trace: Trace) -> bool:
     """Whether a value that leaves the call has a part for each iteration."""
-    recipes = [trace.result, *(recipe for some in trace.recipes.values() for recipe in some)]
-    return any(isinstance(part, Repeat) for one in recipes if one is not None for part in parts_of(one))
+    return any(isinstance(part, Repeat) for part in trace.recipe_parts())

@@ -90,7 +90,7 @@ def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | No
     first = merged[0]
     assert first is not None
     access_paths = [leaf.access_path for leaf in leaves(first) if isinstance(leaf, Read)]
-    above = {at.token for access_path in access_paths for at in _above(access_path)}
+    above = {at.token for access_path in access_paths for at in list(access_path.prefixes())[1:]}
     kinds, classes = set(), set()
     for event in trace.events:
         if isinstance(event, Found) and (known := _at_element(event.access_path, token)) is not None:
@@ -146,15 +146,6 @@ class _LeavingValue:
     args: Any
 
 
-def _above(access_path: AccessPath) -> list[AccessPath]:
-    """Return the proper prefixes of the path."""
-    found, at = [], access_path.base
-    while at is not None:
-        found.append(at)
-        at = at.base
-    return found
-
-
 def _at_element(access_path: AccessPath, token: Any) -> AccessPath | None:
     """Return the part of the path after an element of the list, as a path from an argument; None if there is none."""
     made = rebased(access_path, {token: 0})
@@ -177,10 +168,8 @@ def _of_element(expr: Any, token: Any, number: int) -> Any:
         return None if None in parts else Apply(expr.func, tuple(parts))
     if not isinstance(expr, Read):
         return None
-    at: AccessPath | None = expr.access_path
-    while at is not None and not (at.base is not None and at.base.token == token):
-        at = at.base
-    if at is None or at.key != number:
+    above = (at for at in expr.access_path.prefixes() if at.base is not None and at.base.token == token)
+    if (at := next(above, None)) is None or at.key != number:
         return None
     made = _at_element(expr.access_path, token)
     return None if made is None else Read(made)

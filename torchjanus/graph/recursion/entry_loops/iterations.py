@@ -18,10 +18,11 @@ from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
 from torchjanus.trace.facts import Absent, Asserted, Computed, Found, Held, Pinned, Same
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.operands import paths_in
+from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, leaves, plain, trace_value
+from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, plain, trace_value
 
 __all__ = ["IterationOfEntryCalls", "IterationRewriter", "calls_in", "items_of", "rebased"]
 
@@ -55,34 +56,7 @@ def _paths(event: Any) -> Iterator[AccessPath]:
             "given",
             "counted",
         ):
-            yield from _within(getattr(event, field.name))
-
-
-def _within(value: Any) -> Iterator[AccessPath]:
-    if isinstance(value, AccessPath):
-        at: AccessPath | None = value
-        while at is not None:
-            yield at
-            if isinstance(at.key, Expr):
-                yield from _within(at.key)
-            at = at.base
-    elif isinstance(value, Expr):
-        for leaf in leaves(value):
-            if isinstance(leaf, Read):
-                yield from _within(leaf.access_path)
-    elif isinstance(value, Traced | Number):
-        yield from _within(value.expr)
-    elif isinstance(value, FoundAt):
-        yield from _within(value.access_path)
-    elif isinstance(value, Build):
-        yield from _within(value.items)
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from _within(part)
-    elif isinstance(value, dict):
-        yield from _within(list(value.values()))
-    elif isinstance(value, slice):
-        yield from _within((value.start, value.stop, value.step))
+            yield from paths_in(getattr(event, field.name))
 
 
 def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:

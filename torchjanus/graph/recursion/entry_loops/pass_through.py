@@ -15,8 +15,9 @@ from torchjanus.graph.ir.numbers import used_expressions
 from torchjanus.trace.actions import Invoked
 from torchjanus.trace.events import ANYTHING, Trace
 from torchjanus.trace.facts import Absent, Found, Instance, Same
-from torchjanus.trace.recipes import FoundAt, Number, parts_of
-from torchjanus.trace.values import Expr, Read, is_local, leaves
+from torchjanus.trace.operands import paths_in
+from torchjanus.trace.recipes import FoundAt, Number
+from torchjanus.trace.values import Read, is_local
 
 __all__ = ["passed_on", "unseen"]
 
@@ -102,53 +103,27 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
         if position in lookups:
             continue  # it refers to nothing else
         if isinstance(event, Instance):
-            yield from _path(event.access_path.base)
+            yield from paths_in(event.access_path.base)
             continue
         if isinstance(event, Invoked):
             for _, recipe in event.given:
                 if not isinstance(recipe, FoundAt | Number) or (
                     isinstance(recipe, Number) and not isinstance(recipe.expr, Read)
                 ):
-                    yield from _in_recipe(recipe)
+                    yield from paths_in(recipe)
             continue
         for name in ("access_path", "base", "first", "second"):
             access_path = getattr(event, name, None)
             if isinstance(access_path, AccessPath):
-                yield from _path(access_path if position not in positions else access_path.base)
+                yield from paths_in(access_path if position not in positions else access_path.base)
         for name in ("expr", "key"):
             expr = getattr(event, name, None)
-            yield from _in_expression(getattr(expr, "expr", expr))
+            yield from paths_in(getattr(expr, "expr", expr))
     for expr in used_expressions(trace):
-        yield from _in_expression(expr)
+        yield from paths_in(expr)
     for recipe in trace.all_recipes():
-        yield from _in_recipe(recipe)
+        yield from paths_in(recipe)
     for access_path in trace.access_paths.values():
-        yield from _path(access_path)
+        yield from paths_in(access_path)
     for iterations in trace.iterations:
-        yield from _in_expression(iterations.count)
-
-
-def _in_recipe(recipe: Any) -> Iterator[AccessPath]:
-    """Yield the paths in a recipe."""
-    for part in parts_of(recipe):
-        if isinstance(part, FoundAt):
-            yield from _path(part.access_path)
-        elif isinstance(part, Number):
-            yield from _in_expression(part.expr)
-
-
-def _in_expression(expr: Any) -> Iterator[AccessPath]:
-    """Yield the paths that an expression reads."""
-    if isinstance(expr, Expr):
-        for leaf in leaves(expr):
-            if isinstance(leaf, Read):
-                yield from _path(leaf.access_path)
-
-
-def _path(at: AccessPath | None) -> Iterator[AccessPath]:
-    """Yield a path and its prefixes, with the paths in their keys."""
-    while at is not None:
-        yield at
-        if isinstance(at.key, Expr):
-            yield from _in_expression(at.key)
-        at = at.base
+        yield from paths_in(iterations.count)

@@ -34,7 +34,7 @@ from torchjanus.graph.recursion.variants.variant import Variant, tables_in
 from torchjanus.trace.actions import Extern, Invoked, InvokedEach, Mutation, Op, Stored
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Trace
-from torchjanus.trace.recipes import RowOf, TensorOf, parts_of
+from torchjanus.trace.recipes import RowOf, parts_of
 
 __all__ = ["CALL_GROUPS", "GROUP_CALLS", "with_call_groups"]
 
@@ -179,8 +179,7 @@ class _Grouping:
     def _are_shown(self, group: Group) -> bool:
         """Compute ``Calls.shown``."""
         memory = self.trace.memory
-        parts = [part for recipe in self.trace.all_recipes() for part in parts_of(recipe)]
-        leaving = {memory[part.ref.number] for part in parts if isinstance(part, TensorOf)} if memory else set()
+        leaving = {memory[number] for number in self.trace.leaving()} if memory else set()
         left = not leaving.isdisjoint(memory[ref.number] for _, event in group for ref in event.outs)
         return left or looked_at_later(self.nodes, [position for position, _ in group])
 

@@ -57,10 +57,8 @@ def _used(trace: Trace) -> Iterator[Any]:
                 exprs += expressions_in((event.args, event.kwargs))
         if isinstance(event, Invoked):
             exprs += expressions_in([recipe for _, recipe in event.given])
-        at = getattr(event, "access_path", None) or getattr(event, "base", None)
-        while at is not None:
-            exprs += expressions_in(at.key)
-            at = at.base
+        access_path = getattr(event, "access_path", None) or getattr(event, "base", None)
+        exprs += expressions_in([at.key for at in access_path.prefixes()] if access_path is not None else ())
     yield from _places(exprs)
 
 

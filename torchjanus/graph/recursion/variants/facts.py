@@ -9,7 +9,7 @@ from torchjanus.core.access_path import token_of
 from torchjanus.graph.recursion.variants.reads import call_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Same
-from torchjanus.trace.values import Fetch, Read, is_local, leaves
+from torchjanus.trace.values import Fetch, Read, depends_on, is_local, leaves
 
 __all__ = ["about", "decides", "distinguished", "flipped", "part_by_tensor"]
 
@@ -46,7 +46,7 @@ def _says(event: Any) -> bool:
 def decides(event: Any) -> bool:
     """Whether the event is a predicate on a tensor."""
     if isinstance(event, Held):
-        return any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
+        return depends_on(event.expr, Fetch)
     return isinstance(event, Asserted)
 
 

@@ -12,7 +12,7 @@ from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
 from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
-from torchjanus.trace.values import Expr, Fetch, Read, is_local, leaves
+from torchjanus.trace.values import Expr, Fetch, Read, depends_on, is_local, leaves
 
 __all__ = [
     "Written",
@@ -121,7 +121,7 @@ def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
     """Return the event at which two traces part if a tensor decides there, so that the host cannot distinguish them."""
     for before, after in zip(one, other, strict=False):
         if before.token != after.token:
-            fetched = isinstance(after, Held | Pinned) and any(isinstance(leaf, Fetch) for leaf in leaves(after.expr))
+            fetched = isinstance(after, Held | Pinned) and depends_on(after.expr, Fetch)
             return after if fetched or isinstance(after, Asserted) else None
     return None
 

@@ -19,7 +19,7 @@ from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.recursion.variants.plan import Column
 from torchjanus.graph.recursion.variants.reads import calls_of
-from torchjanus.trace.values import Apply, Expr, Fetch, Size, is_local, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Size, depends_on, is_local
 
 __all__ = ["Pick", "tables_of", "with_picks"]
 
@@ -84,7 +84,7 @@ def tables_of(plan: EntryPlan, nodes: Sequence[Node], wanted: Sequence[Ref]) -> 
 def _is_known(plan: EntryPlan, slot: int) -> bool:
     """Whether the host knows the number when a call begins."""
     number = plan.slots[slot]
-    known = not any(isinstance(leaf, Fetch | Size) for leaf in leaves(number)) and not calls_of(number)
+    known = not depends_on(number, Fetch | Size) and not calls_of(number)
     return known and plan.program.slots[slot].type is int
 
 

@@ -47,7 +47,7 @@ from torchjanus.trace.calls import count_of
 from torchjanus.trace.events import Entered, Left, Trace
 from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
-from torchjanus.trace.values import Fetch, Size, is_local, leaves
+from torchjanus.trace.values import Fetch, Size, depends_on, is_local, leaves
 
 __all__ = ["Site", "Variant", "Write", "tables_in"]
 
@@ -147,7 +147,7 @@ class Variant:
             if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
                 raise self._refused("it is given one tensor twice", event.place)
         for expr in self.plan.slots:
-            if any(isinstance(leaf, Fetch | Size) for leaf in leaves(expr)):
+            if depends_on(expr, Fetch | Size):
                 raise self._refused(f"it computes with {expr} in Python", self.place)
         for event in self.trace.events:
             if isinstance(event, Held | Pinned) and calls_of(event.expr):

@@ -29,7 +29,7 @@ from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, He
 from torchjanus.trace.loops.records import Frames, Plain
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.user_code import MARKS
-from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
+from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, depends_on, leaves
 
 __all__ = [
     "OUTSIDE",
@@ -280,11 +280,7 @@ class _IterationReader:
 
     def _event(self, event: Any) -> None:
         question = isinstance(event, Held) and self.loop.questions.asks(event)
-        fact = (
-            not question
-            and isinstance(event, Held | Pinned | Computed)
-            and not any(isinstance(leaf, Fetch) for leaf in leaves(event.expr))
-        )
+        fact = not question and isinstance(event, Held | Pinned | Computed) and not depends_on(event.expr, Fetch)
         self.numbers.begin((type(event).__name__, len(self.events)) if not fact else ("fact", subject_of(event)))
         if isinstance(event, Op):
             self._operation(event)

@@ -16,7 +16,7 @@ from torchjanus.graph.switches.analysis.variable_states import has_only_grown
 from torchjanus.trace.actions import Mutation, Stored
 from torchjanus.trace.events import ALL, Trace
 from torchjanus.trace.loops.records import Frames
-from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
+from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
@@ -101,6 +101,4 @@ def _is_number(recipe: Any) -> bool:
 
 
 def _builds(trace: Trace) -> Iterator[Build]:
-    for recipe in (trace.result, *(r for some in trace.recipes.values() for r in some)):
-        if recipe is not None:
-            yield from (part for part in parts_of(recipe) if isinstance(part, Build))
+    return (part for part in trace.recipe_parts() if isinstance(part, Build))

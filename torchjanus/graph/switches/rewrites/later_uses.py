@@ -23,7 +23,7 @@ from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
 from torchjanus.trace.facts import Found, Held, Pinned
 from torchjanus.trace.loops.records import Frames, Plain
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf, TensorOf, parts_of
+from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf
 from torchjanus.trace.rewriting import Rewriting
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
@@ -243,9 +243,7 @@ class LiveOutRewriter(Rewriting):
     def check_leaving(self) -> None:
         """Check that tensors that leave the call or change in place are the loop's own, whichever arms are taken."""
         old, end = self.old, self.end
-        recipes = (old.result, *(r for some in old.recipes.values() for r in some))
-        parts = [part for recipe in recipes if recipe is not None for part in parts_of(recipe)]
-        leaving = {part.ref.number for part in parts if isinstance(part, TensorOf)}
+        leaving = set(old.leaving())
         earlier = self.after.made | set(self.known.made) | set(old.access_paths) | set(self.known.rows)
         for event in old.events[end:]:
             if isinstance(event, Op):

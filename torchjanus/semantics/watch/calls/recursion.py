@@ -402,12 +402,10 @@ def _is_plain_write(event: Stored | Mutation) -> bool:
 
 def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
     """Yield the step's earlier reads of shared values that a call relies on."""
-    relied = set()
+    relied: set[Any] = set()
     for event in call.events:
-        at = event.access_path if isinstance(event, Found) and not is_local(event.access_path) else None
-        while at is not None:
-            relied.add(at.token)
-            at = at.base
+        if isinstance(event, Found) and not is_local(event.access_path):
+            relied.update(at.token for at in event.access_path.prefixes())
     return (event for event in events if isinstance(event, Found) and event.access_path.token in relied)
 
 

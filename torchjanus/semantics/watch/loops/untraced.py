@@ -22,7 +22,17 @@ from torchjanus.semantics.watch.loops.untraced_values import structure_of
 from torchjanus.semantics.watch.objects.lists import ContainerReadWatch
 from torchjanus.trace.facts import Held
 from torchjanus.trace.loops.records import ByIteration, Plain
-from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Traced, leaves, plain, trace_value
+from torchjanus.trace.values import (
+    Apply,
+    Expr,
+    Fetch,
+    InductionVariable,
+    Read,
+    Traced,
+    depends_on,
+    plain,
+    trace_value,
+)
 
 __all__ = ["UntracedWatch", "are_alike"]
 
@@ -33,7 +43,7 @@ _COUNTED = (*_HOLDERS, tuple, map, filter, zip, enumerate)
 
 
 def _is_fetched(value: Any) -> bool:
-    return isinstance(value, Traced) and any(isinstance(leaf, Fetch) for leaf in leaves(value.expr))
+    return isinstance(value, Traced) and depends_on(value.expr, Fetch)
 
 
 def _is_plain(part: Any) -> bool:
