@@ -10,10 +10,19 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
-from torchjanus.trace.actions import Extern, Mutation, Op, Stored
-from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
-from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, TensorOf
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, Op
+from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    IdentityTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
+from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number, ObjectReference, TensorOf
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Fetch, Read
 
@@ -30,13 +39,19 @@ def op(*args: Any, name: str = "torch.add", outs: tuple[TensorRef, ...] = (TWO,)
 
 # What a later run may differ in without having taken another path.
 SAME_PATH = [
-    (Found(COUNT, 3, "number"), Found(COUNT, 4, "number")),
-    (Found(NET, [], "object", "list"), Found(NET, [], "object", "list")),
-    (Found(NET, 1, "tensor", F32), Found(NET, 2, "tensor", F32)),
-    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float32", (7,), (2,), "cpu", False, True))),
-    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float32", (1,), (1,), "cpu", False, True))),
-    (Stored("item", NET, "k", 1), Stored("item", NET, "k", 2)),
-    (Mutation(NET, "append", (1,)), Mutation(NET, "append", (2,))),
+    (HeapRead(COUNT, 3, "number"), HeapRead(COUNT, 4, "number")),
+    (HeapRead(NET, [], "object", "list"), HeapRead(NET, [], "object", "list")),
+    (HeapRead(NET, 1, "tensor", F32), HeapRead(NET, 2, "tensor", F32)),
+    (
+        HeapRead(NET, 1, "tensor", F32),
+        HeapRead(NET, 1, "tensor", ("Tensor", "float32", (7,), (2,), "cpu", False, True)),
+    ),
+    (
+        HeapRead(NET, 1, "tensor", F32),
+        HeapRead(NET, 1, "tensor", ("Tensor", "float32", (1,), (1,), "cpu", False, True)),
+    ),
+    (HeapWrite("item", NET, "k", 1), HeapWrite("item", NET, "k", 2)),
+    (ContainerMutation(NET, "append", (1,)), ContainerMutation(NET, "append", (2,))),
     (Extern(print, ("a",), {}), Extern(print, ("b",), {})),
     (op(ONE, 2), op(ONE, 2)),
 ]
@@ -48,30 +63,36 @@ def test_one_path(one: Any, other: Any) -> None:
 
 
 OTHER_PATH = [
-    (Found(COUNT, 3, "number"), Found(COUNT, 3.0, "number")),
-    (Found(COUNT, "a", "constant"), Found(COUNT, "b", "constant")),
-    (Found(COUNT, True, "constant"), Found(COUNT, 1, "constant")),
-    (Found(NET, len, "pinned"), Found(NET, abs, "pinned")),
-    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float64", (3,), (1,), "cpu", False, True))),
-    (Found(NET, 1, "tensor", F32), Found(NET, 1, "tensor", ("Tensor", "float32", (3, 1), (1, 1), "cpu", False, True))),
-    (Absent(NET, "k"), Absent(NET, "k", True)),
-    (Filled(NET, True), Filled(NET, False)),
-    (Keys(NET, ("a", "b")), Keys(NET, ("b", "a"))),
-    (Same(NET, COUNT, True), Same(NET, COUNT, False)),
-    (Held(Read(COUNT), True), Held(Read(COUNT), False)),
-    (Pinned(Read(COUNT), 1), Pinned(Read(COUNT), 2)),
-    (Pinned(Read(COUNT), 1), Pinned(Read(COUNT), 1.0)),
-    (Asserted(ONE, True, 3), Asserted(ONE, False, 3)),
-    (Stored("item", NET, "k", 1), Stored("delete-item", NET, "k", 1)),
-    (Stored("item", NET, 1, 1), Stored("item", NET, True, 1)),
-    (Mutation(NET, "append", (1,)), Mutation(NET, "insert", (1,))),
-    (Mutation(NET, "insert", (0, 1)), Mutation(NET, "insert", (0,))),
+    (HeapRead(COUNT, 3, "number"), HeapRead(COUNT, 3.0, "number")),
+    (HeapRead(COUNT, "a", "constant"), HeapRead(COUNT, "b", "constant")),
+    (HeapRead(COUNT, True, "constant"), HeapRead(COUNT, 1, "constant")),
+    (HeapRead(NET, len, "pinned"), HeapRead(NET, abs, "pinned")),
+    (
+        HeapRead(NET, 1, "tensor", F32),
+        HeapRead(NET, 1, "tensor", ("Tensor", "float64", (3,), (1,), "cpu", False, True)),
+    ),
+    (
+        HeapRead(NET, 1, "tensor", F32),
+        HeapRead(NET, 1, "tensor", ("Tensor", "float32", (3, 1), (1, 1), "cpu", False, True)),
+    ),
+    (KeyLookup(NET, "k"), KeyLookup(NET, "k", True)),
+    (EmptinessTest(NET, True), EmptinessTest(NET, False)),
+    (KeySetRead(NET, ("a", "b")), KeySetRead(NET, ("b", "a"))),
+    (IdentityTest(NET, COUNT, True), IdentityTest(NET, COUNT, False)),
+    (NumberPredicate(Read(COUNT), True), NumberPredicate(Read(COUNT), False)),
+    (Specialization(Read(COUNT), 1), Specialization(Read(COUNT), 2)),
+    (Specialization(Read(COUNT), 1), Specialization(Read(COUNT), 1.0)),
+    (TensorPredicate(ONE, True, 3), TensorPredicate(ONE, False, 3)),
+    (HeapWrite("item", NET, "k", 1), HeapWrite("delete-item", NET, "k", 1)),
+    (HeapWrite("item", NET, 1, 1), HeapWrite("item", NET, True, 1)),
+    (ContainerMutation(NET, "append", (1,)), ContainerMutation(NET, "insert", (1,))),
+    (ContainerMutation(NET, "insert", (0, 1)), ContainerMutation(NET, "insert", (0,))),
     (Extern(print, ("a",), {}), Extern(print, ("a", "b"), {})),
     (Extern(print, (), {"sep": "a"}), Extern(print, (), {"end": "a"})),
     (Decision(True, HERE), Decision(False, HERE)),
-    (Trips(3, HERE), Trips(4, HERE)),
-    (Entered("f"), Entered("g")),
-    (Entered("f"), Left("f")),
+    (LoopEnd(3, HERE), LoopEnd(4, HERE)),
+    (FunctionEntry("f"), FunctionEntry("g")),
+    (FunctionEntry("f"), FunctionExit("f")),
     (op(ONE, 2), op(ONE, 2.0)),
     (op(ONE, TWO), op(TWO, ONE)),
     (op(ONE, 2), op(ONE, other=2)),
@@ -96,29 +117,29 @@ def test_symbols_are_compared_by_parts() -> None:
 
 
 TEXTS = [
-    (Found(COUNT, 3, "number"), "read   count -> 3"),
-    (Found(NET, torch.ones(1), "tensor", "f32[1]"), "read   net -> f32[1]"),
-    (Found(NET, object(), "object"), "read   net -> <object>"),
-    (Absent(NET, "forward"), "read   'forward' not in net"),
-    (Absent(NET, "forward", True), "read   'forward' in net"),
-    (Filled(NET, False), "read   net is empty"),
-    (Filled(NET, True), "read   net is not empty"),
-    (Keys(NET, ("a", 1)), "read   keys of net: ('a', 1)"),
-    (Same(NET, COUNT, True), "assume net is count"),
-    (Same(NET, COUNT, False), "assume net is not count"),
-    (Held(Apply(operator.lt, (Read(COUNT), 3)), True), "assume (count < 3) is True"),
-    (Pinned(Read(COUNT), 3, why="used as an index"), "assume count == 3 (used as an index)"),
-    (Asserted(ONE, True, 2), "assert bool(%1) is True"),
+    (HeapRead(COUNT, 3, "number"), "read   count -> 3"),
+    (HeapRead(NET, torch.ones(1), "tensor", "f32[1]"), "read   net -> f32[1]"),
+    (HeapRead(NET, object(), "object"), "read   net -> <object>"),
+    (KeyLookup(NET, "forward"), "read   'forward' not in net"),
+    (KeyLookup(NET, "forward", True), "read   'forward' in net"),
+    (EmptinessTest(NET, False), "read   net is empty"),
+    (EmptinessTest(NET, True), "read   net is not empty"),
+    (KeySetRead(NET, ("a", 1)), "read   keys of net: ('a', 1)"),
+    (IdentityTest(NET, COUNT, True), "assume net is count"),
+    (IdentityTest(NET, COUNT, False), "assume net is not count"),
+    (NumberPredicate(Apply(operator.lt, (Read(COUNT), 3)), True), "assume (count < 3) is True"),
+    (Specialization(Read(COUNT), 3, why="used as an index"), "assume count == 3 (used as an index)"),
+    (TensorPredicate(ONE, True, 2), "assert bool(%1) is True"),
     (op(ONE, Read(COUNT), alpha=2), "op     %2 = torch.add(%1, count, alpha=2)"),
     (op(ONE, "x" * 99, outs=()), "op     torch.add(%1, '" + "x" * 36 + "...)"),
-    (Stored("item", NET, "k", 2.5), "write  net['k'] = 2.5"),
-    (Stored("delete-item", NET, "k", None), "delete net['k']"),
-    (Mutation(NET.attribute("losses"), "append", (0.5,)), "write  net.losses.append(0.5)"),
+    (HeapWrite("item", NET, "k", 2.5), "write  net['k'] = 2.5"),
+    (HeapWrite("delete-item", NET, "k", None), "delete net['k']"),
+    (ContainerMutation(NET.attribute("losses"), "append", (0.5,)), "write  net.losses.append(0.5)"),
     (Extern(print, ("loss", 1), {}), "extern print('loss', 1)"),
     (Decision(True), "branch True"),
-    (Trips(4), "loop   4 iterations"),
-    (Entered("Net.forward"), "call   Net.forward"),
-    (Left("Net.forward"), "return Net.forward"),
+    (LoopEnd(4), "loop   4 iterations"),
+    (FunctionEntry("Net.forward"), "call   Net.forward"),
+    (FunctionExit("Net.forward"), "return Net.forward"),
 ]
 
 
@@ -129,7 +150,7 @@ def test_text(event: Any, text: str) -> None:
 
 def test_a_trace_is_indented_by_call_with_places() -> None:
     inner = Place("model.py", 7)
-    trace = Trace([Entered("f", HERE), Decision(True, inner), Left("f", inner), Trips(2, HERE)])
+    trace = Trace([FunctionEntry("f", HERE), Decision(True, inner), FunctionExit("f", inner), LoopEnd(2, HERE)])
     lines = str(trace).splitlines()
     assert [line.split()[0] for line in lines] == ["train.py:12", "model.py:7", "model.py:7", "train.py:12"]
     assert [line[41:] for line in lines] == ["call   f", "  branch True", "return f", "loop   2 iterations"]
@@ -137,21 +158,21 @@ def test_a_trace_is_indented_by_call_with_places() -> None:
 
 def test_a_traces_tokens_speak_of_events_results_and_what_was_stored() -> None:
     def trace(result: Any, stored: Any) -> tuple[Any, ...]:
-        event = Stored("item", NET, "k", None)
+        event = HeapWrite("item", NET, "k", None)
         made = Trace([event], result=result)
         made.recipes[id(event)] = (stored,)
         return made.tokens()
 
-    build = Build(0, list, (TensorOf(ONE),), ())
-    assert trace(build, Constant(1)) == trace(Build(0, list, (TensorOf(ONE),), ()), Constant(1))
+    build = NewObject(0, list, (TensorOf(ONE),), ())
+    assert trace(build, Constant(1)) == trace(NewObject(0, list, (TensorOf(ONE),), ()), Constant(1))
     tokens = {
         trace(build, Constant(1)),
-        trace(Build(0, tuple, (TensorOf(ONE),), ()), Constant(1)),
-        trace(Build(0, list, (TensorOf(TWO),), ()), Constant(1)),
-        trace(Build(0, list, (TensorOf(ONE), Again(0)), ()), Constant(1)),
-        trace(Build(0, list, (TensorOf(ONE),), (("a", Constant(1)),)), Constant(1)),
+        trace(NewObject(0, tuple, (TensorOf(ONE),), ()), Constant(1)),
+        trace(NewObject(0, list, (TensorOf(TWO),), ()), Constant(1)),
+        trace(NewObject(0, list, (TensorOf(ONE), ObjectReference(0)), ()), Constant(1)),
+        trace(NewObject(0, list, (TensorOf(ONE),), (("a", Constant(1)),)), Constant(1)),
         trace(build, Constant(2)),
         trace(build, Number(Read(COUNT))),
-        trace(build, FoundAt(NET)),
+        trace(build, ExistingObject(NET)),
     }
     assert len(tokens) == 8

@@ -9,11 +9,11 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.trace.expressions import applications, evaluate, map_expr, parts_of_expr
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import (
-    Build,
+    CollectedItems,
+    ConditionalItem,
     Constant,
+    NewObject,
     Number,
-    Perhaps,
-    Repeat,
     TensorOf,
     inner_recipes,
     map_recipe,
@@ -48,18 +48,20 @@ def test_what_does_not_change_stays_the_same_object() -> None:
 
 FETCH = Fetch(4, 2, int)
 ITEM = TensorOf(TensorRef(1))
-RECIPE = Build(
+RECIPE = NewObject(
     0,
     dict,
-    ((Constant("key"), Repeat(ITEM, A)), (Constant("other"), Perhaps(Number(SUM), Number(FETCH)))),
+    ((Constant("key"), CollectedItems(ITEM, A)), (Constant("other"), ConditionalItem(Number(SUM), Number(FETCH)))),
     (("name", Number(B)),),
 )
 
 
 def test_parts_of_a_recipe_come_in_the_order_of_construction() -> None:
     kinds = [type(part).__name__ for part in parts_of(RECIPE)]
-    assert kinds == "Build Constant Repeat TensorOf Constant Perhaps Number Number Number".split()
-    assert [type(part).__name__ for part in inner_recipes(RECIPE)] == "Constant Repeat Constant Perhaps Number".split()
+    assert kinds == "NewObject Constant CollectedItems TensorOf Constant ConditionalItem Number Number Number".split()
+    assert [
+        type(part).__name__ for part in inner_recipes(RECIPE)
+    ] == "Constant CollectedItems Constant ConditionalItem Number".split()
 
 
 def test_a_recipe_is_mapped_by_its_immediate_parts() -> None:

@@ -18,17 +18,17 @@ from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.host.source import ITERATION, Source
-from torchjanus.trace.actions import Each, Extern, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import (
-    Again,
-    Build,
+    CollectedItems,
+    ConditionalItem,
     Constant,
-    FoundAt,
+    ExistingObject,
+    NewObject,
     Number,
-    Perhaps,
+    ObjectReference,
     Recipe,
-    Repeat,
     RowOf,
     TensorAt,
     TensorOf,
@@ -60,10 +60,10 @@ def delete_item(container: Any, key: Any) -> None:
     native_class(type(container)).__delitem__(container, key)
 
 
-def write_all(writes: Iterable[tuple[Stored | Mutation, Any, Any]]) -> None:
+def write_all(writes: Iterable[tuple[HeapWrite | ContainerMutation, Any, Any]]) -> None:
     """Make the writes of recursive calls, in order: each with the object (or its attributes) and the value."""
     for event, target, value in writes:
-        if isinstance(event, Mutation):
+        if isinstance(event, ContainerMutation):
             getattr(event.owner, event.method)(target, value)
         elif event.how == "field":
             setattr(target, event.key, value)
@@ -94,17 +94,17 @@ def make_value(cls: Any, base: Any, value: Any) -> Any:
 
 
 def access_paths_of(
-    recipes: Iterable[Recipe], events: Iterable[Stored | Mutation | Extern | Each]
+    recipes: Iterable[Recipe], events: Iterable[HeapWrite | ContainerMutation | Extern | HostLoop]
 ) -> Iterator[AccessPath]:
     """Yield all that the commit needs of the heap as it was before the call."""
     for recipe in recipes:
-        yield from (part.access_path for part in parts_of(recipe) if isinstance(part, FoundAt))
+        yield from (part.access_path for part in parts_of(recipe) if isinstance(part, ExistingObject))
         for expr in numbers_in(recipe):
             for leaf in leaves(expr):
                 if isinstance(leaf, Read):
                     yield leaf.access_path
     for event in events:
-        if isinstance(event, Each):
+        if isinstance(event, HostLoop):
             yield from (leaf.access_path for leaf in leaves(event.count) if isinstance(leaf, Read))
             yield from access_paths_of((), event.events)
         elif not isinstance(event, Extern):
@@ -135,9 +135,9 @@ class Commit:
         self._given = given
         self._built: dict[int, str] = {}
         # Values are not made in the order in which they were described: whichever comes first makes shared parts.
-        self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, Build)}
+        self._shared = {part.number: part for r in recipes for part in parts_of(r) if isinstance(part, NewObject)}
         # The contents of closure cells are made last: they may be the function that has the cell.
-        self._cells: list[Build] = []
+        self._cells: list[NewObject] = []
 
     def value(self, recipe: Recipe) -> str:
         """Return the text of a recipe's value."""
@@ -155,7 +155,7 @@ class Commit:
                 return self.source.constant(value)
             case TensorOf(ref=ref):
                 return self._given.tensor(ref.number)
-            case FoundAt(access_path=access_path):
+            case ExistingObject(access_path=access_path):
                 return self.source.value(access_path)
             case Number(expr=expr):
                 return self.number(expr)
@@ -163,12 +163,12 @@ class Commit:
                 return self._given.tensor_at(ref.number, after)
             case RowOf(ref=ref, last=last, alone=alone):
                 return f"{self._given.rows(ref.number, alone)}[{-1 if last else ITERATION}]"
-            case Repeat(item=item, count=count):
+            case CollectedItems(item=item, count=count):
                 return f"*{self.repeated(count, (item,), lambda values: values[0])}"
-            case Perhaps(item=item, when=when):
+            case ConditionalItem(item=item, when=when):
                 made = self._value(item)
                 return f"*(({made},) if {self._value(when)} else ())"
-            case Again(number=number) | Build(number=number):
+            case ObjectReference(number=number) | NewObject(number=number):
                 return self._built.get(number) or self._build(self._shared[number])
 
     def repeated(self, count: Any, recipes: Iterable[Recipe], element: Callable[[list[str]], str]) -> str:
@@ -201,7 +201,7 @@ class Commit:
         self._know(expr)
         return self.source.number(expr)
 
-    def _build(self, recipe: Build) -> str:
+    def _build(self, recipe: NewObject) -> str:
         source = self.source
         cls = recipe.cls
         name = self._built[recipe.number] = source.fresh("b")
@@ -253,7 +253,7 @@ class Commit:
     def _bare(self, base: type, cls: type) -> str:
         return f"{self.source.constant(base.__new__)}({self.source.constant(cls)})"
 
-    def _build_dict(self, recipe: Build, name: str) -> None:
+    def _build_dict(self, recipe: NewObject, name: str) -> None:
         source = self.source
         kinds = (collections.OrderedDict, collections.defaultdict, dict)
         base: Any = next(kind for kind in kinds if issubclass(recipe.cls, kind))
@@ -266,7 +266,7 @@ class Commit:
                 source.line(f"{source.constant(base.__setitem__)}({name}, {self._value(key)}, {made})")
 
     def effect(
-        self, event: Stored | Mutation | Extern, values: list[str], name: str | None = None, later: str = ""
+        self, event: HeapWrite | ContainerMutation | Extern, values: list[str], name: str | None = None, later: str = ""
     ) -> None:
         """Make one write or extern call. ``values``: the texts of its recipes; ``name``: the variable for an extern
         call's result; ``later``: added to the number of an extern call, for those that iterations before it make."""
@@ -276,7 +276,7 @@ class Commit:
                 self.effect(replace(event, chosen=False), values[:-1], name, later)
             return
         match event:
-            case Stored(how="item", base=base, key=key):
+            case HeapWrite(how="item", base=base, key=key):
                 pinned = source.pinned(base)
                 exact = pinned is not None and is_one_of(type(pinned[0]), (dict, list))
                 where = source.value(base)
@@ -285,18 +285,18 @@ class Commit:
                     source.line(f"{where}[{at}] = {values[0]}")
                 else:
                     source.line(f"{source.constant(set_item)}({where}, {at}, {values[0]})")
-            case Stored(how="field", base=base, key=key):
+            case HeapWrite(how="field", base=base, key=key):
                 source.line(f"{source.constant(setattr)}({source.value(base)}, {key!r}, {values[0]})")
-            case Stored(how="cell", base=base):
+            case HeapWrite(how="cell", base=base):
                 source.line(f"{source.constant(base.key)}.cell_contents = {values[0]}")
-            case Stored(how="delete-item", base=base, key=key):
+            case HeapWrite(how="delete-item", base=base, key=key):
                 at = values[0] if isinstance(key, Traced) else source.constant(key)
                 source.line(f"{source.constant(delete_item)}({source.value(base)}, {at})")
-            case Stored(how="delete-cell", base=base):
+            case HeapWrite(how="delete-cell", base=base):
                 source.line(f"del {source.constant(base.key)}.cell_contents")
-            case Stored(base=base, key=key):
+            case HeapWrite(base=base, key=key):
                 source.line(f"{source.constant(delattr)}({source.value(base)}, {key!r})")
-            case Mutation(base=base, method=method, owner=owner):
+            case ContainerMutation(base=base, method=method, owner=owner):
                 change = source.constant(getattr(owner, method))
                 source.line(f"{change}({', '.join([source.value(base), *values])})")
             case Extern():

@@ -16,14 +16,14 @@ from torchjanus.trace.values import Expr
 
 __all__ = [
     "WITHIN",
-    "Each",
+    "BatchedExtern",
+    "ContainerMutation",
     "Extern",
-    "Invoked",
-    "InvokedEach",
-    "Mutation",
+    "HeapWrite",
+    "HostLoop",
+    "InvokeEachOp",
+    "InvokeOp",
     "Op",
-    "Several",
-    "Stored",
     "name_of",
     "place_of",
 ]
@@ -69,7 +69,7 @@ WITHIN = "within"  # in ``callee``: precedes the enclosing variables that distin
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Invoked(Op):
+class InvokeOp(Op):
     """A call of a recursive function, recorded as a trace of its own in ``call`` (JANUS, section 4.2.1: InvokeOp).
 
     ``args``: tensor arguments. ``outs``: tensors that it returns. ``callee``: identifies the function and everything
@@ -102,21 +102,21 @@ class Invoked(Op):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class InvokedEach(Invoked):
+class InvokeEachOp(InvokeOp):
     """One call per element of the lists that are passed for the parameters ``over``. ``iterations``: the calls;
     ``call``: the trace of the first; ``even``: the lists must have one length."""
 
     over: tuple[str, ...] = ()
-    iterations: tuple[Invoked, ...] = ()
+    iterations: tuple[InvokeOp, ...] = ()
     even: bool = False
 
     @property
     def token(self) -> Any:
-        return (Invoked.token.fget(self), self.over, self.even)  # type: ignore[attr-defined]
+        return (InvokeOp.token.fget(self), self.over, self.even)  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stored:
+class HeapWrite:
     """A heap write: an item, an attribute (field) or a cell of an object from before the call is set or deleted.
 
     ``chosen``, of writes and calls: the last of the event's recipes decides whether it is made."""
@@ -147,7 +147,7 @@ class Stored:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mutation:
+class ContainerMutation:
     """A mutating method of an existing container, e.g. ``losses.append(x)``."""
 
     base: AccessPath
@@ -201,7 +201,7 @@ class Extern:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Several(Extern):
+class BatchedExtern(Extern):
     """``count`` equal extern calls in a row; the result is the list of their results. They have the numbers from
     ``number`` on, and are the last extern calls of the run."""
 
@@ -215,7 +215,7 @@ class Several(Extern):
         return f"{self.count} times: {Extern.__str__(self)}"
 
 
-def place_of(event: Stored) -> AccessPath:
+def place_of(event: HeapWrite) -> AccessPath:
     """Return the access path of the location that is written."""
     return event.base.then(Step.FIELD, event.key) if event.how == "field" else event.base.item(event.key)
 
@@ -229,12 +229,12 @@ def name_of(func: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Each:
+class HostLoop:
     """A host loop at commit: the writes and extern calls of each of ``count`` iterations, in order, in the form of the
     first iteration. Extern calls have the numbers of the first iteration."""
 
     count: Expr
-    events: tuple[Stored | Mutation | Extern, ...]
+    events: tuple[HeapWrite | ContainerMutation | Extern, ...]
     place: Place = NOWHERE
 
     @property

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.events import Event
-from torchjanus.trace.facts import Absent, Filled, Found, Keys
+from torchjanus.trace.facts import EmptinessTest, HeapRead, KeyLookup, KeySetRead
 from torchjanus.trace.values import Expr, Traced, is_local, plain
 
 __all__ = ["around", "disagree", "holds", "said_of_value"]
@@ -28,15 +28,15 @@ def around(events: Iterable[Event], numbers: bool = True) -> dict[Any, Any]:
     found: dict[Any, Any] = {}
     for event in events:
         match event:
-            case Found(access_path=access_path, value=value, kind=kind) if _is_around(access_path):
+            case HeapRead(access_path=access_path, value=value, kind=kind) if _is_around(access_path):
                 if (numbers or kind != "number") and not _is_grad(access_path):
                     place, what = said_of_value(access_path, value)
                     found[place] = what
-            case Absent(base=base, key=key, present=present) if _is_around(base) and not isinstance(key, Traced):
+            case KeyLookup(base=base, key=key, present=present) if _is_around(base) and not isinstance(key, Traced):
                 found["absent", base.token, token_of(key)] = present
-            case Filled(access_path=access_path, filled=filled) if _is_around(access_path):
+            case EmptinessTest(access_path=access_path, filled=filled) if _is_around(access_path):
                 found["filled", access_path.token] = filled
-            case Keys(access_path=access_path, keys=keys) if _is_around(access_path):
+            case KeySetRead(access_path=access_path, keys=keys) if _is_around(access_path):
                 found["keys", access_path.token] = tuple(map(token_of, keys))
     return found
 

@@ -14,12 +14,23 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.remarks import Remarks
-from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
-from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
-from torchjanus.trace.loops.records import Frames, Loop, LoopInstance, LoopRecord, Plain
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    InstanceTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
+from torchjanus.trace.loops.records import Loop, LoopInstance, LoopRecord, LoopSnapshots, UntracedComputation
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 
-__all__ = ["ALL", "ANYTHING", "Decision", "Entered", "Event", "Left", "Trace", "Trips"]
+__all__ = ["ALL", "ANYTHING", "Decision", "Event", "FunctionEntry", "FunctionExit", "LoopEnd", "Trace"]
 
 
 ALL = ("all",)  # keys of a container
@@ -42,7 +53,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Trips:
+class LoopEnd:
     """A loop ended after ``count`` iterations."""
 
     count: int
@@ -57,7 +68,7 @@ class Trips:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entered:
+class FunctionEntry:
     """A Python function was entered."""
 
     name: str
@@ -72,7 +83,7 @@ class Entered:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Left:
+class FunctionExit:
     """The function entered last returned or raised."""
 
     name: str
@@ -86,9 +97,20 @@ class Left:
         return f"return {self.name}"
 
 
-Fact = Found | Absent | Filled | Keys | Same | Instance | Held | Pinned | Computed | Asserted
-Effectful = Stored | Mutation | Extern
-Event = Fact | Op | Effectful | Each | Decision | Trips | Entered | Left
+Fact = (
+    HeapRead
+    | KeyLookup
+    | EmptinessTest
+    | KeySetRead
+    | IdentityTest
+    | InstanceTest
+    | NumberPredicate
+    | Specialization
+    | HostComputation
+    | TensorPredicate
+)
+Effectful = HeapWrite | ContainerMutation | Extern
+Event = Fact | Op | Effectful | HostLoop | Decision | LoopEnd | FunctionEntry | FunctionExit
 
 
 @dataclass(slots=True, eq=False)
@@ -122,14 +144,16 @@ class Trace:
     changed: dict[int, frozenset[Any]] = field(
         default_factory=dict
     )  # predicate event -> variables that the region sets
-    plain: list[Plain] = field(default_factory=list)  # computations with untraced numbers
+    plain: list[UntracedComputation] = field(default_factory=list)  # computations with untraced numbers
     leasts: tuple[int, ...] = ()  # of a folded run: the minimum trip counts of loops that tensors end
     measured: int = -1  # the number of events when the run last took the length of a container that it had made
     # (number of events, place, length): where a length of a container that the run made was used.
     counted: list[tuple[int, Place, int]] = field(default_factory=list)
-    given: list[Plain] = field(default_factory=list)  # untraced numbers passed to native code that returns no number
+    given: list[UntracedComputation] = field(
+        default_factory=list
+    )  # untraced numbers passed to native code that returns no number
     peeked: list[tuple[int, int]] = field(default_factory=list)  # (event, id of a container that was inspected there)
-    # (event, location as in ``Stored.where``): reads of the run's own writes; ALL for the whole container.
+    # (event, location as in ``HeapWrite.where``): reads of the run's own writes; ALL for the whole container.
     reread: list[tuple[int, Any]] = field(default_factory=list)
     built: dict[int, int] = field(default_factory=dict)  # id of a new object that escapes -> its Build number
     pins: dict[Any, int] = field(default_factory=dict)  # token of an expression -> how often it was specialised on
@@ -137,7 +161,7 @@ class Trace:
     failures: int = 0  # operations that raised, caught or not
     looked_at: set[Any] = field(default_factory=set)  # tokens of what the program has inspected, or ANYTHING
     appends: set[tuple[int, bool]] = field(default_factory=set)  # of a recursive call: (list, whether with gradients)
-    frames: list[Frames] = field(default_factory=list)  # variables at each iteration, of loops over iterables
+    frames: list[LoopSnapshots] = field(default_factory=list)  # variables at each iteration, of loops over iterables
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
     memory: list[int] = field(default_factory=list)  # by tensor number: equal for tensors that share memory
 
@@ -168,10 +192,10 @@ class Trace:
         """Yield the trace as text: one line an event, indented by call depth, with the user's file and line."""
         depth = 0
         for event in self.events:
-            if isinstance(event, Left):
+            if isinstance(event, FunctionExit):
                 depth -= 1
             yield f"{event.place!s:<40} {'  ' * depth}{event}"
-            if isinstance(event, Entered):
+            if isinstance(event, FunctionEntry):
                 depth += 1
 
     def __str__(self) -> str:

@@ -16,16 +16,16 @@ from torchjanus.trace.terms import TensorRef, key_token, text_of
 from torchjanus.trace.values import Expr, Fetch, Read, depends_on, leaves, where_made
 
 __all__ = [
-    "Absent",
-    "Asserted",
-    "Computed",
-    "Filled",
-    "Found",
-    "Held",
-    "Instance",
-    "Keys",
-    "Pinned",
-    "Same",
+    "EmptinessTest",
+    "HeapRead",
+    "HostComputation",
+    "IdentityTest",
+    "InstanceTest",
+    "KeyLookup",
+    "KeySetRead",
+    "NumberPredicate",
+    "Specialization",
+    "TensorPredicate",
     "is_chance",
     "is_question",
 ]
@@ -38,7 +38,7 @@ def _without_sizes(detail: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class HeapRead:
     """A read that saw the heap as it was before the call, or what an extern call gave.
 
     ``kind``: number (texts that extern calls gave, too), constant, tensor, pinned, object, or foreign: an object that
@@ -71,7 +71,7 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Absent:
+class KeyLookup:
     """``key`` was not (``present`` False) or was in the container at ``base`` before the call."""
 
     base: AccessPath
@@ -89,7 +89,7 @@ class Absent:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Filled:
+class EmptinessTest:
     """Whether the container at ``access_path`` had any elements."""
 
     access_path: AccessPath
@@ -105,7 +105,7 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Keys:
+class KeySetRead:
     """The keys of a dictionary (or the elements of a set), in iteration order."""
 
     access_path: AccessPath
@@ -121,7 +121,7 @@ class Keys:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Same:
+class IdentityTest:
     """Whether two paths led to one object."""
 
     first: AccessPath
@@ -138,7 +138,7 @@ class Same:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Instance:
+class InstanceTest:
     """A recursive call asked whether what it found is of one of these classes, or of one derived from them."""
 
     access_path: AccessPath
@@ -155,7 +155,7 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Held:
+class NumberPredicate:
     """A condition on traced numbers came out as ``outcome``."""
 
     expr: Expr
@@ -171,7 +171,7 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Pinned:
+class Specialization:
     """A traced number went where only its value counts (an index, a size, code that is not watched)."""
 
     expr: Expr
@@ -188,7 +188,7 @@ class Pinned:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Computed:
+class HostComputation:
     """Python computed a number or a text, which might have raised. A graph computes it again, used or not."""
 
     expr: Expr
@@ -203,7 +203,7 @@ class Computed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asserted:
+class TensorPredicate:
     """``bool(tensor)`` after ``after`` framework calls."""
 
     ref: TensorRef
@@ -226,13 +226,13 @@ def _in_brackets(*remarks: str) -> str:
 
 def is_question(event: Any) -> bool:
     """Whether a tensor was asked to decide."""
-    if isinstance(event, Asserted):
+    if isinstance(event, TensorPredicate):
         return True
-    return isinstance(event, Held) and depends_on(event.expr, Fetch)
+    return isinstance(event, NumberPredicate) and depends_on(event.expr, Fetch)
 
 
 def is_chance(event: Any) -> bool:
     """Whether what the host was given by the world decided."""
-    return isinstance(event, Held) and any(
+    return isinstance(event, NumberPredicate) and any(
         isinstance(leaf, Read) and leaf.access_path.waits_for for leaf in leaves(event.expr)
     )

@@ -8,7 +8,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.trees import leaves_of, leaves_of_kind
-from torchjanus.trace.recipes import FoundAt, Number, Recipe, Repeat, parts_of
+from torchjanus.trace.recipes import CollectedItems, ExistingObject, Number, Recipe, parts_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Read, Traced, leaves
 
@@ -29,7 +29,7 @@ def numbers_in(recipe: Recipe) -> Iterator[Expr]:
     for part in parts_of(recipe):
         if isinstance(part, Number):
             yield part.expr
-        elif isinstance(part, Repeat):
+        elif isinstance(part, CollectedItems):
             yield part.count
 
 
@@ -45,7 +45,7 @@ def paths_in(value: Any) -> Iterator[AccessPath]:
         elif isinstance(leaf, Traced):
             yield from paths_in(leaf.expr)
         else:
-            yield from paths_in([part.access_path for part in parts_of(leaf) if isinstance(part, FoundAt)])
+            yield from paths_in([part.access_path for part in parts_of(leaf) if isinstance(part, ExistingObject)])
             yield from paths_in(list(numbers_in(leaf)))
 
 

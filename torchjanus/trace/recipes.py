@@ -1,9 +1,8 @@
 """Recipes: how a later call makes a value that escapes from the step. Plain data; knows nothing of executors.
 
 What is returned, stored or passed to an extern call is described by a Recipe: tensors by number, numbers by expression,
-objects from before the call by their access path, and objects made in the call by their parts. ``Build.number`` carries
-sharing and cycles: the same number is the same object.
-"""
+objects from before the call by their access path, and objects made in the call by their parts. ``NewObject.number``
+carries sharing and cycles: the same number is the same object."""
 
 from __future__ import annotations
 
@@ -17,14 +16,14 @@ from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr
 
 __all__ = [
-    "Again",
-    "Build",
+    "CollectedItems",
+    "ConditionalItem",
     "Constant",
-    "FoundAt",
+    "ExistingObject",
+    "NewObject",
     "Number",
-    "Perhaps",
+    "ObjectReference",
     "Recipe",
-    "Repeat",
     "RowOf",
     "TensorAt",
     "TensorOf",
@@ -94,7 +93,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class FoundAt:
+class ExistingObject:
     """An object that was there before the call."""
 
     access_path: AccessPath
@@ -105,7 +104,7 @@ class FoundAt:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Build:
+class NewObject:
     """A new object of class ``cls``.
 
     ``items``: the elements of a container, or the arguments of ``make``, our function that makes the object, if given.
@@ -135,7 +134,7 @@ class Build:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class CollectedItems:
     """Collected items of a list or tuple: one per iteration of a loop of ``count`` iterations. ``item`` may depend on
     the loop's InductionVariable."""
 
@@ -148,7 +147,7 @@ class Repeat:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Perhaps:
+class ConditionalItem:
     """A conditional item of a list: present if the number ``when`` is true."""
 
     item: Any
@@ -160,7 +159,7 @@ class Perhaps:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Again:
+class ObjectReference:
     """The object that the Build with this number makes."""
 
     number: int
@@ -170,16 +169,27 @@ class Again:
         return ("again", self.number)
 
 
-Recipe = Constant | TensorOf | TensorAt | RowOf | Number | FoundAt | Build | Repeat | Perhaps | Again
+Recipe = (
+    Constant
+    | TensorOf
+    | TensorAt
+    | RowOf
+    | Number
+    | ExistingObject
+    | NewObject
+    | CollectedItems
+    | ConditionalItem
+    | ObjectReference
+)
 
 
 def inner_recipes(recipe: Recipe) -> Iterator[Recipe]:
     """Yield the immediate parts of a recipe, in the order of construction."""
-    if isinstance(recipe, Repeat):
+    if isinstance(recipe, CollectedItems):
         yield recipe.item
-    elif isinstance(recipe, Perhaps):
+    elif isinstance(recipe, ConditionalItem):
         yield from (recipe.item, recipe.when)
-    elif isinstance(recipe, Build):
+    elif isinstance(recipe, NewObject):
         for part in recipe.items:
             yield from part if isinstance(part, tuple) else (part,)
         for _, part in (*recipe.attributes, *recipe.fields):
@@ -195,11 +205,11 @@ def parts_of(recipe: Recipe) -> Iterator[Recipe]:
 
 def map_recipe(recipe: Any, change: Callable[[Any], Any]) -> Any:
     """Return the recipe with ``change(part)`` in place of each immediate part."""
-    if isinstance(recipe, Repeat):
-        return Repeat(change(recipe.item), recipe.count)
-    if isinstance(recipe, Perhaps):
-        return Perhaps(change(recipe.item), change(recipe.when))
-    if isinstance(recipe, Build):
+    if isinstance(recipe, CollectedItems):
+        return CollectedItems(change(recipe.item), recipe.count)
+    if isinstance(recipe, ConditionalItem):
+        return ConditionalItem(change(recipe.item), change(recipe.when))
+    if isinstance(recipe, NewObject):
         items = tuple(tuple(map(change, item)) if isinstance(item, tuple) else change(item) for item in recipe.items)
         attributes = tuple((name, change(part)) for name, part in recipe.attributes)
         fields = tuple((key, change(part)) for key, part in recipe.fields)

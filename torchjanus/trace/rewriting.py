@@ -13,18 +13,18 @@ import torch
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.core.trees import map_parts
-from torchjanus.trace.actions import Each, Extern, Op, Stored
+from torchjanus.trace.actions import Extern, HeapWrite, HostLoop, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loops.records import Frames, LoopInstance, LoopRecord, Until
-from torchjanus.trace.recipes import Number, Repeat, RowOf, TensorAt, TensorOf, map_recipe
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
+from torchjanus.trace.loops.records import LoopInstance, LoopRecord, LoopSnapshots, TensorTermination
+from torchjanus.trace.recipes import CollectedItems, Number, RowOf, TensorAt, TensorOf, map_recipe
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
-__all__ = ["Adding", "Rewriting"]
+__all__ = ["AddingRewriter", "TraceRewriter"]
 
 
-class Rewriting:
+class TraceRewriter:
     """What speaks of tensors and positions, as it is said in the new run."""
 
     def __init__(self, old: Trace) -> None:
@@ -53,14 +53,14 @@ class Rewriting:
         made = event
         if isinstance(event, Op):
             made = self.operation(event, after)
-        elif isinstance(event, Asserted):
+        elif isinstance(event, TensorPredicate):
             ref = TensorRef(self.tensor(event.ref.number, event.after))
             made = replace(event, ref=ref, after=self.position(event.after))
-        elif isinstance(event, Held | Pinned | Computed):
+        elif isinstance(event, NumberPredicate | Specialization | HostComputation):
             made = replace(event, expr=self.expr(event.expr))
-        elif isinstance(event, Stored) and isinstance(event.key, Traced):
+        elif isinstance(event, HeapWrite) and isinstance(event.key, Traced):
             made = replace(event, key=trace_value(plain(event.key), self.expr(event.key.expr)))
-        elif isinstance(event, Each):
+        elif isinstance(event, HostLoop):
             made = replace(
                 event, count=self.expr(event.count), events=tuple(self.event(one, after) for one in event.events)
             )
@@ -129,7 +129,7 @@ class Rewriting:
         if isinstance(recipe, Number):
             return Number(self.expr(recipe.expr))
         made = map_recipe(recipe, self.recipe)
-        return replace(made, count=self.expr(made.count)) if isinstance(made, Repeat) else made
+        return replace(made, count=self.expr(made.count)) if isinstance(made, CollectedItems) else made
 
     def moved(self, begins: Callable[[int, int], int], ends: Callable[[int], int]) -> dict[str, Any]:
         """What the run says of where among its events things are, for ``made``. ``begins``: where iterations that begin
@@ -140,7 +140,7 @@ class Rewriting:
             return replace(one, starts=tuple(begins(at, one.end) for at in one.starts), end=ends(one.end))
 
         def counted(one: LoopInstance) -> Any:
-            assert not isinstance(one.count, Until)  # those are found when all has been rewritten
+            assert not isinstance(one.count, TensorTermination)  # those are found when all has been rewritten
             return replace(spanned(one), count=self.expr(one.count), asked=tuple(map(self.expr, one.asked)))
 
         def reversed_loops(one: LoopRecord) -> LoopRecord:
@@ -148,7 +148,7 @@ class Rewriting:
             count = None if one.count is None else self.expr(one.count)
             return replace(one, starts=starts, end=None if one.end is None else ends(one.end), count=count)
 
-        def framed(one: Frames) -> Frames:
+        def framed(one: LoopSnapshots) -> LoopSnapshots:
             states = tuple({name: self.held(value) for name, value in state.items()} for state in one.states)
             starts = tuple(begins(at, one.end) for at in one.starts)
             count = None if one.count is None else self.expr(one.count)
@@ -179,7 +179,7 @@ class Rewriting:
         return replace(old, events=events, result=result, recipes=self.recipes, fetched=fetched, alive=alive, **changes)
 
 
-class Adding(Rewriting):
+class AddingRewriter(TraceRewriter):
     """A rewriting that adds tensors, which only operations that it adds have made."""
 
     def __init__(self, old: Trace) -> None:

@@ -22,7 +22,7 @@ __all__ = [
     "ON_DEPTH",
     "ON_HASH",
     "Apply",
-    "Described",
+    "DisplayedValue",
     "Expr",
     "Fetch",
     "InductionVariable",
@@ -128,7 +128,7 @@ class InductionVariable:
 
 
 @dataclass(frozen=True, slots=True)
-class Stand:
+class Placeholder:
     """A placeholder for expression ``number`` of a list, in a process that cannot read it; ``text`` prints it."""
 
     number: int
@@ -183,7 +183,7 @@ class Apply:
         return f"{name}({', '.join(texts)})"
 
 
-Expr = Read | Fetch | Size | InductionVariable | Stand | Apply
+Expr = Read | Fetch | Size | InductionVariable | Placeholder | Apply
 
 INFIX: dict[Callable[..., Any], str] = {
     operator.add: "+",
@@ -264,7 +264,7 @@ class TracedStr(str):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Described:
+class DisplayedValue:
     """Represents a value that is only printed, by a call made at commit."""
 
     expr: Expr
@@ -315,7 +315,7 @@ def symbol(value: Any) -> Any:
     return value.expr if isinstance(value, Traced) else value
 
 
-def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Stand]:
+def leaves(expr: Expr) -> Iterator[Read | Fetch | Size | InductionVariable | Placeholder]:
     """Yield the reads, fetches, sizes and induction variables that an expression depends on."""
     if isinstance(expr, Apply):
         for arg in expr.args:

@@ -9,13 +9,13 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.runtime.runs.texts import MANY, Texts
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 
 
 def run_with(**texts: str) -> Trace:
     trace = Trace()
     trace.events += [
-        Found(AccessPath.kwarg(name), text, "constant", place=Place("p.py", 1)) for name, text in texts.items()
+        HeapRead(AccessPath.kwarg(name), text, "constant", place=Place("p.py", 1)) for name, text in texts.items()
     ]
     return trace
 
@@ -34,7 +34,7 @@ def test_other_constants_are_left_alone() -> None:
     texts = Texts()
     for value in (b"a", True, None, 1j):
         trace = Trace()
-        trace.events.append(Found(AccessPath.kwarg("k"), value, "constant"))
+        trace.events.append(HeapRead(AccessPath.kwarg("k"), value, "constant"))
         assert texts.learn(trace) == []
 
 

@@ -18,7 +18,7 @@ from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import WORLD
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.values import Traced
 
 
@@ -86,7 +86,7 @@ def test_unknown_native_code_is_an_extern_call_whose_result_is_fed() -> None:
     result, trace = watched(step, torch.ones(1))
     assert result == random.Random(3).random() * 2
     assert trace.refusals == [] and externs(trace) == [".random"]
-    assert [e.access_path.waits_for for e in trace.events if isinstance(e, Found) and e.kind == "number"] == [1]
+    assert [e.access_path.waits_for for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"] == [1]
 
 
 def test_files_are_written_by_extern_calls(tmp_path: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from tests.agreement import agree
 from tests.programs.harness import Program
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.facts import Found, Held, Pinned
+from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
 
 
 def raised(fn: Any, *args: Any) -> str:
@@ -82,7 +82,7 @@ def test_what_native_code_reads_is_eagers(name: str) -> None:
 def test_an_element_that_native_code_finds_is_one_that_was_found() -> None:
     state = [1.5, 2.5]
     _, trace = watch_call(lambda x: x * max(state), (), (torch.ones(2),), {})
-    found = [str(event.access_path) for event in trace.events if isinstance(event, Found)]
+    found = [str(event.access_path) for event in trace.events if isinstance(event, HeapRead)]
     assert "state[0]" in found
     assert "state[1]" in found
 
@@ -90,7 +90,7 @@ def test_an_element_that_native_code_finds_is_one_that_was_found() -> None:
 def test_a_length_is_held() -> None:
     state = [1, 2]
     _, trace = watch_call(lambda x: x * len(state) if len(state) > 1 else x, (), (torch.ones(2),), {})
-    assert any("len" in str(event) for event in trace.events if isinstance(event, Held | Pinned))
+    assert any("len" in str(event) for event in trace.events if isinstance(event, NumberPredicate | Specialization))
 
 
 def test_numbers_that_change_may_change_places() -> None:

@@ -8,14 +8,14 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
-from torchjanus.trace.facts import Found, Pinned, Same
+from torchjanus.trace.facts import HeapRead, IdentityTest, Specialization
 from torchjanus.trace.values import Read, TracedFloat, TracedInt
 
 X, Y = AccessPath.arg(0, "x"), AccessPath.arg(1, "y")
 
 
 def found(recording: Recording) -> list[tuple[str, str]]:
-    return [(str(e.access_path), e.kind) for e in recording.trace.events if isinstance(e, Found)]
+    return [(str(e.access_path), e.kind) for e in recording.trace.events if isinstance(e, HeapRead)]
 
 
 def test_kinds_of_reads() -> None:
@@ -48,7 +48,9 @@ def test_two_paths_to_one_object() -> None:
     recording.found(X, shared)
     recording.found(Y, shared)
     assert recording.owner(shared) == X
-    assert [(e.first, e.second, e.same) for e in recording.trace.events if isinstance(e, Same)] == [(X, Y, True)]
+    assert [(e.first, e.second, e.same) for e in recording.trace.events if isinstance(e, IdentityTest)] == [
+        (X, Y, True)
+    ]
 
 
 def test_writes_are_seen_by_later_reads() -> None:
@@ -68,7 +70,7 @@ def test_pins_give_bare_values_and_are_noted_once() -> None:
     count = recording.found(X, 3)
     assert type(recording.pin(count, "an index")) is int
     recording.pin(count, "an index")
-    (pinned,) = (e for e in recording.trace.events if isinstance(e, Pinned))
+    (pinned,) = (e for e in recording.trace.events if isinstance(e, Specialization))
     assert (pinned.value, pinned.why, pinned.place.line) == (3, "an index", 3)
     assert recording.pin("word", "not traced") == "word"
 

@@ -13,7 +13,7 @@ from torchjanus.semantics.torch.torch_state import ambient_modes
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted
+from torchjanus.trace.facts import TensorPredicate
 
 
 def watched(fn: Any, *args: Any) -> tuple[Any, Trace]:
@@ -75,7 +75,7 @@ def test_a_decision_on_a_tensor_is_an_assertion() -> None:
 
     result, trace = watched(step, X)
     assert result == 1
-    (asserted,) = (e for e in trace.events if isinstance(e, Asserted))
+    (asserted,) = (e for e in trace.events if isinstance(e, TensorPredicate))
     assert (asserted.outcome, asserted.after) == (True, 2)
     assert asserted.place.line == step.__code__.co_firstlineno + 1
 

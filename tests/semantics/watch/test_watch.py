@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.actions import Extern, Mutation, Op, Stored
-from torchjanus.trace.events import Decision, Entered, Event, Trace
-from torchjanus.trace.facts import Absent, Found, Held
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, Op
+from torchjanus.trace.events import Decision, Event, FunctionEntry, Trace
+from torchjanus.trace.facts import HeapRead, KeyLookup, NumberPredicate
 from torchjanus.trace.values import Traced
 
 
@@ -71,7 +71,7 @@ def test_the_trace_shows_reads_operations_and_writes_in_order() -> None:
         return y
 
     _, trace = watched(step, torch.ones(2))
-    shown = [str(e) for e in trace.events if isinstance(e, Op | Stored) or "scale" in str(e)]
+    shown = [str(e) for e in trace.events if isinstance(e, Op | HeapWrite) or "scale" in str(e)]
     assert shown == [
         "read   state.scale -> 3",
         "op     %1 = Tensor.mul(%0, state.scale)",
@@ -92,7 +92,7 @@ def test_a_read_after_a_write_of_the_same_run_is_not_a_read_of_the_heap() -> Non
 
     result, trace = watched(step)
     assert result == 10
-    assert [e for e in kinds(trace, Found) if str(e.access_path) == "state.n"] == []
+    assert [e for e in kinds(trace, HeapRead) if str(e.access_path) == "state.n"] == []
 
 
 def test_decisions_on_numbers_are_held() -> None:
@@ -101,7 +101,7 @@ def test_decisions_on_numbers_are_held() -> None:
 
     result, trace = watched(step, 2)
     assert result == "few"
-    assert texts(trace, Held) == ["assume (n < 3) is True"]
+    assert texts(trace, NumberPredicate) == ["assume (n < 3) is True"]
     assert [e.outcome for e in kinds(trace, Decision)] == [True]
 
 
@@ -119,10 +119,10 @@ def test_calls_absences_and_mutations() -> None:
 
     result, trace = watched(step, torch.ones(2))
     assert result[1] == 7 and losses == [2.0] and plain_throughout(losses)
-    assert [e.name.rpartition(".")[2] for e in kinds(trace, Entered)] == ["inner"]
-    absent = [(str(e.base), e.key, e.present) for e in kinds(trace, Absent)]
+    assert [e.name.rpartition(".")[2] for e in kinds(trace, FunctionEntry)] == ["inner"]
+    absent = [(str(e.base), e.key, e.present) for e in kinds(trace, KeyLookup)]
     assert absent == [("globals", "print", False), ("table", "k", False)]  # no global hides the builtin
-    assert [(str(e.base), e.method) for e in kinds(trace, Mutation)] == [("losses", "append")]
+    assert [(str(e.base), e.method) for e in kinds(trace, ContainerMutation)] == [("losses", "append")]
     assert texts(trace, Extern) == ["extern print('done', 1)"]
 
 
@@ -153,7 +153,8 @@ def test_two_like_runs_have_equal_tokens_and_unlike_ones_do_not() -> None:
 
 def test_names_of_events_are_exhaustive() -> None:
     """Each kind prints itself with a word that says what it is."""
-    assert {cls.__name__ for cls in Event.__args__} >= {"Found", "Op", "Stored", "Decision", "Trips", "Left"}
+    expected = {"HeapRead", "Op", "HeapWrite", "Decision", "LoopEnd", "FunctionExit"}
+    assert {cls.__name__ for cls in Event.__args__} >= expected
 
 
 def test_a_mode_left_changed_is_refused() -> None:

@@ -6,15 +6,15 @@ import pytest
 
 from torchjanus.hooks import COMPARE
 from torchjanus.trace.loops.plains import limited
-from torchjanus.trace.loops.records import Plain
+from torchjanus.trace.loops.records import UntracedComputation
 
 
-def compared(first: int, sign: str, second: int) -> Plain:
-    return Plain(0, (first, second), where=(7, 4), compared=sign)
+def compared(first: int, sign: str, second: int) -> UntracedComputation:
+    return UntracedComputation(0, (first, second), where=(7, 4), compared=sign)
 
 
-def counting(first: int, step: int) -> Plain:
-    return Plain(0, (first, step), total=first + step, where=(8, 4))
+def counting(first: int, step: int) -> UntracedComputation:
+    return UntracedComputation(0, (first, step), total=first + step, where=(8, 4))
 
 
 @pytest.mark.parametrize("sign", ["<", "<=", ">", ">=", "!="])
@@ -42,5 +42,8 @@ def test_other_answers_in_some_iterations_are_no_limit() -> None:
 
 
 def test_what_has_been_told_otherwise_is_no_limit() -> None:
-    rows = [[Plain(0, (), where=(7, 4), compared="==")], [Plain(0, (), where=(7, 4), compared="==")]]
+    rows = [
+        [UntracedComputation(0, (), where=(7, 4), compared="==")],
+        [UntracedComputation(0, (), where=(7, 4), compared="==")],
+    ]
     assert limited(rows) == (rows, None)

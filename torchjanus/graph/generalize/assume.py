@@ -32,10 +32,20 @@ from torchjanus.host.assumption import (
     TypeOf,
     ValueOf,
 )
-from torchjanus.trace.actions import Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, HeapWrite
 from torchjanus.trace.events import Event
 from torchjanus.trace.expressions import applications
-from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    InstanceTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+)
 from torchjanus.trace.hazards import hazard
 from torchjanus.trace.values import Apply, Expr, InductionVariable, Read, Size, Traced, leaves
 
@@ -48,29 +58,29 @@ def assumptions_of(work: Numbers, builder: Builder, describe: Callable[[torch.Te
     taken = {*inputs.access_paths, *builder.trace.access_paths.values()}
     for event in work.traces[-1].events:
         match event:
-            case Found():
+            case HeapRead():
                 yield from _of_read(work, inputs, event, taken, describe)
-            case Absent(base=base, key=key, present=present, place=place):
+            case KeyLookup(base=base, key=key, present=present, place=place):
                 if isinstance(key, Traced):
                     yield KeyPresence(place, base, key.expr, present)
                 elif not (present and base.item(key) in inputs.found):
                     yield KeyPresence(place, base, key, present)
-            case Filled(access_path=access_path, filled=filled, place=place):
+            case EmptinessTest(access_path=access_path, filled=filled, place=place):
                 yield Emptiness(place, access_path, filled)
-            case Keys(access_path=access_path, keys=keys, place=place):
+            case KeySetRead(access_path=access_path, keys=keys, place=place):
                 yield ContainerKeys(place, access_path, keys)
-            case Same(first=first, second=second, same=same, place=place):
+            case IdentityTest(first=first, second=second, same=same, place=place):
                 if not (first in inputs.identical and second in inputs.identical):
                     yield SameObject(place, first, second, same)
-            case Instance(access_path=access_path, classes=classes, outcome=outcome, place=place):
+            case InstanceTest(access_path=access_path, classes=classes, outcome=outcome, place=place):
                 yield InstanceOf(place, access_path, classes, outcome)
-            case Held(expr=expr, outcome=outcome, place=place):
+            case NumberPredicate(expr=expr, outcome=outcome, place=place):
                 if not builder.decided_in_graph(expr) and not _implied(work, expr):
                     yield Condition(place, expr, outcome)
-            case Pinned(expr=expr, value=value, place=place):
+            case Specialization(expr=expr, value=value, place=place):
                 if not builder.decided_in_graph(expr) and varies(work, expr):
                     yield Condition(place, expr, value)
-            case Computed(expr=expr, place=place):
+            case HostComputation(expr=expr, place=place):
                 yield from _of_operands(work, builder, expr, place)
     yield from _of_sizes(work, inputs, taken)
     yield from _apart(inputs, work.traces[-1].events)
@@ -108,10 +118,10 @@ def _of_operands(work: Numbers, builder: Builder, expr: Expr, place: Place) -> I
 def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
     """Assume that an object that the program changes is none of the objects of its class read at other paths, where
     that may differ from call to call (an argument of one call may be the model's own list in the next)."""
-    loose: dict[int, list[Found]] = {}  # by the id of their class
-    held: dict[int, list[Found]] = {}
+    loose: dict[int, list[HeapRead]] = {}  # by the id of their class
+    held: dict[int, list[HeapRead]] = {}
     for event in events:
-        if isinstance(event, Found) and event.kind == "object":
+        if isinstance(event, HeapRead) and event.kind == "object":
             (held if event.access_path in inputs.identical else loose).setdefault(id(type(event.value)), []).append(
                 event
             )
@@ -119,7 +129,7 @@ def _apart(inputs: Inputs, events: Sequence[Event]) -> Iterator[Assumption]:
         return
     asked: set[AccessPath] = set()
     for event in events:
-        if not isinstance(event, Stored | Mutation):
+        if not isinstance(event, HeapWrite | ContainerMutation):
             continue
         base = event.base.base if event.base.step is Step.DICT and event.base.base is not None else event.base
         if base in asked:
@@ -158,7 +168,7 @@ def _may_change_class(cls: type) -> bool:
 
 
 def _of_read(
-    work: Numbers, inputs: Inputs, event: Found, taken: set[AccessPath], describe: Callable[[torch.Tensor], Any]
+    work: Numbers, inputs: Inputs, event: HeapRead, taken: set[AccessPath], describe: Callable[[torch.Tensor], Any]
 ) -> Iterator[Assumption]:
     """Yield what has to hold for a read to find the same again: its value, type, identity or tensor geometry."""
     access_path, value, place = event.access_path, event.value, event.place

@@ -32,7 +32,7 @@ from torchjanus.graph.operators.tensor_numbers import HostNumber, Tensorised, as
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import applications
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.hazards import hazard, may_raise
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import RowOf, TensorAt, parts_of
@@ -75,10 +75,10 @@ class Builder:
                 self._position[op_index] = len(self._nodes)
                 self._node(event)
                 op_index += 1
-            elif isinstance(event, Asserted):
+            elif isinstance(event, TensorPredicate):
                 ref = self._ref(event.ref.number)
                 self._assertions.append(Assertion(ref, event.outcome, len(self._nodes), event.place, number))
-            elif isinstance(event, Held | Pinned) and self.decided_in_graph(event.expr):
+            elif isinstance(event, NumberPredicate | Specialization) and self.decided_in_graph(event.expr):
                 self._assert_in_graph(event, number)
         self._snap(op_index, in_graph)
         self._assert_hazards()
@@ -213,7 +213,7 @@ class Builder:
             expressions: Iterator[Expr] = iter(())
             if isinstance(event, Op):
                 expressions = expressions_in((event.args, event.kwargs))
-            elif isinstance(event, Held | Pinned):
+            elif isinstance(event, NumberPredicate | Specialization):
                 expressions = iter((event.expr,))
             for expr in expressions:
                 wanted.update((leaf.token, leaf) for leaf in self._fetched(expr))
@@ -245,8 +245,8 @@ class Builder:
         self._nodes.extend(nodes)
         return result
 
-    def _assert_in_graph(self, event: Held | Pinned, number: int) -> None:
-        if isinstance(event, Pinned):
+    def _assert_in_graph(self, event: NumberPredicate | Specialization, number: int) -> None:
+        if isinstance(event, Specialization):
             pinned, value = self._pinned_number(event)
             expr: Expr = Apply(_equal, (pinned, value))
             outcome = True
@@ -255,7 +255,7 @@ class Builder:
         condition = self._tensorised(expr, event.place)
         self._assertions.append(Assertion(condition.ref, outcome, len(self._nodes), event.place, number))
 
-    def _pinned_number(self, event: Pinned) -> tuple[Expr, Any]:
+    def _pinned_number(self, event: Specialization) -> tuple[Expr, Any]:
         """Return what has to equal what for a pinned value to be the same; for a text, the integer that it shows."""
         if not isinstance(event.value, str):
             return event.expr, event.value
@@ -269,7 +269,7 @@ class Builder:
     def _hazards(self) -> Iterator[tuple[Apply, Apply | None]]:
         """Yield Python arithmetic on fetches that may raise, and the condition (or None) under which it does not."""
         made = [e for recipe in self.trace.all_recipes() for e in expressions_in(recipe)]
-        made += [event.expr for event in self.trace.events if isinstance(event, Computed)]
+        made += [event.expr for event in self.trace.events if isinstance(event, HostComputation)]
         parts = {part.token: part for e in made for part in applications(e)}
         for part in parts.values():
             condition = hazard(part)

@@ -10,15 +10,15 @@ from collections.abc import Iterator
 from typing import Any
 
 from torchjanus.core.access_path import Step
-from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, InvokeOp
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Found
-from torchjanus.trace.recipes import Constant, FoundAt, Number, TensorOf
+from torchjanus.trace.facts import HeapRead, KeyLookup
+from torchjanus.trace.recipes import Constant, ExistingObject, Number, TensorOf
 from torchjanus.trace.values import Traced
 
 __all__ = ["overwritten"]
 
-_SIMPLE = (Constant, FoundAt, Number, TensorOf)  # later recipes may refer to other kinds
+_SIMPLE = (Constant, ExistingObject, Number, TensorOf)  # later recipes may refer to other kinds
 _WRITING = ("item", "field", "cell")
 
 
@@ -29,14 +29,14 @@ def overwritten(trace: Trace) -> frozenset[int]:
     there = frozenset(_there(trace))
     found: set[int] = set()
     gone: set[Any] = set()  # objects from which keys may have been removed
-    open_: dict[Any, dict[Any, Stored]] = {}  # by object: writes not read since, the latest last
+    open_: dict[Any, dict[Any, HeapWrite]] = {}  # by object: writes not read since, the latest last
     for event in trace.events:
-        if isinstance(event, Extern | Each | Invoked):
+        if isinstance(event, Extern | HostLoop | InvokeOp):
             open_.clear()
-        elif isinstance(event, Mutation):
+        elif isinstance(event, ContainerMutation):
             open_.pop(event.base.token, None)
             gone.add(event.base.token)
-        elif isinstance(event, Stored):
+        elif isinstance(event, HeapWrite):
             if event.how not in _WRITING or event.chosen or isinstance(event.key, Traced):
                 open_.pop(event.base.token, None)
                 gone.add(event.base.token)
@@ -57,9 +57,9 @@ def overwritten(trace: Trace) -> frozenset[int]:
 def _there(trace: Trace) -> Iterator[Any]:
     """Yield the tokens of writes to keys and attributes that existed before the call."""
     for event in trace.events:
-        if isinstance(event, Absent) and event.present:
-            yield Stored("item", event.base, event.key, None).token
-        elif isinstance(event, Found) and event.access_path.base is not None:
+        if isinstance(event, KeyLookup) and event.present:
+            yield HeapWrite("item", event.base, event.key, None).token
+        elif isinstance(event, HeapRead) and event.access_path.base is not None:
             how = {Step.ITEM: "item", Step.FIELD: "field"}.get(event.access_path.step)
             if how is not None:
-                yield Stored(how, event.access_path.base, event.access_path.key, None).token
+                yield HeapWrite(how, event.access_path.base, event.access_path.key, None).token

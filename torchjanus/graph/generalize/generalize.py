@@ -36,10 +36,10 @@ from torchjanus.graph.ir.program import Cut, Program
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.host.assumption import Assumption, TypeOf
-from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Computed, Pinned
-from torchjanus.trace.recipes import FoundAt, Recipe
+from torchjanus.trace.facts import HostComputation, KeyLookup, Specialization
+from torchjanus.trace.recipes import ExistingObject, Recipe
 from torchjanus.trace.values import Expr, Read, Size, Traced, leaves
 
 __all__ = ["PROGRAM", "Effect", "EntryPlan", "HostBatch", "generalise"]
@@ -50,13 +50,13 @@ class Effect:
     """A deferred write or extern call with the recipes of its values; or those of all iterations of a loop, with the
     recipes of one iteration. ``parts``: how many values each event of an iteration has."""
 
-    event: Stored | Mutation | Extern | Each
+    event: HeapWrite | ContainerMutation | Extern | HostLoop
     recipes: tuple[Recipe, ...]
     parts: tuple[int, ...] = ()
 
     def externs(self) -> Iterator[Extern]:
         """Yield the extern calls; for a loop those of the first iteration."""
-        events = self.event.events if isinstance(self.event, Each) else (self.event,)
+        events = self.event.events if isinstance(self.event, HostLoop) else (self.event,)
         yield from (event for event in events if isinstance(event, Extern))
 
 
@@ -172,9 +172,9 @@ def _built(last: Trace, making: _Generalization) -> Program:
     for expr in used_expressions(last):
         need(work, expr)
     for event in last.events:
-        if isinstance(event, Pinned) and not varies(work, event.expr):
+        if isinstance(event, Specialization) and not varies(work, event.expr):
             need(work, event.expr)
-        elif isinstance(event, Absent) and isinstance(event.key, Traced):
+        elif isinstance(event, KeyLookup) and isinstance(event.key, Traced):
             need(work, event.key.expr)
     making.builder = Builder(work, last, ops)
     return making.builder.build()
@@ -261,7 +261,7 @@ def _wanted(builder: Builder, assumptions: Sequence[Assumption]) -> set[int]:
 def _computed(work: Numbers, builder: Builder) -> Iterator[Expr]:
     """Yield the varying expressions that may raise and need no result of the graph."""
     for event in builder.trace.events:
-        if isinstance(event, Computed) and varies(work, event.expr) and not builder.decided_in_graph(event.expr):
+        if isinstance(event, HostComputation) and varies(work, event.expr) and not builder.decided_in_graph(event.expr):
             yield event.expr
 
 
@@ -304,23 +304,23 @@ def _effects(trace: Trace, gone: Container[int]) -> Iterator[Effect]:
     for event in trace.events:
         if id(event) in gone:
             continue
-        if isinstance(event, Each):
+        if isinstance(event, HostLoop):
             values = [trace.recipes.get(id(part), ()) for part in event.events]
             touched.update(part.base for part in event.events if not isinstance(part, Extern))
             yield Effect(event, tuple(r for some in values for r in some), tuple(map(len, values)))
-        if not isinstance(event, Stored | Mutation | Extern):
+        if not isinstance(event, HeapWrite | ContainerMutation | Extern):
             continue
         recipes = trace.recipes.get(id(event), ())
-        if isinstance(event, Stored) and event.how == "item":
+        if isinstance(event, HeapWrite) and event.how == "item":
             place = event.base.item(event.key.expr if isinstance(event.key, Traced) else event.key)
-            same = bool(recipes) and isinstance(recipes[0], FoundAt) and recipes[0].access_path == place
+            same = bool(recipes) and isinstance(recipes[0], ExistingObject) and recipes[0].access_path == place
             if same and place not in touched and event.base not in touched:
                 continue  # it puts back the value that was there
             touched.add(place)
         elif not isinstance(event, Extern):
             touched.add(
                 event.base.item(event.key)
-                if isinstance(event, Stored) and not isinstance(event.key, Traced)
+                if isinstance(event, HeapWrite) and not isinstance(event.key, Traced)
                 else event.base
             )
         yield Effect(event, recipes)

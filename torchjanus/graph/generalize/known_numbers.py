@@ -12,11 +12,11 @@ from typing import Any
 
 from torchjanus.graph.ir.numbers import Numbers, need, varies
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Computed, Held, Pinned
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.values import Apply, Expr, Fetch
 
 __all__ = ["with_known_numbers"]
@@ -35,7 +35,7 @@ def with_known_numbers(work: Numbers) -> list[Trace]:
     ops = [event for event in traces[-1].events if isinstance(event, Op)]
     if not any(token[0] == "fetch" for token in traces[-1].fetched) or not any(op.name in _MAKING for op in ops):
         return traces
-    if any(isinstance(event, Invoked) for event in traces[-1].events):
+    if any(isinstance(event, InvokeOp) for event in traces[-1].events):
         return traces  # the trace does not show what recursive calls do with tensors of the step
     known = _known(work, ops)
     return [_ConstantRewriter(trace, known).trace() for trace in traces] if known.until else traces
@@ -107,7 +107,7 @@ def _ends(ops: list[Op]) -> Iterator[tuple[int, set[int]]]:
     yield from ends.items()
 
 
-class _ConstantRewriter(Rewriting):
+class _ConstantRewriter(TraceRewriter):
     """Rewrites a run: constants replace the fetches from known tensors."""
 
     def __init__(self, old: Trace, known: _Known) -> None:
@@ -134,7 +134,7 @@ class _ConstantRewriter(Rewriting):
             merged = event
             if isinstance(event, Op):
                 merged = self.operation(event, done)
-            elif isinstance(event, Held | Pinned | Computed):
+            elif isinstance(event, NumberPredicate | Specialization | HostComputation):
                 merged = self.event(event, done)
                 if not isinstance(merged.expr, Expr):
                     continue  # it holds in each call

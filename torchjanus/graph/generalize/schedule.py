@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torchjanus.core.errors import refused
-from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op, name_of
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.operands import expressions_in
-from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
+from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf, parts_of
 from torchjanus.trace.values import Fetch, Read, leaves
 
 __all__ = ["Schedule", "schedule"]
@@ -96,7 +96,7 @@ def schedule(trace: Trace, wanted: Iterable[int]) -> Schedule:
 
 def _check_iterations(trace: Trace, early: Sequence[Extern]) -> None:
     """Raise Refused where a call must come before extern calls of a loop's iterations: those are made at commit."""
-    loops = [event for event in trace.events if isinstance(event, Each) and event.externs]
+    loops = [event for event in trace.events if isinstance(event, HostLoop) and event.externs]
     if loops and early and early[-1].number >= min(e.number for e in loops[0].events if isinstance(e, Extern)):
         what = f"{name_of(early[-1].func)} is called after a loop that calls native code, and its result is used"
         raise refused("loop-native-call", what, "Those are made when the graph has run.", place=early[-1].place)
@@ -112,7 +112,7 @@ def _waits_for(trace: Trace, event: Extern) -> set[int]:
     numbers: set[int] = set()
     for recipe in trace.recipes.get(id(event), ()):
         for part in parts_of(recipe):
-            if isinstance(part, FoundAt):
+            if isinstance(part, ExistingObject):
                 numbers.add(part.access_path.waits_for - 1)
         for expr in expressions_in(recipe):
             numbers.update(leaf.access_path.waits_for - 1 for leaf in leaves(expr) if isinstance(leaf, Read))
@@ -143,9 +143,9 @@ def _is_certain(trace: Trace, ops: Sequence[Op], event: Extern) -> bool:
     for earlier in trace.events:
         if earlier is event:
             return True
-        if isinstance(earlier, Asserted):
+        if isinstance(earlier, TensorPredicate):
             return False
-        if isinstance(earlier, Held | Pinned | Computed) and any(
+        if isinstance(earlier, NumberPredicate | Specialization | HostComputation) and any(
             isinstance(leaf, Fetch) for leaf in leaves(earlier.expr)
         ):
             return False
@@ -164,7 +164,7 @@ def _check(trace: Trace, event: Extern) -> None:
         for earlier in trace.events:
             if earlier is event:
                 break
-            if isinstance(earlier, Stored | Mutation):
+            if isinstance(earlier, HeapWrite | ContainerMutation):
                 why = "what the step has written before it"
                 break
     if why:

@@ -17,13 +17,13 @@ from torchjanus.graph.generalize.schedule import Schedule
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.graph.ir.repetition import begin_iterations
 from torchjanus.graph.operators.data_sizes import FINDING, count, found
-from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Several, Stored
+from torchjanus.trace.actions import BatchedExtern, ContainerMutation, Extern, HeapWrite, HostLoop, InvokeOp, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import map_expr
-from torchjanus.trace.facts import Absent, Computed, Found, Held, Pinned
+from torchjanus.trace.facts import HeapRead, HostComputation, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in, refs_in
-from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf, parts_of
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf, parts_of
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, leaves
 
@@ -36,7 +36,7 @@ def with_selections(traces: Sequence[Trace], plan: Schedule) -> list[Trace] | No
     """Return the runs with selections in the graph where ``plan`` cuts it for them; None where there are none."""
     last = traces[-1]
     # Selections within iterations and recursive calls are not supported.
-    if any(isinstance(e, Each | Several | Invoked) or _begins_iterations(e) for e in last.events):
+    if any(isinstance(e, HostLoop | BatchedExtern | InvokeOp) or _begins_iterations(e) for e in last.events):
         return None
     cut = [event for stage in plan.stages[1:] for event in stage if event.func in FINDING]
     chosen = {one.number: one for event in cut if (one := _selection(last, event)) is not None}
@@ -63,7 +63,14 @@ def _late(trace: Trace, plan: Schedule) -> frozenset[int]:
         return frozenset()
     externs = (event for event in trace.events if isinstance(event, Extern) and event.number not in plan.early)
     return frozenset(
-        map(id, (trace, *(e for e in trace.events if isinstance(e, Stored | Mutation | Computed)), *externs))
+        map(
+            id,
+            (
+                trace,
+                *(e for e in trace.events if isinstance(e, HeapWrite | ContainerMutation | HostComputation)),
+                *externs,
+            ),
+        )
     )
 
 
@@ -144,11 +151,11 @@ def _known_to_python(trace: Trace, late: Container[int]) -> Iterator[int]:
     number of selected elements."""
     for event in trace.events:
         match event:
-            case Held() | Pinned() | Computed():
+            case NumberPredicate() | Specialization() | HostComputation():
                 yield from _read_by(event.expr, id(event) in late)
-            case Absent() | Stored() if isinstance(event.key, Traced):
+            case KeyLookup() | HeapWrite() if isinstance(event.key, Traced):
                 yield from _read_by(event.key.expr)
-            case Found(access_path=access_path):
+            case HeapRead(access_path=access_path):
                 if not _is_plain(event):
                     yield access_path.waits_for - 1
                 continue
@@ -166,7 +173,9 @@ def _known_to(recipe: Any, late: bool, native: bool) -> Iterator[int]:
     for expr in expressions_in(recipe):
         yield from _read_by(expr, late)
     for part in parts_of(recipe):
-        if isinstance(part, FoundAt) and (part.access_path.step is not Step.EXTERN or (native and part is not recipe)):
+        if isinstance(part, ExistingObject) and (
+            part.access_path.step is not Step.EXTERN or (native and part is not recipe)
+        ):
             yield part.access_path.waits_for - 1
 
 
@@ -180,7 +189,7 @@ def _is_count(access_path: AccessPath) -> bool:
     )
 
 
-def _is_plain(event: Found) -> bool:
+def _is_plain(event: HeapRead) -> bool:
     """Whether the read is the tensor that a call returns, or a size of it."""
     step, base = event.access_path.step, event.access_path.base
     if step is Step.EXTERN:
@@ -193,7 +202,7 @@ def _read_by(expr: Expr, late: bool = False) -> Iterator[int]:
     yield from (access_path.waits_for - 1 for access_path in read if not (late and _is_count(access_path)))
 
 
-class _SelectionRewriter(Adding):
+class _SelectionRewriter(AddingRewriter):
     """Rewrites a run: operations of the graph replace the host's selections. Where a ``late`` event needs the number of
     elements, the graph counts them at the end and the event fetches that."""
 
@@ -250,12 +259,12 @@ class _SelectionRewriter(Adding):
     def _sizes_of(self, one: _Selection) -> tuple[int, ...]:
         access_path = self.old.access_paths[one.result]
         found_here = (
-            event for event in self.old.events if isinstance(event, Found) and event.access_path == access_path
+            event for event in self.old.events if isinstance(event, HeapRead) and event.access_path == access_path
         )
         return tuple(next(found_here).detail[2])
 
     def recipe(self, recipe: Any) -> Any:
-        one = self._selection(recipe.access_path) if isinstance(recipe, FoundAt) else None
+        one = self._selection(recipe.access_path) if isinstance(recipe, ExistingObject) else None
         return super().recipe(recipe) if one is None else TensorOf(TensorRef(one.result))
 
     def event(self, event: Any, after: int) -> Any:
@@ -283,7 +292,7 @@ class _SelectionRewriter(Adding):
             begins.append(len(events))
             if isinstance(event, Extern) and event.number in numbers:
                 continue
-            if isinstance(event, Found) and event.access_path.waits_for - 1 in numbers:
+            if isinstance(event, HeapRead) and event.access_path.waits_for - 1 in numbers:
                 continue
             events.append(self.event(event, done))
             done += isinstance(event, Op)

@@ -17,7 +17,7 @@ from torchjanus.graph.ir.number_sizes import carried, carrier_of, carries, wante
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate, map_expr
-from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.facts import HeapRead, NumberPredicate
 from torchjanus.trace.values import Read, Size
 
 __all__ = [
@@ -138,7 +138,9 @@ def is_size(access_path: AccessPath) -> bool:
 
 def geometries(trace: Trace) -> dict[Any, Geometry]:
     """Return the sizes and strides of all tensors that a run read, by the token of the access path."""
-    found = (e for e in trace.events if isinstance(e, Found) and e.kind == "tensor" and isinstance(e.detail[3], tuple))
+    found = (
+        e for e in trace.events if isinstance(e, HeapRead) and e.kind == "tensor" and isinstance(e.detail[3], tuple)
+    )
     known: dict[Any, Geometry] = {event.access_path.token: (event.detail[2], event.detail[3]) for event in found}
     for event in _numbers_wanted(trace):
         carrier = carried(event)
@@ -147,10 +149,12 @@ def geometries(trace: Trace) -> dict[Any, Geometry]:
     return known
 
 
-def _numbers_wanted(trace: Trace) -> Iterator[Found]:
+def _numbers_wanted(trace: Trace) -> Iterator[HeapRead]:
     numbers = wanted(event for event in trace.events if isinstance(event, Op))
     return (
-        e for e in trace.events if numbers and isinstance(e, Found) and e.kind == "number" and e.access_path in numbers
+        e
+        for e in trace.events
+        if numbers and isinstance(e, HeapRead) and e.kind == "number" and e.access_path in numbers
     )
 
 
@@ -218,7 +222,7 @@ def dimensions_of(
 
 def holds_for(expr: Any, trace: Trace) -> bool:
     """Whether a condition on sizes of inputs held in a run."""
-    numbers = {e.access_path.token: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    numbers = {e.access_path.token: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
     try:
         return bool(_value(expr, geometries(trace), numbers))
     except (ArithmeticError, KeyError):  # no tensor carries a number that cannot be a size
@@ -228,7 +232,7 @@ def holds_for(expr: Any, trace: Trace) -> bool:
 def goes_alike(trace: Trace, known: Mapping[Any, Geometry]) -> bool:
     """Whether the decisions of a run that depend on sizes alone would be the same with tensors of these geometries."""
     for event in trace.events:
-        if isinstance(event, Held):
+        if isinstance(event, NumberPredicate):
             try:
                 if bool(_value(event.expr, known, {})) is not event.outcome:
                     return False
@@ -250,7 +254,7 @@ def _value(expr: Any, known: Mapping[Any, Geometry], numbers: Mapping[Any, Any])
 
 
 def _is_tensor(event: Any) -> bool:
-    return isinstance(event, Found) and event.kind == "tensor" and isinstance(event.detail[3], tuple)
+    return isinstance(event, HeapRead) and event.kind == "tensor" and isinstance(event.detail[3], tuple)
 
 
 def _strides(met: Sequence[Geometry]) -> Strides | None:

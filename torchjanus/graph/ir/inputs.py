@@ -13,7 +13,7 @@ from torchjanus.graph.ir.program import Input, Ref
 from torchjanus.graph.ir.size_formulas import Formulas
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Found, Held, Pinned
+from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import TensorAt, parts_of
 from torchjanus.trace.terms import TensorRef
@@ -35,14 +35,14 @@ class Inputs:
         self._trace = trace
         self._ops = ops
         self._sizes = sizes
-        self.found = {e.access_path: e for e in trace.events if isinstance(e, Found)}
+        self.found = {e.access_path: e for e in trace.events if isinstance(e, HeapRead)}
         for access_path in work.dimensions.carriers():
             assert access_path.base is not None
             self.found[access_path] = carried(self.found[access_path.base])
         self.identical = {
             row[-1].access_path
             for row in zip(*(t.events for t in work.traces), strict=True)
-            if isinstance(row[-1], Found)
+            if isinstance(row[-1], HeapRead)
             and (
                 row[-1].kind in ("tensor", "object")
                 or (row[-1].kind == "foreign" and not row[-1].access_path.waits_for)
@@ -100,9 +100,9 @@ class Inputs:
         """Return the tensors that the graph computes with. Guards are enough for the others."""
         used = {ref.number for op in self._ops for ref in op.inputs}
         for event in self._trace.events:
-            if isinstance(event, Asserted):
+            if isinstance(event, TensorPredicate):
                 used.add(event.ref.number)
-            elif isinstance(event, Held | Pinned | Computed):
+            elif isinstance(event, NumberPredicate | Specialization | HostComputation):
                 used.update(leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
         for recipe in self._trace.all_recipes():
             used.update(ref.number for ref in tensors_in(recipe))

@@ -17,7 +17,7 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.program import Formula, Symbol
 from torchjanus.trace.actions import Op
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Read, leaves
 
@@ -51,11 +51,11 @@ def carrier_of(number: AccessPath) -> AccessPath:
     return number.then(Step.OF, sized)
 
 
-def carried(number: Found) -> Found:
+def carried(number: HeapRead) -> HeapRead:
     """Return the read of the carrier tensor that corresponds to the read of a number in a run."""
     value = sized(number.value)
     detail = ("Tensor", "bool", tuple(value.shape), value.stride(), "cpu", False, True)
-    return Found(carrier_of(number.access_path), value, "tensor", detail, place=number.place)
+    return HeapRead(carrier_of(number.access_path), value, "tensor", detail, place=number.place)
 
 
 def carries(access_path: AccessPath) -> bool:

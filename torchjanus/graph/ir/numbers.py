@@ -14,10 +14,10 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.dimensions import Dimensions, is_size
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
-from torchjanus.trace.actions import Each, Op, Several
+from torchjanus.trace.actions import BatchedExtern, HostLoop, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate
-from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 from torchjanus.trace.terms import TensorRef
@@ -68,7 +68,7 @@ class Numbers:
         trace = self.traces[run]
         known = self._found.get(run)
         if known is None or known[0] is not trace:
-            events = [event for event in trace.events if isinstance(event, Found)]
+            events = [event for event in trace.events if isinstance(event, HeapRead)]
             known = self._found[run] = trace, {event.access_path: event.value for event in reversed(events)}
         return known[1]
 
@@ -92,7 +92,7 @@ def split_numbers(work: Numbers) -> None:
     """Decide which numbers are constant (equal in all runs) and which vary, and record that in ``work``."""
     for row in zip(*(trace.events for trace in work.traces), strict=True):
         first = row[-1]
-        if isinstance(first, Found) and first.kind == "number":
+        if isinstance(first, HeapRead) and first.kind == "number":
             values = [event.value for event in row]
             if first.access_path.step is Step.NUMBERS:
                 work.varying.add(first.access_path)  # a list of numbers that may get longer
@@ -153,11 +153,11 @@ def used_expressions(trace: Trace) -> Iterator[Expr]:
         if isinstance(event, Op):
             yield from expressions_in(event.args)
             yield from expressions_in(event.kwargs)
-        elif isinstance(event, Computed):
+        elif isinstance(event, HostComputation):
             yield event.expr
-        elif isinstance(event, Each):
+        elif isinstance(event, HostLoop):
             yield event.count
-        elif isinstance(event, Several) and event.count is not None:
+        elif isinstance(event, BatchedExtern) and event.count is not None:
             yield event.count
     yield from expressions_in(trace.result)
     for recipes in trace.recipes.values():
@@ -193,7 +193,7 @@ def find_host_fetches(work: Numbers, trace: Trace, ops: list[Op]) -> None:
     for expr in used_expressions(trace):
         wanted.update((leaf.token, leaf) for leaf in leaves(expr) if isinstance(leaf, Fetch))
     for event in trace.events:
-        if isinstance(event, Held | Pinned):
+        if isinstance(event, NumberPredicate | Specialization):
             wanted.update((leaf.token, leaf) for leaf in leaves(event.expr) if isinstance(leaf, Fetch))
     if not wanted:
         return

@@ -15,7 +15,7 @@ from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import InternalFault
 from torchjanus.core.trees import tree_token
 from torchjanus.graph.ir.program import Node, Ref
-from torchjanus.trace.loops.records import Until
+from torchjanus.trace.loops.records import TensorTermination
 
 __all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "marked", "segments"]
 
@@ -35,7 +35,7 @@ class Segment:
     length: int
     iterations: int
     count: Any = None  # the trip count of a call (slot or size), where these are only the first iterations
-    until: Until | None = None  # where a tensor ends the loop
+    until: TensorTermination | None = None  # where a tensor ends the loop
     least: int = 1  # the smallest trip count of the runs
 
     @property
@@ -50,7 +50,8 @@ class Segment:
 
 def begin_iterations(count: int | None, kept: int, go: bool = True, limit: int | None = None, least: int = 1) -> None:
     """Marks where a loop of ``count`` iterations begins, of which ``kept`` follow, up to ``end_iterations``. Without a
-    count the loop goes on as long as the assertion at the end of each iteration is ``go``: see ``Until``."""
+    count the loop goes on as long as the assertion at the end of each iteration is ``go``: see
+    ``TensorTermination``."""
     raise InternalFault("a loop that was cut down has not been rolled up")
 
 
@@ -71,7 +72,7 @@ def marked(nodes: Sequence[Node]) -> list[Segment] | None:
                 return None
             if decided:
                 go, limit, least = decided
-                found.append(Segment(position + 1, length, kept, None, Until(go, limit), least))
+                found.append(Segment(position + 1, length, kept, None, TensorTermination(go, limit), least))
             else:
                 found.append(Segment(position + 1, length, kept, count))
     return found

@@ -14,9 +14,9 @@ from torchjanus.graph.ir.dimensions import is_size
 from torchjanus.graph.ir.number_sizes import carrier_of, number_of
 from torchjanus.graph.ir.numbers import Numbers, value_of, varies
 from torchjanus.graph.ir.program import Formula, Measured, Symbol
-from torchjanus.trace.actions import Each, Op, Several
+from torchjanus.trace.actions import BatchedExtern, HostLoop, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Computed, Held, Pinned
+from torchjanus.trace.facts import HostComputation, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.values import Apply, Read, Size, Traced, leaves
 
@@ -90,11 +90,11 @@ class Formulas:
         for event in trace.events:
             if isinstance(event, Op):
                 expressions += expressions_in((event.args, event.kwargs))
-            elif isinstance(event, Held | Pinned | Computed):
+            elif isinstance(event, NumberPredicate | Specialization | HostComputation):
                 expressions.append(event.expr)
-            elif isinstance(event, Each | Several) and event.count is not None:
+            elif isinstance(event, HostLoop | BatchedExtern) and event.count is not None:
                 expressions.append(event.count)
-            elif isinstance(event, Absent) and isinstance(event.key, Traced):
+            elif isinstance(event, KeyLookup) and isinstance(event.key, Traced):
                 expressions.append(event.key.expr)
         for expr in expressions:
             sizes = (leaf for leaf in leaves(expr) if isinstance(leaf, Size))

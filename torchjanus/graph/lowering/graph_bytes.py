@@ -39,7 +39,7 @@ from torchjanus.graph.regions.loop_bytes import graphs_of, pack_iterations, trim
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asking_of
 from torchjanus.ops.namespaces import TORCH_OVERRIDES
-from torchjanus.trace.loops.records import Until
+from torchjanus.trace.loops.records import TensorTermination
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr
@@ -48,7 +48,7 @@ __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
 
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
-_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, Until, Buffer, Column, Reduction, *MARKS)
+_DATA = (Ref, Slot, Symbol, Measured, Modes, Place, TensorTermination, Buffer, Column, Reduction, *MARKS)
 _HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 

@@ -24,7 +24,7 @@ from torchjanus.graph.regions.loop import Loop, TerminatedLoop
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flow, asked_by, asking_of
 from torchjanus.trace.blanks import blank, is_blank
-from torchjanus.trace.values import Stand
+from torchjanus.trace.values import Placeholder
 
 __all__ = ["bytes_of", "home_of", "pack_program", "standing", "unpack_program"]
 
@@ -50,7 +50,7 @@ def unpack_program(packed: bytes, there: Sequence[object] = ()) -> Program:
 
 def standing(dimensions: tuple[Dimension, ...]) -> tuple[Dimension, ...]:
     """Return the dimensions with stand-ins for the expressions that read them, which belong to the program."""
-    return tuple(replace(one, expr=Stand(k, str(one.expr))) for k, one in enumerate(dimensions))
+    return tuple(replace(one, expr=Placeholder(k, str(one.expr))) for k, one in enumerate(dimensions))
 
 
 def bytes_of(inputs: tuple[Input, ...]) -> int:

@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from torchjanus.graph.printing.terms import value_text
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Perhaps, Repeat, RowOf, TensorAt, TensorOf
+from torchjanus.trace.recipes import (
+    CollectedItems,
+    ConditionalItem,
+    Constant,
+    ExistingObject,
+    NewObject,
+    Number,
+    ObjectReference,
+    RowOf,
+    TensorAt,
+    TensorOf,
+)
 
 __all__ = ["recipe_text"]
 
@@ -23,20 +34,20 @@ def recipe_text(recipe: Any) -> str:
             return f"{ref}[{'last iteration' if recipe.last else 'iteration'}]"
         case Number(expr=expr):
             return str(expr)
-        case FoundAt(access_path=access_path):
+        case ExistingObject(access_path=access_path):
             return str(access_path)
-        case Repeat(item=item, count=count):
+        case CollectedItems(item=item, count=count):
             return f"*({recipe_text(item)} for each of {count} iterations)"
-        case Perhaps(item=item, when=when):
+        case ConditionalItem(item=item, when=when):
             return f"*({recipe_text(item)} if {recipe_text(when)})"
-        case Again(number=number):
+        case ObjectReference(number=number):
             return f"object #{number}"
-        case Build():
+        case NewObject():
             return _build(recipe)
     return "None" if recipe is None else str(recipe)
 
 
-def _build(recipe: Build) -> str:
+def _build(recipe: NewObject) -> str:
     if recipe.cls is dict and recipe.make is None:
         return "{" + ", ".join(f"{recipe_text(key)}: {recipe_text(part)}" for key, part in recipe.items) + "}"
     items = [

@@ -9,9 +9,9 @@ import torch
 
 from torchjanus.graph.printing.recipes import recipe_text
 from torchjanus.graph.printing.terms import Sources, call_text, tensor_type, type_text
-from torchjanus.trace.actions import Each, Extern, Mutation, Op, Stored, name_of
-from torchjanus.trace.events import Entered, Left, Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, Op, name_of
+from torchjanus.trace.events import FunctionEntry, FunctionExit, Trace
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.terms import text_of
 
 __all__ = ["event_lines", "trace_text"]
@@ -32,12 +32,12 @@ def _lines(trace: Trace) -> Iterator[str]:
     yield "events"
     sources, depth = Sources(), 0
     for event in trace.events:
-        if isinstance(event, Left):
+        if isinstance(event, FunctionExit):
             depth -= 1
         indent = "  " * depth
         yield from (f"  {indent}# {line}" for line in sources.heading(event.place))
         yield from (f"    {indent}{line}" for line in _event(trace, event))
-        if isinstance(event, Entered):
+        if isinstance(event, FunctionEntry):
             depth += 1
     if trace.result is not None:
         yield f"  return {recipe_text(trace.result)}"
@@ -48,7 +48,7 @@ def _event(trace: Trace, event: Any) -> Iterator[str]:
     if isinstance(event, Op):
         outs = (f"%{ref.number}: {_type_of(trace, ref.number)}" for ref in event.outs)
         yield call_text(outs, event.name, event.args, event.kwargs)
-    elif isinstance(event, Each):
+    elif isinstance(event, HostLoop):
         recipes = [recipe for part in event.events for recipe in trace.recipes.get(id(part), ())]
         yield from event_lines(event, recipes)
     else:
@@ -58,15 +58,15 @@ def _event(trace: Trace, event: Any) -> Iterator[str]:
 def event_lines(event: Any, recipes: Sequence[Any]) -> Iterator[str]:
     """An event that is no operation. ``recipes``: those of what it lets out; of several writes one after the other."""
     given = recipes[:-1] if getattr(event, "chosen", False) else recipes
-    if isinstance(event, Found) and isinstance(event.value, torch.Tensor):
+    if isinstance(event, HeapRead) and isinstance(event.value, torch.Tensor):
         yield f"read   {event.access_path} -> {tensor_type(event.value)}"
-    elif isinstance(event, Each):
+    elif isinstance(event, HostLoop):
         yield f"in each of {event.count} iterations:"
         for part in event.events:
             yield f"  {part}"
-    elif isinstance(event, Stored) and given:
+    elif isinstance(event, HeapWrite) and given:
         yield f"write   {event.base}[{text_of(event.key)}] = {recipe_text(given[0])}{_condition(event, recipes)}"
-    elif isinstance(event, Mutation) and given:
+    elif isinstance(event, ContainerMutation) and given:
         yield f"write   {event.base}.{event.method}({', '.join(map(recipe_text, given))}){_condition(event, recipes)}"
     elif isinstance(event, Extern) and given:
         yield f"extern  {name_of(event.func)}({', '.join(map(recipe_text, given))}){_condition(event, recipes)}"

@@ -19,7 +19,7 @@ from torchjanus.core.errors import InternalFault
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, hint
 from torchjanus.graph.ir.program import Dimension
 from torchjanus.graph.operators.loop_op import Size, TensorSignature
-from torchjanus.trace.values import Stand
+from torchjanus.trace.values import Placeholder
 
 __all__ = ["OwnSizes", "SymbolicInputs", "at", "named", "plain", "sizes_for"]
 
@@ -92,7 +92,7 @@ class OwnSizes:
     """The symbols of an iteration while it is traced."""
 
     def __init__(self, hints: Sequence[int], others: Sequence[Any] = ()) -> None:
-        self.symbolic = Symbolic(tuple(Dimension(Stand(n, f"size {n}"), hint) for n, hint in enumerate(hints)))
+        self.symbolic = Symbolic(tuple(Dimension(Placeholder(n, f"size {n}"), hint) for n, hint in enumerate(hints)))
         self.sizes = list(self.symbolic.sizes)
         self.others = at(others, self.sizes)
         self._names = {size.node.expr: _symbol(number) for number, size in enumerate(self.sizes)}

@@ -50,7 +50,7 @@ from torchjanus.runtime.runs.paths import Group
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found, Pinned
+from torchjanus.trace.facts import HeapRead, Specialization
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
@@ -142,7 +142,7 @@ class Entry:
         if isinstance(assumption, ValueOf) and self._is_number(assumption):
             # A number that Python itself needs (a length, an index) would be held constant all the same.
             read = Read(assumption.access_path).token
-            needed = any(isinstance(e, Pinned) and e.expr.token == read for e in self.group.traces[-1].events)
+            needed = any(isinstance(e, Specialization) and e.expr.token == read for e in self.group.traces[-1].events)
             found = [] if needed else [assumption.access_path]
         elif isinstance(assumption, Identity) and _is_gradient(assumption.access_path):
             # If one gradient is a new tensor, all are: relax all at once, not in one graph for each parameter.
@@ -158,7 +158,9 @@ class Entry:
         if type(assumption.value) is not str:
             return type(assumption.value) in (int, float)
         reads = (
-            e for e in self.group.traces[-1].events if isinstance(e, Found) and e.access_path == assumption.access_path
+            e
+            for e in self.group.traces[-1].events
+            if isinstance(e, HeapRead) and e.access_path == assumption.access_path
         )
         return any(read.kind == "number" for read in reads)
 
@@ -167,7 +169,9 @@ class Entry:
         if callable(assumption.value) and not isinstance(assumption.value, torch.nn.Module):
             return False
         reads = (
-            e for e in self.group.traces[-1].events if isinstance(e, Found) and e.access_path == assumption.access_path
+            e
+            for e in self.group.traces[-1].events
+            if isinstance(e, HeapRead) and e.access_path == assumption.access_path
         )
         return all(read.kind in ("tensor", "object") for read in reads)
 

@@ -23,7 +23,7 @@ from torchjanus.runtime.entries.path_tree import Branching, Fork
 from torchjanus.runtime.launch.launch import build_beginning, build_launch
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import Asserted, Held, Pinned
+from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.recipes import Constant
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read, depends_on, leaves
@@ -126,11 +126,11 @@ def _parting(traces: Sequence[Trace]) -> int | None:
 def _question(event: Event) -> Any:
     """Return a key of what was asked of a tensor, independent of the answer; None for another event."""
     match event:
-        case Asserted(ref=ref):
+        case TensorPredicate(ref=ref):
             return "truth", ref.number
-        case Held(expr=expr):
+        case NumberPredicate(expr=expr):
             return "condition", expr.token
-        case Pinned(expr=expr):
+        case Specialization(expr=expr):
             return "value", expr.token
     return None
 

@@ -32,7 +32,7 @@ from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import Branching
 from torchjanus.runtime.launch.launch import LATE, MISS, RAISED, Violation
-from torchjanus.trace.actions import Each, Extern, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.values import Traced
 
 __all__ = ["Shadow", "shadow_call"]
@@ -194,7 +194,7 @@ def shadow_call(
 
 def _expect(
     shadow: Shadow,
-    by_calls: Sequence[tuple[Stored | Mutation, Any, Any]],
+    by_calls: Sequence[tuple[HeapWrite | ContainerMutation, Any, Any]],
     effects: Sequence[tuple[Any, ...]],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -213,7 +213,7 @@ def _expect(
 
     for event, target, value in by_calls:
         what = f"{event.base}, which recursive calls write,"
-        if isinstance(event, Stored) and event.how == "field":
+        if isinstance(event, HeapWrite) and event.how == "field":
             shadow.fields[id(target), event.key] = (f"{what} .{event.key}", target, value)
         elif (container := copy_of(what, target)) is not None:
             write_all([(event, container, value)])
@@ -223,25 +223,25 @@ def _expect(
         if event.base.waits_for and event.base.waits_for - 1 not in kwargs[RESULTS]:
             continue  # the base is the result of an extern call at commit
         what = str(event.base)
-        of_cell = isinstance(event, Stored) and event.how in ("cell", "delete-cell")
+        of_cell = isinstance(event, HeapWrite) and event.how in ("cell", "delete-cell")
         owner = None if of_cell else event.base.read(args, kwargs)  # a cell may be empty
         late = values is LATE
         match event:
-            case Stored(how="cell" | "delete-cell" as how, base=base):
+            case HeapWrite(how="cell" | "delete-cell" as how, base=base):
                 value = values[0] if how == "cell" and not late else _MISSING
                 shadow.fields[id(base.key), "cell_contents"] = (what, base.key, LATE if late else value)
-            case Stored(how="field" | "delete-field" as how, base=base, key=key):
+            case HeapWrite(how="field" | "delete-field" as how, base=base, key=key):
                 value = values[0] if how == "field" and not late else _MISSING
                 shadow.fields[id(owner), key] = (f"{what}.{key}", owner, LATE if late else value)
             case _ if late or id(owner) in unknown:
                 unknown.add(id(owner))
-            case Stored(how="item", key=key):
+            case HeapWrite(how="item", key=key):
                 if (container := copy_of(what, owner)) is not None:
                     container[values[1] if isinstance(key, Traced) else key] = values[0]
-            case Stored(how="delete-item", key=key):
+            case HeapWrite(how="delete-item", key=key):
                 if (container := copy_of(what, owner)) is not None:
                     del container[values[0] if isinstance(key, Traced) else key]
-            case Mutation(method=method):
+            case ContainerMutation(method=method):
                 if (container := copy_of(what, owner)) is not None:
                     getattr(container, method)(*values)
     shadow.containers[:] = [known for known in shadow.containers if id(known[1]) not in unknown]
@@ -258,7 +258,7 @@ def _in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tupl
 
 def _all_in_order(effects: Sequence[Effect], values: Sequence[Any]) -> Iterator[tuple[Any, Any]]:
     for effect, given in zip(effects, values, strict=True):
-        if not isinstance(effect.event, Each):
+        if not isinstance(effect.event, HostLoop):
             yield effect.event, given
         elif given is LATE:
             yield from ((event, LATE) for event in effect.event.events)

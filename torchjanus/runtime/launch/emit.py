@@ -28,7 +28,7 @@ from torchjanus.runtime.launch.number_formulas import formulas
 from torchjanus.runtime.launch.reading import reader
 from torchjanus.runtime.launch.results import Results
 from torchjanus.semantics.known.host_memory import Snapshot
-from torchjanus.trace.actions import Each, Extern, Several, name_of
+from torchjanus.trace.actions import BatchedExtern, Extern, HostLoop, name_of
 from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import Recipe
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, depends_on, leaves
@@ -127,7 +127,7 @@ class Emitter:
 
     def _making(self, event: Extern) -> str:
         effects = self.source.constant(event.effects)
-        if isinstance(event, Several):
+        if isinstance(event, BatchedExtern):
             return f"journal.several({event.number}, {self.source.number(event.count)}, {effects}, {event.draws}, "
         if event.overwrites:
             return f"journal.overwrite({self.source.constant(Snapshot)}, {event.number}, {effects}, {event.draws}, "
@@ -267,7 +267,7 @@ class Emitter:
         later = ""  # number of extern calls that iterations make, without those of the first iterations
         for effect, known in values.effects:
             event, texts = effect.event, self._texts(effect) if known is None else known
-            if isinstance(event, Each):
+            if isinstance(event, HostLoop):
                 self._iterations(effect, texts[0], later)
                 if event.externs:
                     later += f" + {event.externs} * len({texts[0]})"
@@ -281,7 +281,7 @@ class Emitter:
     def _iterations(self, effect: Effect, rows: str, later: str) -> None:
         """Make the writes and extern calls of a loop's iterations. ``rows``: the text of a list of each iteration's
         values."""
-        assert isinstance(effect.event, Each)
+        assert isinstance(effect.event, HostLoop)
         names = [f"u{number}" for number in range(len(effect.recipes))]
         more = f" + {effect.event.externs} * {ITERATION}"
         each = self.source.fresh("i")  # an iterator, so that a commit can be completed from within an iteration
@@ -328,7 +328,7 @@ class Emitter:
 
     def _texts(self, effect: Effect) -> list[str]:
         self.results.place = effect.event.place
-        if isinstance(effect.event, Each):
+        if isinstance(effect.event, HostLoop):
             row = lambda texts: f"({''.join(f'{text}, ' for text in texts)})"  # noqa: E731
             return [self._commit.repeated(effect.event.count, effect.recipes, row)]
         return [self._commit.value(recipe) for recipe in effect.recipes]

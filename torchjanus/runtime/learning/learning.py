@@ -35,7 +35,7 @@ from torchjanus.runtime.runs.records import Story
 from torchjanus.runtime.runs.recursion import Recursion
 from torchjanus.runtime.runs.texts import Texts
 from torchjanus.semantics.containers.number_rows import Columns
-from torchjanus.trace.actions import Invoked
+from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
 
 __all__ = ["Learning"]
@@ -202,7 +202,7 @@ class Learning:
             places = ", ".join(dict.fromkeys(counted))
             self.story.say("recursion", f"calls count, or add to, {places}: it is something else each time")
             return False
-        if not any(isinstance(event, Invoked) for event in trace.events):
+        if not any(isinstance(event, InvokeOp) for event in trace.events):
             return True
         refusal = recursion.refusal(trace)
         if refusal is None:

@@ -16,7 +16,7 @@ from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LIS
 from torchjanus.graph.recursion.grouping.variants import VariantTable
 from torchjanus.graph.recursion.traversal.matching import VariantMatcher
 from torchjanus.semantics.calls.recursions import Recursions
-from torchjanus.trace.actions import Invoked, InvokedEach
+from torchjanus.trace.actions import InvokeEachOp, InvokeOp
 from torchjanus.trace.events import Trace
 
 __all__ = ["Recursion"]
@@ -102,7 +102,7 @@ class Recursion:
     def _shows_shared(self, trace: Trace) -> bool:
         """Whether list elements that leave the run may be views of something that all calls share: rows are copies."""
         left = trace.leaving()
-        calls = [event for event in trace.events if isinstance(event, InvokedEach)]
+        calls = [event for event in trace.events if isinstance(event, InvokeEachOp)]
         shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))
         return any(map(self.variant_table.shows, shown))
 
@@ -113,11 +113,11 @@ class Recursion:
     @staticmethod
     def refusal(trace: Trace) -> Refusal | None:
         """Return why the recursive calls of a run cannot be batched; None if they can."""
-        waiting = [event for event in trace.events if isinstance(event, Invoked)]
+        waiting = [event for event in trace.events if isinstance(event, InvokeOp)]
         while waiting:
             call = waiting.pop().call
             if call.refusals:
                 first: Refusal = call.refusals[0]
                 return first
-            waiting.extend(event for event in call.events if isinstance(event, Invoked))
+            waiting.extend(event for event in call.events if isinstance(event, InvokeOp))
         return None

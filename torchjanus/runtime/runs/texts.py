@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 
 __all__ = ["Texts"]
 
@@ -29,7 +29,7 @@ class Texts:
         """Record one watched run. Returns what was relaxed, with the places where the program reads it."""
         relaxed = []
         for event in trace.events:
-            if isinstance(event, Found) and event.kind == "constant" and type(event.value) is str:
+            if isinstance(event, HeapRead) and event.kind == "constant" and type(event.value) is str:
                 if len(self._seen) >= MAX_PLACES and event.access_path not in self._seen:
                     continue
                 seen = self._seen.setdefault(event.access_path, set())

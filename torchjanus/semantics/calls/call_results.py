@@ -17,8 +17,8 @@ from torchjanus.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.trace.calls import parts_made
-from torchjanus.trace.facts import Found
-from torchjanus.trace.recipes import Build, Constant, Number, TensorOf
+from torchjanus.trace.facts import HeapRead
+from torchjanus.trace.recipes import Constant, NewObject, Number, TensorOf
 from torchjanus.trace.values import Read, known_by_host, plain, trace_value
 
 __all__ = ["look_of", "number_access_path", "tensors_in", "with_numbers", "with_tensors"]
@@ -38,11 +38,13 @@ def number_access_path(call: int, step: bool) -> AccessPath:
     return AccessPath.grown(("call", call)) if step else AccessPath.parameter(f"call {call}")
 
 
-def with_numbers(value: Any, look: Any, access_path: AccessPath, note: Callable[[Found], object], place: Place) -> Any:
+def with_numbers(
+    value: Any, look: Any, access_path: AccessPath, note: Callable[[HeapRead], object], place: Place
+) -> Any:
     """Return a result with traced numbers, and ``note`` their reads. ``access_path``: that of the result."""
     if type(look) is tuple and look[0] == "number":
         bare = plain(value)
-        note(Found(access_path, bare, "number", place=place))
+        note(HeapRead(access_path, bare, "number", place=place))
         return trace_value(bare, Read(access_path))
     made = {
         key: with_numbers(_part(value, key), inner, access_path.item(key), note, place)
@@ -105,16 +107,16 @@ def look_of(recipe: Any, value: Any) -> Any:
             return ("number", type(known).__name__)
         case Constant(value=value) if is_one_of(type(value), CONSTANT_TYPES):
             return recipe.token
-        case Build(cls=cls, items=items) if cls in (tuple, list):
+        case NewObject(cls=cls, items=items) if cls in (tuple, list):
             parts = tuple(look_of(part, inner) for part, inner in zip(items, value, strict=True))
             return None if None in parts else (cls.__name__, *parts)
-        case Build(cls=cls, items=items) if cls is dict:
+        case NewObject(cls=cls, items=items) if cls is dict:
             # Keys must be strings that are constants of the program.
             words = (key.value if isinstance(key, Constant) else None for key, _ in items)
             keys = tuple(word if type(word) is str else None for word in words)
             looks = tuple(look_of(part, inner) for (_, part), inner in zip(items, value.values(), strict=True))
             return None if None in keys or None in looks else ("dict", *zip(keys, looks, strict=True))
-        case Build(make=None, maxlen=None) if _is_record(recipe):
+        case NewObject(make=None, maxlen=None) if _is_record(recipe):
             keys = (*range(len(recipe.items)), *(name for name, _ in recipe.named))
             held = (*recipe.items, *(part for _, part in recipe.named))
             looks = tuple(look_of(part, _part(value, key)) for key, part in zip(keys, held, strict=True))
@@ -122,7 +124,7 @@ def look_of(recipe: Any, value: Any) -> Any:
     return None
 
 
-def _is_record(recipe: Build) -> bool:
+def _is_record(recipe: NewObject) -> bool:
     """Whether a recipe makes an object that consists of its attributes, or a named tuple."""
     names = [name for name, _ in recipe.named]
     if len(set(names)) < len(names):

@@ -20,10 +20,10 @@ from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.record.accumulator import only_accumulated
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import WriteRecord
-from torchjanus.trace.actions import Mutation
+from torchjanus.trace.actions import ContainerMutation
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Event
-from torchjanus.trace.facts import Absent, Filled, Found, Keys
+from torchjanus.trace.facts import EmptinessTest, HeapRead, KeyLookup, KeySetRead
 from torchjanus.trace.values import Expr, is_local, plain
 
 __all__ = ["InnerRecording"]
@@ -101,7 +101,7 @@ class InnerRecording(Recording):
             self.step.place = self.place
             known = self.step.found(access_path, value, trusted=trusted, kept=kept, foreign=foreign)
             if access_path not in self.step.settled:
-                self._note_relied(Found(access_path, value, "object"))
+                self._note_relied(HeapRead(access_path, value, "object"))
             if is_one_of(type(value), (int, float, str)):
                 # Values that are common to all calls may determine sizes.
                 return self.step.pin(known, "is used in recursive calls")
@@ -119,7 +119,7 @@ class InnerRecording(Recording):
             detail = tensor_detail(tensor)
             self.shapes.setdefault(id(tensor), detail[2])
             self.claim(tensor, access_path)
-            self.note(Found(access_path, tensor, "tensor", detail, False, self.place))
+            self.note(HeapRead(access_path, tensor, "tensor", detail, False, self.place))
         return tensor
 
     @staticmethod
@@ -142,7 +142,7 @@ class InnerRecording(Recording):
         self._found[access_path] = tensor
         self.shapes.setdefault(id(tensor), shape)
         self.claim(tensor, access_path)
-        self.note(Found(access_path, tensor, "tensor", detail, False, self.place))
+        self.note(HeapRead(access_path, tensor, "tensor", detail, False, self.place))
         return tensor
 
     def is_new_class(self, cls: type) -> bool:
@@ -161,11 +161,11 @@ class InnerRecording(Recording):
         else:
             self.step.place = self.place
             self.step.held(access_path, value, functions)
-            self._note_relied(Found(access_path, value, "pinned"))
+            self._note_relied(HeapRead(access_path, value, "pinned"))
 
     def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
         by_node = isinstance(getattr(key, "expr", None), Expr)
-        fact = Absent(base, key, present, self.place)
+        fact = KeyLookup(base, key, present, self.place)
         self._note_relied(fact)
         self._recording_of(base, by_node).note_once(fact)
 
@@ -217,7 +217,7 @@ class InnerRecording(Recording):
             self.keep(args)
             self._mutated.add(base)
             self._writes()
-            self.note(Mutation(base, method, args, owner, self.place))
+            self.note(ContainerMutation(base, method, args, owner, self.place))
         else:
             super().mutate(owner, method, args, base)
         self.call_writes.appended(known)
@@ -226,7 +226,7 @@ class InnerRecording(Recording):
         """Record an append of tensors to an output list of the step. Refuse other mutations."""
         if method == "count":  # update of an accumulator
             self.keep(args)
-            self.note(Mutation(base, method, args, owner, self.place))
+            self.note(ContainerMutation(base, method, args, owner, self.place))
             return
         if method != "append" or type(args[0]) is not torch.Tensor:
             what = "a recursive call does something else with a list of the step than appending tensors"
@@ -239,7 +239,7 @@ class InnerRecording(Recording):
             if found is not None and self.number(tensor) is None:
                 self.input_tensor(tensor, found)
         self.keep(args)
-        self.note(Mutation(base, method, args, owner, self.place))
+        self.note(ContainerMutation(base, method, args, owner, self.place))
 
     def _refuse_grown(self) -> None:
         what = "a recursive call looks into a list to which calls append"
@@ -252,7 +252,7 @@ class InnerRecording(Recording):
             self._refuse_grown()
         self._look_at(base)
         self._refuse_names(base)
-        fact = Filled(base, outcome, self.place)
+        fact = EmptinessTest(base, outcome, self.place)
         self._note_relied(fact)
         self._recording_of(base).note_once(fact)
 
@@ -261,7 +261,7 @@ class InnerRecording(Recording):
         recording = self._recording_of(base)
         for key in keys:
             recording.keep(key)
-        fact = Keys(base, keys, self.place)
+        fact = KeySetRead(base, keys, self.place)
         self._note_relied(fact)
         recording.note_once(fact)
 

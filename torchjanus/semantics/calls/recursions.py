@@ -17,7 +17,7 @@ from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.rewrite import code_of
 from torchjanus.semantics.calls.method_sets import Member, MethodSets
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
-from torchjanus.trace.actions import Invoked
+from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.values import Traced
 
@@ -90,7 +90,7 @@ class Recursions:
         self.working: set[types.CodeType] = set()  # functions that have computed with tensors
         self.fresh: list[str] = []  # names of functions found in the current run
         # Receives watched calls; and makes the matcher that predicts variants, whose calls need not be watched.
-        self.take: Callable[[Invoked], None] = _ignore_call
+        self.take: Callable[[InvokeOp], None] = _ignore_call
         self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _no_recogniser
         # Rewrites the trace of a call so that its lists are rows, given what calls return. Raises Refused.
         self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _unchanged_trace
@@ -163,7 +163,7 @@ def _unsuited(code: types.CodeType) -> tuple[str, str]:
     return "is a generator or a coroutine", "Return what it yields, or pass a list along and append to it."
 
 
-def _ignore_call(event: Invoked) -> None:
+def _ignore_call(event: InvokeOp) -> None:
     """Ignore a watched call."""
 
 

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
 from torchjanus.trace.values import Expr, Fetch, Traced, leaves, plus
 
 __all__ = ["length_of"]
@@ -39,7 +39,7 @@ def length_of(recording: Recording, parted: Iterable[tuple[Any, Any]], container
                 return plus(size.expr, more)
     made = [_made_at(recording, part) for part in container] if recording.trace.iterations else []
     for iterations in reversed(recording.trace.iterations):
-        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT:
+        if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < KEPT:
             continue
         more = _more([_iteration_of(iterations, at) for at in made], len(iterations.starts))
         if more is not None:

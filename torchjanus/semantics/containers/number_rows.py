@@ -18,7 +18,7 @@ from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.core.trees import leaves_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Pinned
+from torchjanus.trace.facts import Specialization
 from torchjanus.trace.values import Expr, Fetch, depends_on
 
 __all__ = ["MAKING", "Columns", "column_of", "made_as"]
@@ -66,7 +66,7 @@ def _is_held(event: Any) -> bool:
         if event.name.rpartition(".")[2].strip("_") in _COMPUTING:
             return False
         return any(isinstance(part, Expr) and _is_fetched(part) for part in leaves_of((event.args, event.kwargs)))
-    return isinstance(event, Pinned) and _is_fetched(event.expr)
+    return isinstance(event, Specialization) and _is_fetched(event.expr)
 
 
 def _is_fetched(expr: Expr) -> bool:

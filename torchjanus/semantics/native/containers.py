@@ -28,7 +28,7 @@ from torchjanus.semantics.native.identities import as_key, held_as_key, hold_ide
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.framework import FrameworkRecorder
-from torchjanus.trace.facts import Same
+from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
 __all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
@@ -247,7 +247,7 @@ class NativeContainers(ABC):
                 "Use numbers, texts or tuples of them as keys.",
             )
         else:
-            self.recording.note_once(Same(access_path, AccessPath.const(value), True, self.recording.place))
+            self.recording.note_once(IdentityTest(access_path, AccessPath.const(value), True, self.recording.place))
 
     def hold_keys(self, container: Any) -> Any:
         """Hold the keys that native code put into a dictionary or set of this run. Return the container."""

@@ -20,7 +20,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.hooks.lookup import on_type
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.trace.facts import Same
+from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_value
 
 __all__ = [
@@ -111,7 +111,7 @@ def hold_identity(recording: Recording, value: Any) -> None:
     if access_path is None or isinstance(value, _FIXED) or not _is_by_identity(value, "__hash__"):
         return
     if access_path.step is not Step.CONST:
-        recording.note_once(Same(access_path, AccessPath.const(value), True, recording.place))
+        recording.note_once(IdentityTest(access_path, AccessPath.const(value), True, recording.place))
 
 
 def compared(recording: Recording, a: Any, b: Any) -> None:
@@ -124,7 +124,7 @@ def compared(recording: Recording, a: Any, b: Any) -> None:
     elif _is_by_identity(a, "__eq__") and _is_by_identity(b, "__eq__"):
         first, second = recording.owner(a), recording.owner(b)
         if first is not None and second is not None and first != second and not isinstance(a, _FIXED):
-            recording.note_once(Same(first, second, a is b, recording.place))
+            recording.note_once(IdentityTest(first, second, a is b, recording.place))
 
 
 def note_apart(recording: Recording) -> None:

@@ -40,7 +40,7 @@ from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.values import (
     Apply,
-    Described,
+    DisplayedValue,
     Fetch,
     Read,
     Traced,
@@ -148,7 +148,7 @@ class Texts(Comparisons):
         if isinstance(value, BaseException) and self.recording.owner(value) is None:
             return unraised(value)
         expr = self.symbolic(value)
-        return Described(expr) if isinstance(expr, Apply) else value
+        return DisplayedValue(expr) if isinstance(expr, Apply) else value
 
     def made(self, text: Callable[[], str], func: Callable[..., Any], *parts: Any) -> str:
         """Return ``text()``, recorded as ``func(*parts)``. The text shows the tensors among the parts."""

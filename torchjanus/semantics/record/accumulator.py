@@ -18,10 +18,10 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, isinstance
 from torchjanus.semantics.record.call_writes import share_memory
-from torchjanus.trace.actions import Invoked, Op, Stored
+from torchjanus.trace.actions import HeapWrite, InvokeOp, Op
 from torchjanus.trace.calls import entered_at
 from torchjanus.trace.expressions import map_expr
-from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.facts import HeapRead, NumberPredicate, TensorPredicate
 from torchjanus.trace.functions import added_up
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
@@ -179,7 +179,7 @@ class ObjectAccumulator(Accumulator):
         """Record its final value as a write of the step, since the step reads or replaces it. A number is recorded
         even if none of these calls has updated it: other calls may."""
         if self.version or not self.tensors:
-            stored: Stored = self.stored
+            stored: HeapWrite = self.stored
             made = _added(self, recording) if self.tensors else _counted(self, recording)
             recording.store(stored.how, self.container, stored.key, made, stored.base, field=stored.key)
 
@@ -246,7 +246,7 @@ def _added(accumulator: Accumulator, recording: Any) -> Any:
     if not isinstance(accumulator.start, torch.Tensor):
         # Without any term the number stays in place.
         size = Read(AccessPath.grown(number).then(Step.SIZE, 0))
-        recording.note(Held(Apply(operator.gt, (size, 0)), True, recording.place))
+        recording.note(NumberPredicate(Apply(operator.gt, (size, 0)), True, recording.place))
         start = accumulator.start.expr if isinstance(accumulator.start, Traced) else accumulator.start
         note(added_up, (rows, start), recording.new_tensor(accumulator.now))
         return accumulator.now
@@ -289,7 +289,7 @@ def _is_alone(accumulator: Accumulator, number: int, recording: Any) -> bool:
 def _counted(accumulator: Accumulator, recording: Any) -> Any:
     """Record the number as a read of the step after the calls. Return it traced."""
     access_path = AccessPath.grown(recording.lists.number_of(accumulator.terms))
-    recording.note(Found(access_path, accumulator.now, "number", place=recording.place))
+    recording.note(HeapRead(access_path, accumulator.now, "number", place=recording.place))
     return trace_value(accumulator.now, Read(access_path))
 
 
@@ -307,9 +307,9 @@ def only_accumulated(trace: Any, accumulated: set[int]) -> bool:
             if any(ref.number in accumulated for ref in event.inputs):
                 return False
             exprs += expressions_in((event.args, event.kwargs))
-        if isinstance(event, Invoked):
+        if isinstance(event, InvokeOp):
             exprs += expressions_in([recipe for _, recipe in event.given])
-        if isinstance(event, Asserted) and event.ref.number in accumulated:
+        if isinstance(event, TensorPredicate) and event.ref.number in accumulated:
             return False
     for recipe in trace.all_recipes():
         exprs += expressions_in(recipe)

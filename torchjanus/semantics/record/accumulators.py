@@ -16,11 +16,11 @@ from torchjanus.core.errors import Refusal
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.accumulator import AFTER, Accumulator, LocalAccumulator, ObjectAccumulator
 from torchjanus.semantics.record.places import Item
-from torchjanus.trace.actions import Invoked, Stored, place_of
+from torchjanus.trace.actions import HeapWrite, InvokeOp, place_of
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.recipes import Constant, Number, Recipe
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.values import Read, Traced, leaves, plain
 
 __all__ = ["Accumulators"]
@@ -170,7 +170,7 @@ class Accumulators:
         self._now.clear()
         self._over = True
 
-    def asked(self, container: Any, key: Any, stored: Stored | None) -> bool:
+    def asked(self, container: Any, key: Any, stored: HeapWrite | None) -> bool:
         """Learn from a call's read of what the step has written. Return whether it is a known accumulator."""
         self._read_places.add((id(container), key))
         if stored is None:
@@ -185,11 +185,11 @@ class Accumulators:
             self._known[place.token] = tensors
             self.new.append(str(place))
 
-    def adds(self, stored: Stored) -> None:
+    def adds(self, stored: HeapWrite) -> None:
         """Learn that calls add tensors to a number."""
         self._know(place_of(stored), True)
 
-    def learn(self, container: Any, key: Any, stored: Stored | None, value: Any) -> None:
+    def learn(self, container: Any, key: Any, stored: HeapWrite | None, value: Any) -> None:
         """Learn an accumulator from a call's write to a place that calls have read."""
         tensors = isinstance(value, torch.Tensor)
         if stored is None or (id(container), key) not in self._read_places:
@@ -234,7 +234,7 @@ def _start_of(accumulator: Accumulator) -> Recipe:
     return Number(start.expr) if isinstance(start, Traced) else Constant(start)
 
 
-class _Settled(Rewriting):
+class _Settled(TraceRewriter):
     """Resolves the step's last read of each number accumulator to its final value."""
 
     def __init__(self, old: Trace, counted: Iterable[LocalAccumulator]) -> None:
@@ -248,11 +248,11 @@ class _Settled(Rewriting):
         events = [self.event(event, 0) for event in self.old.events]
         made = self.made(events)
         for access_path, accumulator in self.used.items():
-            made.events.append(Found(access_path, accumulator.now, "number"))
+            made.events.append(HeapRead(access_path, accumulator.now, "number"))
         if self.stale:
             what = "the step uses a number between recursive calls that count it"
             why = "It is known when all calls have been followed."
-            calls = [event for event in made.events if isinstance(event, Invoked)]
+            calls = [event for event in made.events if isinstance(event, InvokeOp)]
             refusal = Refusal(
                 "recursion-accumulator", what, why, "Use it when the last of them is over.", calls[-1].place
             )

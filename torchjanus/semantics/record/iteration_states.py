@@ -14,7 +14,7 @@ from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.marks import ContentMarks
 from torchjanus.semantics.record.write_record import WriteRecord
-from torchjanus.trace.actions import Invoked
+from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
 from torchjanus.trace.values import Fetch, Traced, depends_on
 
@@ -63,7 +63,7 @@ def with_numbers(
 def note_kinds(trace: Trace) -> None:
     """Record size, stride, dtype, device and ``requires_grad`` of each strided tensor of a run with loops or calls."""
     has_loops = trace.frames or trace.iterations or trace.loop_records or trace.changed
-    if not has_loops and not any(isinstance(event, Invoked) for event in trace.events):
+    if not has_loops and not any(isinstance(event, InvokeOp) for event in trace.events):
         return
     with torch._C.DisableTorchFunction():
         for number, tensor in enumerate(trace.tensors):

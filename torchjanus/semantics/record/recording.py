@@ -28,7 +28,7 @@ from torchjanus.semantics.record.iteration_states import note_kinds, with_number
 from torchjanus.semantics.record.output_lists import OutputLists
 from torchjanus.semantics.record.replaced_data import ReplacedMemory
 from torchjanus.semantics.record.write_record import ABSENT, WriteRecord
-from torchjanus.trace.facts import Absent, Filled, Found, Keys, Same
+from torchjanus.trace.facts import EmptinessTest, HeapRead, IdentityTest, KeyLookup, KeySetRead
 from torchjanus.trace.values import Expr, Read, leaves, plain, trace_value
 
 __all__ = ["CONSTANT_TYPES", "Recording"]
@@ -221,11 +221,11 @@ class Recording(WriteRecord):
             self.claim(value, access_path)
             if first is not None:
                 # Two access paths to one object: the graph assumes that they stay aliases.
-                self.note(Found(access_path, value, kind, detail, kept, self.place))
-                self.note_once(Same(first, access_path, True, self.place))
+                self.note(HeapRead(access_path, value, kind, detail, kept, self.place))
+                self.note_once(IdentityTest(first, access_path, True, self.place))
                 return result
         if not (trusted and (kind in ("pinned", "constant") or is_settled(value))):
-            self.note(Found(access_path, value, kind, detail, kept, self.place))
+            self.note(HeapRead(access_path, value, kind, detail, kept, self.place))
             if kind == "pinned" and _is_bound(value):  # the receiver is found through the method
                 self.found(access_path.then(Step.FIELD, "__self__"), value.__self__)
         else:
@@ -299,9 +299,9 @@ class Recording(WriteRecord):
             key = access_path.key if isinstance(access_path.key, str) else None
             known.setdefault((access_path if access_path.base is None else access_path.base).token, set()).add(key)
         for event in self.trace.events:
-            if isinstance(event, Absent):
+            if isinstance(event, KeyLookup):
                 known.setdefault(event.base.token, set()).add(event.key if isinstance(event.key, str) else None)
-            elif isinstance(event, Keys | Filled):
+            elif isinstance(event, KeySetRead | EmptinessTest):
                 known.setdefault(event.access_path.token, set()).add(None)
         return known
 
@@ -328,7 +328,7 @@ class Recording(WriteRecord):
         if access_path not in self._found:
             self._found[access_path] = value
             self.keep(value)
-            self.note(Found(access_path, value, "pinned", None, place=self.place))
+            self.note(HeapRead(access_path, value, "pinned", None, place=self.place))
 
     def dropping(self, value: Any) -> None:
         """Refuse if dropping a reference to ``value`` may run a finalizer of the program."""
@@ -347,7 +347,7 @@ class Recording(WriteRecord):
         """Release an object, so that it dies when the program drops it. Only for refused runs."""
         trace = self.trace
         trace.alive[:] = [kept for kept in trace.alive if kept is not value]
-        trace.events[:] = [e for e in trace.events if not (isinstance(e, Found) and e.value is value)]
+        trace.events[:] = [e for e in trace.events if not (isinstance(e, HeapRead) and e.value is value)]
         self._found = {access_path: known for access_path, known in self._found.items() if known is not value}
         self._owners.pop(id(value), None)
 
@@ -367,23 +367,23 @@ class Recording(WriteRecord):
         return self.found(base.item(key), value, trusted=trusted, kept=kept)
 
     def absent(self, base: AccessPath, key: Any, present: bool = False) -> None:
-        self.note_once(Absent(base, key, present, self.place))
+        self.note_once(KeyLookup(base, key, present, self.place))
 
     def filled(self, base: AccessPath, outcome: bool) -> None:
         self._look_at(base)
-        self.note_once(Filled(base, outcome, self.place))
+        self.note_once(EmptinessTest(base, outcome, self.place))
 
     def keys(self, base: AccessPath, keys: tuple[Any, ...]) -> None:
         for key in keys:
             self.keep(key)
-        self.note_once(Keys(base, keys, self.place))
+        self.note_once(KeySetRead(base, keys, self.place))
 
     def numbers(self, base: AccessPath, numbers: tuple[Any, ...]) -> Expr:
         """Return one expression for all elements of the sequence at ``base``. ``numbers``: see ``numbers_of``."""
         access_path = base.then(Step.NUMBERS)
         if access_path not in self._found:
             self._found[access_path] = numbers
-            self.note(Found(access_path, numbers, "number", place=self.place))
+            self.note(HeapRead(access_path, numbers, "number", place=self.place))
         return Read(access_path)
 
     def length(self, base: AccessPath, container: Any) -> Any:

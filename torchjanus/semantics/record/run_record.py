@@ -21,7 +21,7 @@ from torchjanus.semantics.known.called_back import CalledBack
 from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import Computed, Found, Held, Pinned, is_chance, is_question
+from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, is_chance, is_question
 from torchjanus.trace.hazards import is_hazardous
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
@@ -72,7 +72,7 @@ class RunRecord:
     def note(self, event: Event) -> None:
         if is_question(event) or is_chance(event):
             self.trace.changed[len(self.trace.events)] = self.variable_changes.since(event.place)
-        elif type(event) is Found and type(event.value) is str:
+        elif type(event) is HeapRead and type(event.value) is str:
             self._texts.add(id(event.value))
         self.trace.events.append(event)
 
@@ -244,7 +244,7 @@ class RunRecord:
             bare = plain(value)
             token = value.expr.token
             self.trace.pins[token] = self.trace.pins.get(token, 0) + 1
-            self.note_once(Pinned(value.expr, bare, self.place, why))
+            self.note_once(Specialization(value.expr, bare, self.place, why))
             if bare != bare:
                 self.refuse_nan()
             return bare
@@ -263,7 +263,7 @@ class RunRecord:
         """Return ``value`` traced as ``func(*args)`` of expressions and constants. ``risky``: ``func`` may raise."""
         expr = Apply(func, args, self.place)
         if risky or is_hazardous(expr):
-            self.note_once(Computed(expr, self.place))
+            self.note_once(HostComputation(expr, self.place))
         return trace_value(value, expr)
 
     def deep(self) -> None:
@@ -276,7 +276,7 @@ class RunRecord:
         )
 
     def hold(self, expr: Expr, outcome: bool) -> bool:
-        event = Held(expr, outcome, self.place)
+        event = NumberPredicate(expr, outcome, self.place)
         token = (
             self.place,
             event.token,

@@ -18,7 +18,7 @@ from torchjanus.semantics.record.call_writes import CallWrites
 from torchjanus.semantics.record.flags import Flags
 from torchjanus.semantics.record.marks import holds
 from torchjanus.semantics.record.scalar_record import ScalarRecord
-from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp
 from torchjanus.trace.values import plain
 
 __all__ = ["ABSENT", "WriteRecord"]
@@ -48,7 +48,7 @@ class WriteRecord(ScalarRecord):
         # What this run has written: by id of the container or object, then by key.
         self._written: dict[int, dict[Any, Any]] = {}
         self._changed: dict[int, Any] = {}  # by id: the objects that it wrote to, in program order
-        self._stores: dict[tuple[int, Any], Stored] = {}  # its last write to each place
+        self._stores: dict[tuple[int, Any], HeapWrite] = {}  # its last write to each place
         self.escaped: list[Any] = []  # new containers and objects that it stored into old ones
         self._mutated: set[AccessPath | None] = set()  # containers with a recorded mutation of the whole
         # The recordings of the run and of its active recursive calls, outermost first; and those with writes.
@@ -85,11 +85,11 @@ class WriteRecord(ScalarRecord):
         self._written.setdefault(id(container), {})[_place(key)] = value
         self._writes()
         self.flags.store(container, _place(key), value, base)
-        event = Stored(how, base, field or key, value, self.place, new=new)
+        event = HeapWrite(how, base, field or key, value, self.place, new=new)
         self._stores[id(container), _place(key)] = event
         self.note(event)
 
-    def last_store(self, container: Any, key: Any) -> Stored | None:
+    def last_store(self, container: Any, key: Any) -> HeapWrite | None:
         """Return this run's last write to a place."""
         return self._stores.get((id(container), key))
 
@@ -106,7 +106,7 @@ class WriteRecord(ScalarRecord):
         for arg in args:
             self._note_escape(arg)
         self._writes()
-        self.note(Mutation(base, method, args, owner, self.place))
+        self.note(ContainerMutation(base, method, args, owner, self.place))
 
     def _note_escape(self, value: Any) -> None:
         if holds(value) and self.owner(value) is None:
@@ -176,6 +176,6 @@ class WriteRecord(ScalarRecord):
             "calls are run many at a time, in another order, and their writes are made at the end.",
             "Return it from the call.",
         )
-        calls = [event for event in self.trace.events if isinstance(event, Invoked)]
+        calls = [event for event in self.trace.events if isinstance(event, InvokeOp)]
         if calls:  # the calls are the cause: from now on they are unrolled
             calls[-1].call.refusals.append(self.trace.refusals[-1])

@@ -13,7 +13,7 @@ from torch.utils import checkpoint as torch_checkpoint
 from torchjanus.core.kinds import getattr, hasattr, isinstance
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.torch_state import generator_state
-from torchjanus.trace.actions import Extern, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
 from torchjanus.trace.values import plain
 
 __all__ = ["Checkpoints", "is_checkpoint"]
@@ -91,7 +91,9 @@ class Checkpoints:
                     self._refuse("it would be changed twice", "a tensor that was there before")
 
     def _written_since(self, events: int) -> bool:
-        return any(isinstance(event, Stored | Mutation | Extern) for event in self.recording.trace.events[events:])
+        return any(
+            isinstance(event, HeapWrite | ContainerMutation | Extern) for event in self.recording.trace.events[events:]
+        )
 
     def _versions(self) -> list[int]:
         with torch._C.DisableTorchFunction():

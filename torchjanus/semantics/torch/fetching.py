@@ -13,7 +13,7 @@ import torch
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.torch.sizes import Sizes
-from torchjanus.trace.facts import Asserted
+from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, plain, trace_value
 
@@ -41,7 +41,7 @@ class Fetching:
         value = plain(func(tensor))  # float(tensor) calls item(), which may have been recorded already
         assert ref is not None
         if isinstance(value, bool):
-            self.recording.note(Asserted(ref, value, self.recording.ops, self.recording.place))
+            self.recording.note(TensorPredicate(ref, value, self.recording.ops, self.recording.place))
             return value
         if not is_one_of(type(value), (int, float)):
             self.recording.refuse(
@@ -93,7 +93,7 @@ class Fetching:
         ref = self._ref(tensor, "bool")
         outcome = bool(func(tensor))
         assert ref is not None
-        self.recording.note(Asserted(ref, outcome, self.recording.ops, self.recording.place))
+        self.recording.note(TensorPredicate(ref, outcome, self.recording.ops, self.recording.place))
         return outcome
 
     def _fetched(self, value: Any, fetch: Fetch) -> Any:

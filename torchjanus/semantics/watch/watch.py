@@ -57,7 +57,7 @@ from torchjanus.semantics.watch.objects.indices import IndexWatch
 from torchjanus.semantics.watch.objects.looking import records_inspection
 from torchjanus.semantics.watch.objects.made_classes import unwatched_code
 from torchjanus.semantics.watch.objects.truths import TruthWatch
-from torchjanus.trace.events import Entered, Left, Trace
+from torchjanus.trace.events import FunctionEntry, FunctionExit, Trace
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.values import ON_DEPTH, ON_HASH
 
@@ -132,7 +132,7 @@ class Watch(
                 return self.make_call(at, call)
             if member is not None:  # the method was selected by the receiver's class
                 self.looked_at(member.receiver)
-            recording.note(Entered(name, recording.place))
+            recording.note(FunctionEntry(name, recording.place))
             self.discovery.enter(fn, args, kwargs)
             try:
                 return super().enter(at, fn, args, kwargs)
@@ -141,7 +141,7 @@ class Watch(
                 if self.discovery.varied and not self.recursions.fresh:
                     # No graph is made of this run, so the rest of it is watched call by call.
                     self.recursions.fresh = self.recursions.add(dict(self.discovery.recursive()))
-                recording.note(Left(name, Place(code.co_filename, code.co_firstlineno)))
+                recording.note(FunctionExit(name, Place(code.co_filename, code.co_firstlineno)))
         finally:
             self.depth.leave()
             self.at(at)

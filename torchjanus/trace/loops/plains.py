@@ -10,25 +10,25 @@ import itertools
 from collections.abc import Iterable, Sequence
 
 from torchjanus.hooks import COMPARE
-from torchjanus.trace.loops.records import Plain
+from torchjanus.trace.loops.records import UntracedComputation
 
 __all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]
 
 
-def by_iteration(plains: Iterable[Plain], limits: Sequence[int]) -> list[list[Plain]]:
+def by_iteration(plains: Iterable[UntracedComputation], limits: Sequence[int]) -> list[list[UntracedComputation]]:
     """Return the computations of each iteration. ``limits``: the events at which iterations begin and the last one
     ends."""
     plains = list(plains)
     return [[plain for plain in plains if a <= plain.position < b] for a, b in itertools.pairwise(limits)]
 
 
-def are_same(iterations: Sequence[Sequence[Plain]]) -> bool:
+def are_same(iterations: Sequence[Sequence[UntracedComputation]]) -> bool:
     """Whether all iterations are known to have computed the same."""
     columns = [[plain.structure for plain in row] for row in iterations]
     return all(None not in column and column == columns[0] for column in columns)
 
 
-def counted(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | None:
+def counted(iterations: Sequence[Sequence[UntracedComputation]]) -> list[tuple[int, int]] | None:
     """Return the affine induction variables as (first value, step), if the iterations differ in nothing else; else
     None."""
     if len({len(row) for row in iterations}) > 1:
@@ -46,13 +46,13 @@ def counted(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]] | No
     return found
 
 
-def sums(iterations: Sequence[Sequence[Plain]]) -> list[tuple[int, int]]:
+def sums(iterations: Sequence[Sequence[UntracedComputation]]) -> list[tuple[int, int]]:
     """Return the sums that are affine induction variables, whatever else the iterations computed."""
     columns = [[[plain] for plain in row] for row in zip(*iterations, strict=True)]
     return [sum_ for column in columns for sum_ in counted(column) or ()]
 
 
-def limited(iterations: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], int | None]:
+def limited(iterations: Sequence[Sequence[UntracedComputation]]) -> tuple[list[list[UntracedComputation]], int | None]:
     """Return the iterations without comparisons of an induction variable with an invariant, and the trip count up to
     which all these comparisons have the outcome that they had (None: any)."""
     rows = [list(row) for row in iterations]
@@ -68,7 +68,7 @@ def limited(iterations: Sequence[Sequence[Plain]]) -> tuple[list[list[Plain]], i
     return left, min((limit for limit in limits if limit), default=None)
 
 
-def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] | None:
+def _step_of(column: Sequence[UntracedComputation], row: Sequence[UntracedComputation]) -> tuple[int, int] | None:
     """Return the steps of the two numbers that each iteration compares; None if unknown or both 0. ``row``: all
     computations of the first iteration."""
     first = column[0]
@@ -88,7 +88,7 @@ def _step_of(column: Sequence[Plain], row: Sequence[Plain]) -> tuple[int, int] |
     return (by, other) if bool(by) != bool(other) else None
 
 
-def _iteration(one: Plain, iterations: int, by: int, other: int) -> int:
+def _iteration(one: UntracedComputation, iterations: int, by: int, other: int) -> int:
     """Return the trip count up to which a comparison keeps its outcome; 0 for any."""
     holds, (a, b) = COMPARE[one.compared], one.operands
     gap, step = b - a, by - other

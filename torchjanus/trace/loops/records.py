@@ -11,13 +11,22 @@ from torchjanus.core.errors import NOWHERE, Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
-__all__ = ["KEPT", "ByIteration", "Frames", "Loop", "LoopInstance", "LoopRecord", "Plain", "Until"]
+__all__ = [
+    "KEPT",
+    "ByIteration",
+    "Loop",
+    "LoopInstance",
+    "LoopRecord",
+    "LoopSnapshots",
+    "TensorTermination",
+    "UntracedComputation",
+]
 
 KEPT = 3  # the evidence threshold: loops with fewer iterations are not generalised from
 
 
 @dataclass(frozen=True, slots=True)
-class Until:
+class TensorTermination:
     """The trip count of a tensor-terminated loop: it continues while the predicate tensor is ``go``.
 
     ``limit`` is the most iterations (None: no limit). In a trace it is a number or an expression over numbers from
@@ -40,7 +49,7 @@ class LoopInstance:
 
     starts: tuple[int, ...]
     end: int
-    count: Expr | Until
+    count: Expr | TensorTermination
     counters: tuple[tuple[int, int], ...] = ()
     skipped: int = 0  # peeled iterations before the first of ``starts``; ``count`` does not include them
     begins: int = 0  # lower bound of the loop's range: 1 for ``range(1, n)``
@@ -53,7 +62,7 @@ class LoopInstance:
     @property
     def whole(self) -> Expr | None:
         """The trip count, or its bound, if it is an expression; else None."""
-        count = self.count.limit if isinstance(self.count, Until) else self.count
+        count = self.count.limit if isinstance(self.count, TensorTermination) else self.count
         return count if isinstance(count, Expr) else None
 
     @property
@@ -64,7 +73,7 @@ class LoopInstance:
     @property
     def moving(self) -> tuple[tuple[int, int], ...]:
         """The induction variables whose last value depends on the trip count."""
-        return self.counters[1:] if self.back and not isinstance(self.count, Until) else self.counters
+        return self.counters[1:] if self.back and not isinstance(self.count, TensorTermination) else self.counters
 
     def counted(self) -> list[int]:
         """Return the values of ``moving`` in the last iteration."""
@@ -73,14 +82,14 @@ class LoopInstance:
     def without_first(self) -> LoopInstance:
         """Return the loop with its first iteration peeled (it may differ because an accumulator starts with a
         number)."""
-        assert not isinstance(self.count, Until)
+        assert not isinstance(self.count, TensorTermination)
         count = Apply(operator.sub, (self.count, 1))
         counters = tuple((first + step, step) for first, step in self.counters)
         return replace(self, starts=self.starts[1:], count=count, counters=counters, skipped=self.skipped + 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Plain:
+class UntracedComputation:
     """A computation with untraced numbers, made before the event at ``position``.
 
     ``operands``: its integer operands. ``total``: the sum, if it adds two of them. ``structure``: a structural hash of
@@ -128,7 +137,7 @@ class LoopRecord:
     """A ``for`` loop from its begin on, while it runs and after.
 
     ``starts``: the positions of the events before which its iterations begin. ``over``: the range it iterates over, if
-    any. ``end``: the position of its ``Trips``, None if it was left early. ``plain``: the number of untraced
+    any. ``end``: the position of its ``LoopEnd``, None if it was left early. ``plain``: the number of untraced
     computations before it. ``own``: it iterates over something that the run made, and no library does. ``access_path``:
     of the iterable, if it has one. ``given``: per iteration the untraced values that it got. ``count``: the trip
     count, if it is an expression. ``inner``: a library iterates over a container. ``unpinned``: see ``LoopInstance``.
@@ -153,7 +162,7 @@ class LoopRecord:
 
 
 @dataclass(slots=True)
-class Frames:
+class LoopSnapshots:
     """A ``for`` loop that ended, with snapshots of the program's variables; or an ``if`` region, as a loop of one
     iteration (``region``).
 

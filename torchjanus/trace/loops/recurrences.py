@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.trace.loops.records import Plain
+from torchjanus.trace.loops.records import UntracedComputation
 
 __all__ = [
     "BACK",
@@ -210,7 +210,7 @@ def _goes_on(form: Form) -> bool:
     return False
 
 
-def find_recurrences(iterations: Sequence[Sequence[Plain]], back: bool, first: int) -> Recurrences | None:
+def find_recurrences(iterations: Sequence[Sequence[UntracedComputation]], back: bool, first: int) -> Recurrences | None:
     """What all iterations computed with plain numbers: the same, or by one form. None where some of it is neither, as
     where such a number decides something."""
     if len(iterations) < LEAST or len({len(row) for row in iterations}) > 1:

@@ -11,9 +11,9 @@ import torch
 
 from torchjanus.graph.loops.rewrites.fold import fold_loops
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.actions import Each, Extern, Mutation
+from torchjanus.trace.actions import ContainerMutation, Extern, HostLoop
 from torchjanus.trace.events import Trace
-from torchjanus.trace.recipes import Build, Repeat, RowOf
+from torchjanus.trace.recipes import CollectedItems, NewObject, RowOf
 
 HISTORY: list[Any] = []
 TABLE: dict[Any, Any] = {}
@@ -91,25 +91,29 @@ def sums_by_the_first(x: torch.Tensor, n: int) -> torch.Tensor:
 
 def test_appends_are_one_event() -> None:
     trace = alike(appends, torch.ones(3), 4, 7, 30)
-    (each,) = (event for event in trace.events if isinstance(event, Each))
+    (each,) = (event for event in trace.events if isinstance(event, HostLoop))
     assert str(each.count) == "n"
     assert [event.method for event in each.events] == ["append"]  # type: ignore[union-attr]
 
 
 def test_calls_keep_their_order_and_are_numbered_as_they_were(capsys: pytest.CaptureFixture[str]) -> None:
     trace = alike(prints_in_between, torch.ones(3), 4, 9)
-    order = [event for event in trace.events if isinstance(event, Extern | Each)]
-    assert [type(event) for event in order] == [Extern, Each, Extern]
+    order = [event for event in trace.events if isinstance(event, Extern | HostLoop)]
+    assert [type(event) for event in order] == [Extern, HostLoop, Extern]
     # Those of the iterations count for none: whoever makes them adds what they are.
-    assert [e.number for event in order for e in (event.events if isinstance(event, Each) else (event,))] == [0, 1, 1]  # type: ignore[union-attr]
+    assert [e.number for event in order for e in (event.events if isinstance(event, HostLoop) else (event,))] == [
+        0,
+        1,
+        1,
+    ]  # type: ignore[union-attr]
     assert capsys.readouterr().out.count("before") == 2
 
 
 def test_a_list_grows_by_one_item_a_iteration() -> None:
     trace = alike(collects, torch.ones(3), 3, 4, 20)
-    assert isinstance(trace.result, Build)
+    assert isinstance(trace.result, NewObject)
     first, iterations, last = trace.result.items
-    assert isinstance(iterations, Repeat)
+    assert isinstance(iterations, CollectedItems)
     assert isinstance(iterations.item, RowOf)
     assert first is not last
 
@@ -121,8 +125,10 @@ def test_keys_may_be_the_number_of_the_iteration() -> None:
 def test_the_first_of_what_iterations_collect_is_the_same_for_all_others() -> None:
     HISTORY.clear()
     trace = alike(sums_by_the_first, torch.ones(3), 4, 6)
-    assert sum(isinstance(event, Mutation) for event in trace.events) == 1  # the first iteration is told by itself
-    (each,) = (event for event in trace.events if isinstance(event, Each))
+    assert (
+        sum(isinstance(event, ContainerMutation) for event in trace.events) == 1
+    )  # the first iteration is told by itself
+    (each,) = (event for event in trace.events if isinstance(event, HostLoop))
     assert str(each.count) == "(n - 1)"
 
 

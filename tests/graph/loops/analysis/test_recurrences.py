@@ -8,12 +8,12 @@ import torch
 from torchjanus.core.access_path import token_of
 from torchjanus.graph.operators.host_column import host_column
 from torchjanus.graph.operators.number_operands import full, full_like, new_full, tensor
-from torchjanus.trace.loops.records import Plain
+from torchjanus.trace.loops.records import UntracedComputation
 from torchjanus.trace.loops.recurrences import BACK, HOLE, column, find_recurrences, kind_of
 
 
 def plain(sign, *numbers):
-    return Plain(0, (), structure=("tuple", ("str", sign), ("tuple", *map(token_of, numbers))))
+    return UntracedComputation(0, (), structure=("tuple", ("str", sign), ("tuple", *map(token_of, numbers))))
 
 
 def runners_of(count, compute):
@@ -81,7 +81,9 @@ def test_sums_and_what_is_made_of_them():
 
 def test_what_two_formulas_give_is_not_told():
     def computed(n):
-        least = Plain(0, (), structure=("min", None, ("call", ("float", "1.0"), ("float", repr(n * 0.1)))))
+        least = UntracedComputation(
+            0, (), structure=("min", None, ("call", ("float", "1.0"), ("float", repr(n * 0.1))))
+        )
         return [plain("*", n, 0.1), least]
 
     iterations = runners_of(4, computed)
@@ -97,7 +99,7 @@ def test_what_two_formulas_give_is_not_told():
         lambda n: [plain("<", n * 0.1, 0.5)],  # decides
         lambda n: [plain("*", (3.0, 1.0, 2.5, 0.5)[n], 0.1)],  # nobody knows what comes next
         lambda n: [plain("**", 1, n)],  # stays the same as long as it was seen
-        lambda n: [Plain(0, (), structure=None)],
+        lambda n: [UntracedComputation(0, (), structure=None)],
         lambda n: [plain("*", n, 0.1)] * (1 + (n == 2)),
     ],
 )

@@ -14,8 +14,8 @@ from torchjanus.graph.loops.rewrites.fold import FoldedTrace, OneIteration, fold
 from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.facts import Held, Pinned
-from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.facts import NumberPredicate, Specialization
+from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 
 
 def run(step: Any, *args: Any) -> Any:
@@ -90,13 +90,13 @@ def of(iterations: int) -> torch.Tensor:
 
 def test_a_while_goes_iteration_from_the_first_answer_on() -> None:
     found = first(halved, of(5))
-    assert found.count == Until(True, None)
+    assert found.count == TensorTermination(True, None)
     assert len(found.starts) == 5
 
 
 def test_a_loop_that_is_left_goes_iteration_as_it_is_written() -> None:
     found = first(left, of(4))
-    assert found.count == Until(False, 6)
+    assert found.count == TensorTermination(False, 6)
     assert len(found.starts) == 4
     assert found.counters == ((0, 1),)
 
@@ -246,7 +246,7 @@ def test_runs_of_different_limits_are_one_path(step: Any, iterations: int) -> No
     one, other = cut(step, of(iterations), 7), cut(step, of(iterations), 9)
     assert one.full == (iterations == 20,)
     assert one.trace.tokens() == other.trace.tokens()
-    assert not any(isinstance(event, Pinned) for event in one.trace.events)
+    assert not any(isinstance(event, Specialization) for event in one.trace.events)
 
 
 def test_a_limit_that_decides_more_stays_what_it_was() -> None:
@@ -290,9 +290,9 @@ def test_a_short_loop_relies_on_a_number_that_other_loops_are_freed_of() -> None
                 break
         return x
 
-    asked = [str(event) for event in cut(step, of(7), 5).trace.events if isinstance(event, Held)]
+    asked = [str(event) for event in cut(step, of(7), 5).trace.events if isinstance(event, NumberPredicate)]
     assert "assume (n >= 1) is True" in asked
-    asked = [str(event) for event in cut(step, of(9), 5).trace.events if isinstance(event, Held)]
+    asked = [str(event) for event in cut(step, of(9), 5).trace.events if isinstance(event, NumberPredicate)]
     assert "assume (n >= 2) is True" in asked
 
 

@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.graph.loops.rewrites.fold import FoldedTrace, fold_loops
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.facts import Held
+from torchjanus.trace.facts import NumberPredicate
 
 A = torch.eye(3)
 
@@ -98,7 +98,7 @@ def test_how_many_there_are_is_as_many_as_iterations() -> None:
     assert one is not None
     assert other is not None
     assert one.trace.tokens() == other.trace.tokens()
-    held = [str(event.expr) for event in one.trace.events if isinstance(event, Held)]
+    held = [str(event.expr) for event in one.trace.events if isinstance(event, NumberPredicate)]
     assert "(n < 100)" in held
 
 

@@ -10,9 +10,9 @@ import torch
 import torchjanus
 from torchjanus.core.access_path import AccessPath
 from torchjanus.runtime.runs.paths import Paths
-from torchjanus.trace.actions import Invoked
+from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 
 
 class Leaf:
@@ -73,7 +73,7 @@ def test_runs_over_other_trees_take_one_path(paths: list[Trace]) -> None:
         e.value.size(0)
         for p in paths
         for e in p.events
-        if isinstance(e, Found) and e.access_path == AccessPath.grown(0)
+        if isinstance(e, HeapRead) and e.access_path == AccessPath.grown(0)
     }
     assert lengths == {4, 6}
 
@@ -82,9 +82,11 @@ def test_roots_are_of_no_class(paths: list[Trace]) -> None:
     jitted = torchjanus.speculate(step, executor="replay")
     for trees in (SMALL, LARGE, SMALL, LARGE, SMALL):
         jitted(trees)
-    called = [path for path in paths if any(isinstance(event, Invoked) for event in path.events)]
+    called = [path for path in paths if any(isinstance(event, InvokeOp) for event in path.events)]
     assert called
-    assert not any(isinstance(e, Found) and isinstance(e.value, Leaf | Inner) for path in called for e in path.events)
+    assert not any(
+        isinstance(e, HeapRead) and isinstance(e.value, Leaf | Inner) for path in called for e in path.events
+    )
 
 
 def test_the_list_is_that_of_each_run() -> None:

@@ -9,7 +9,7 @@ import pytest
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import check_states, without_elements
 from torchjanus.semantics.record.marks import AppendOnlyList
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 
 BOX = (0, "box")
 SLOT = (0, "box", "dict", "a")
@@ -17,8 +17,8 @@ TEXT = ("value", "p")
 NEW = {BOX: ("new", "dict", 1)}
 
 
-def frames(*states: dict[Any, Any]) -> Frames:
-    return Frames(tuple(range(len(states) - 1)), len(states), states, None, ())
+def frames(*states: dict[Any, Any]) -> LoopSnapshots:
+    return LoopSnapshots(tuple(range(len(states) - 1)), len(states), states, None, ())
 
 
 def test_what_stays_is_not_left() -> None:

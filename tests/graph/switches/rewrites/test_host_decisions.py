@@ -13,13 +13,13 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.rewrites.filled_tensors import sink_element_writes
 from torchjanus.graph.switches.rewrites.host_decisions import host_draws
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.actions import Extern, Op, Several
+from torchjanus.trace.actions import BatchedExtern, Extern, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Held, is_chance
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.facts import NumberPredicate, TensorPredicate, is_chance
+from torchjanus.trace.loops.records import LoopSnapshots
 
 
-def run(step: Callable[..., Any], *args: Any) -> tuple[Trace, Frames]:
+def run(step: Callable[..., Any], *args: Any) -> tuple[Trace, LoopSnapshots]:
     trace = watch_call(step, (), args, {})[1]
     return trace, next(frames for frames in trace.frames if len(frames.starts) > 1)
 
@@ -35,13 +35,13 @@ def sampled(xs: torch.Tensor) -> torch.Tensor:
 
 def test_one_call_gives_all_draws_and_each_iteration_asks_a_tensor() -> None:
     trace, frames = run(sampled, torch.randn(5, 3))
-    outcomes = [event.outcome for event in trace.events if is_chance(event) and isinstance(event, Held)]
+    outcomes = [event.outcome for event in trace.events if is_chance(event) and isinstance(event, NumberPredicate)]
     merged, loop = host_draws(trace, frames)
     calls = [event for event in merged.events if isinstance(event, Extern)]
-    assert [type(call) for call in calls] == [Several]
-    assert isinstance(calls[0], Several)
+    assert [type(call) for call in calls] == [BatchedExtern]
+    assert isinstance(calls[0], BatchedExtern)
     assert calls[0].count is frames.count
-    asked = [event for event in merged.events[loop.starts[0] : loop.end] if isinstance(event, Asserted)]
+    asked = [event for event in merged.events[loop.starts[0] : loop.end] if isinstance(event, TensorPredicate)]
     assert [event.outcome for event in asked] == outcomes
     assert len(asked) == 4
     assert not any(is_chance(event) for event in merged.events[loop.starts[0] : loop.end])
@@ -53,7 +53,7 @@ def test_calls_that_others_follow_stay_one_by_one() -> None:
 
     merged, loop = host_draws(*run(step, torch.randn(5, 3)))
     assert sum(isinstance(event, Extern) for event in merged.events) == 5
-    assert not any(isinstance(event, Several) for event in merged.events)
+    assert not any(isinstance(event, BatchedExtern) for event in merged.events)
     assert loop.count is None  # a run of another number of iterations is another path
 
 
@@ -134,7 +134,7 @@ def test_a_tensor_of_which_iterations_show_numbers_is_not_filled_later() -> None
     assert writes(*sink_element_writes(trace, frames)) == writes(trace, frames) == 4
 
 
-def writes(trace: Trace, frames: Frames) -> int:
+def writes(trace: Trace, frames: LoopSnapshots) -> int:
     inside = trace.events[frames.starts[0] : frames.end]
     return sum(isinstance(event, Op) and event.name == "Tensor.__setitem__" for event in inside)
 

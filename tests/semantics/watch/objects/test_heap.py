@@ -12,9 +12,9 @@ from torch import nn
 from tests.agreement import agree
 from tests.programs.harness import Program
 from torchjanus.semantics.watch.watch import watch_call
-from torchjanus.trace.actions import Stored
+from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Found
+from torchjanus.trace.facts import HeapRead, KeyLookup
 
 RATE = 2.0
 
@@ -24,11 +24,11 @@ def watched(fn: Any, *args: Any) -> tuple[Any, Trace]:
 
 
 def reads(trace: Trace) -> list[str]:
-    return [str(event.access_path) for event in trace.events if isinstance(event, Found)]
+    return [str(event.access_path) for event in trace.events if isinstance(event, HeapRead)]
 
 
 def writes(trace: Trace) -> list[str]:
-    return [str(event) for event in trace.events if isinstance(event, Stored)]
+    return [str(event) for event in trace.events if isinstance(event, HeapWrite)]
 
 
 class Slotted:
@@ -69,7 +69,7 @@ def test_a_missing_attribute_is_noted_and_raises() -> None:
 
     result, trace = watched(step)
     assert result == "'types.SimpleNamespace' object has no attribute 'n'"
-    absent = [(event.key, event.present) for event in trace.events if isinstance(event, Absent)]
+    absent = [(event.key, event.present) for event in trace.events if isinstance(event, KeyLookup)]
     assert ("n", False) in absent
 
 

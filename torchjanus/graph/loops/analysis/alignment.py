@@ -21,9 +21,9 @@ from torchjanus.graph.loops.analysis.effects import EffectMerger
 from torchjanus.graph.loops.analysis.host_recurrences import MOST, ExpressionMerger
 from torchjanus.graph.loops.analysis.number_forms import plain_form
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Decision, Effectful, Entered, Fact, Left, Trace, Trips
-from torchjanus.trace.facts import Asserted, Held, Pinned, is_question
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
+from torchjanus.trace.events import Decision, Effectful, Fact, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate, is_question
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
@@ -39,14 +39,18 @@ class AlignedLoop:
     def __init__(self, trace: Trace, iterations: LoopInstance) -> None:
         self.iterations = iterations
         self.count = len(iterations.starts)
-        self.until = iterations.count if isinstance(iterations.count, Until) else None
+        self.until = iterations.count if isinstance(iterations.count, TensorTermination) else None
         self.token = token_of_count(iterations)
         last = trace.events[iterations.end - 1]
         self.place = place_of_loop(trace, iterations)
         self.trips = frozenset(self._trips(trace))
-        self.full = self.until is not None and isinstance(last, Asserted | Held) and last.outcome == self.until.go
+        self.full = (
+            self.until is not None
+            and isinstance(last, TensorPredicate | NumberPredicate)
+            and last.outcome == self.until.go
+        )
         self.pinned = not iterations.unpinned and any(
-            isinstance(e, Pinned) and e.expr.token == self.token for e in trace.events
+            isinstance(e, Specialization) and e.expr.token == self.token for e in trace.events
         )
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
         self.positions = [past[start] for start in iterations.starts]  # number of operations before each iteration
@@ -95,7 +99,9 @@ class AlignedLoop:
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
             self.until = replace(self.until, limit=rows - iterations.first)
             self.iterations = replace(iterations, count=self.until)
-        self.telling = None if isinstance(iterations.count, Until) else self._telling(trace, iterations.count)
+        self.telling = (
+            None if isinstance(iterations.count, TensorTermination) else self._telling(trace, iterations.count)
+        )
 
     @property
     def end(self) -> int:
@@ -109,7 +115,7 @@ class AlignedLoop:
         if iterations.whole is None:
             return
         if self.until is None:
-            following = itertools.takewhile(lambda event: isinstance(event, Trips), trace.events[iterations.end :])
+            following = itertools.takewhile(lambda event: isinstance(event, LoopEnd), trace.events[iterations.end :])
             yield from (n for n, event in enumerate(following, iterations.end) if getattr(event, "count", -1) == whole)
         # A loop over a generator's items begins an iteration within each iteration of this loop.
         asked = [position - 1 for position in (*iterations.starts[1:], iterations.end)]
@@ -154,16 +160,16 @@ class AlignedLoop:
                 found.append(self._operation(number, event))
             elif self.until is not None and is_question(event) and event is events[-1]:
                 found.append(self._question(number, event))
-            elif isinstance(event, Decision | Entered | Left | Trips):
+            elif isinstance(event, Decision | FunctionEntry | FunctionExit | LoopEnd):
                 if not only_operations:
                     found.append(event.token)
             elif isinstance(event, Effectful) and self.until is None:
                 found.append(("effect", type(event).__name__, event.place))
-            elif isinstance(event, Held | Pinned) and self.is_of_sizes(number, event.expr):
+            elif isinstance(event, NumberPredicate | Specialization) and self.is_of_sizes(number, event.expr):
                 # All iterations have tensors of the same sizes, and compare them with the same numbers.
                 if numbers := [leaf.token for leaf in leaves(event.expr) if isinstance(leaf, Read)]:
                     found.append(("compared", event.place, *numbers))
-            elif number or isinstance(event, Asserted) or not isinstance(event, Fact):
+            elif number or isinstance(event, TensorPredicate) or not isinstance(event, Fact):
                 raise NotMergeable(
                     "loop-iterations-differ", "an iteration checks, writes or asks something that those before did not"
                 )
@@ -213,11 +219,11 @@ class AlignedLoop:
             return self._is_row(number, tensor) or self._is_row(number - 1, tensor)
         return number - made[0] in (0, 1)
 
-    def limits(self) -> tuple[Held, ...]:
+    def limits(self) -> tuple[NumberPredicate, ...]:
         """Return the condition for the same trip count, where no other condition says so."""
         whole = self.iterations.whole
         func = operator.ge if self.until is not None and not self.full else operator.eq
-        return () if whole is None else (Held(Apply(func, (whole, self.count)), True, self.place),)
+        return () if whole is None else (NumberPredicate(Apply(func, (whole, self.count)), True, self.place),)
 
     def unbound(self) -> frozenset[int]:
         """Return the positions of the unbindings of which each iteration uses a row."""
@@ -241,7 +247,7 @@ class AlignedLoop:
 
     def _question(self, number: int, event: Any) -> Any:
         """Return the pattern of the predicate at the end of an iteration, without its outcome."""
-        if isinstance(event, Asserted):
+        if isinstance(event, TensorPredicate):
             return ("asked", event.place, self._own(number, event.ref.number))
 
         def part(expr: Any) -> Any:
@@ -275,7 +281,7 @@ class AlignedLoop:
 def place_of_loop(trace: Trace, iterations: LoopInstance) -> Place:
     """Where a loop is written: one that comes to its end says so, another one asks."""
     following = trace.events[iterations.end] if iterations.end < len(trace.events) else None
-    place: Place = (following if isinstance(following, Trips) else trace.events[iterations.end - 1]).place
+    place: Place = (following if isinstance(following, LoopEnd) else trace.events[iterations.end - 1]).place
     return place
 
 

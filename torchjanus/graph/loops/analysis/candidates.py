@@ -16,9 +16,9 @@ from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Computed
+from torchjanus.trace.facts import HostComputation
 from torchjanus.trace.loops.plains import by_iteration
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination, UntracedComputation
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
@@ -52,11 +52,13 @@ def loops_of(trace: Trace) -> list[AlignedLoop]:
                 trace.remarks.note(loop.place, "loop-count-used", "the trip count decides something else, too")
 
 
-def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None = None) -> AlignedLoop | None:
+def as_loop(
+    trace: Trace, iterations: LoopInstance, plain: Sequence[UntracedComputation] | None = None
+) -> AlignedLoop | None:
     """Return the loop if it can be rolled, that is, if runs with other trip counts differ in nothing else; else None.
     ``plain``: the untraced computations that may have used the trip count or a number of the last iteration; all of the
     trace if it is not given."""
-    if len(iterations.starts) < (1 if isinstance(iterations.count, Until) else KEPT):
+    if len(iterations.starts) < (1 if isinstance(iterations.count, TensorTermination) else KEPT):
         return None
     place = place_of_loop(trace, iterations)
     try:
@@ -69,7 +71,7 @@ def as_loop(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | Non
     return loop
 
 
-def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] | None) -> None:
+def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[UntracedComputation] | None) -> None:
     """Raises NotMergeable where the number of iterations may decide more than how many there are."""
     if trace.measured > iterations.starts[0]:
         raise NotMergeable("loop-count-used", "the length of a container is asked for after the loop has begun")
@@ -84,7 +86,7 @@ def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[Plain] 
         raise NotMergeable("loop-count-used", "Python computes with a number of a tensor that the loop has changed")
 
 
-def _goes_by_iterations(trace: Trace, plain: Plain, counted: frozenset[int]) -> bool:
+def _goes_by_iterations(trace: Trace, plain: UntracedComputation, counted: frozenset[int]) -> bool:
     """Whether the untraced computation is made in each iteration of a later loop: it computes with that loop's
     induction variable, or selects a tensor of a list by it, and uses none of the numbers in ``counted`` otherwise. If
     the later loop is rolled, its body contains the computation. If not, its trip count is a constant, and so is that of
@@ -109,7 +111,7 @@ def _goes_by_iterations(trace: Trace, plain: Plain, counted: frozenset[int]) -> 
 def _computes_on(trace: Trace, iterations: LoopInstance) -> bool:
     """Whether Python computes, after the loop, with a number fetched from a tensor that the iterations have changed. A
     graph cannot make that computation, and the host can make it beforehand only if the trip count is known."""
-    later = [event.expr for event in trace.events[iterations.end :] if isinstance(event, Computed)]
+    later = [event.expr for event in trace.events[iterations.end :] if isinstance(event, HostComputation)]
     if not later or not iterations.starts:
         return False
     changed = {

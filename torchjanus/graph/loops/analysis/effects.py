@@ -14,18 +14,18 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import ExpressionMerger
-from torchjanus.trace.actions import Each, Extern, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.recurrences import Form, kind_of
 from torchjanus.trace.recipes import (
-    Again,
-    Build,
+    CollectedItems,
+    ConditionalItem,
     Constant,
-    FoundAt,
+    ExistingObject,
+    NewObject,
     Number,
-    Perhaps,
+    ObjectReference,
     Recipe,
-    Repeat,
     RowOf,
     TensorAt,
     TensorOf,
@@ -39,7 +39,7 @@ __all__ = ["EffectMerger"]
 # Mutations whose effect does not depend on earlier iterations.
 _GROWING = frozenset({"append", "appendleft", "add", "extend", "discard"})
 _WRITES = frozenset({"item", "field", "cell"})
-_Effect = Stored | Mutation | Extern
+_Effect = HeapWrite | ContainerMutation | Extern
 
 
 class EffectMerger:
@@ -62,12 +62,12 @@ class EffectMerger:
         self._known: list[dict[int, int]] = [{} for _ in effects]
         self.built: set[int] = set()  # numbers of all new objects
         self.recipes: dict[int, tuple[Recipe, ...]] = {}  # recipes of the merged events, by their id
-        self.each: Each | None = None
+        self.each: HostLoop | None = None
         if any(len(row) != len(effects[0]) for row in effects):
             raise NotMergeable("loop-effects", "iterations write or print different numbers of times")
         if effects[0]:
             events = tuple(self._event(row) for row in zip(*effects, strict=True))
-            self.each = Each(exprs.count, events, events[0].place)
+            self.each = HostLoop(exprs.count, events, events[0].place)
 
     # -- events ---------------------------------------------------------------------------------------------------
 
@@ -87,14 +87,14 @@ class EffectMerger:
                 raise NotMergeable(
                     "loop-native-call", "iterations make different extern calls, or draw, or handle their errors"
                 )
-        elif isinstance(first, Mutation):
+        elif isinstance(first, ContainerMutation):
             if len({event.token for event in row}) > 1 or first.method not in _GROWING:
                 raise NotMergeable("loop-effects", "iterations change a container in a way other than appending")
         else:
             merged, key = self._stored(first, row)
             if key is not None:
                 for some, event in zip(recipes, row, strict=True):
-                    assert isinstance(event, Stored)
+                    assert isinstance(event, HeapWrite)
                     if not isinstance(event.key, Traced):
                         some.append(Constant(event.key))
         values = tuple(self.recipe(column) for column in zip(*recipes, strict=True))
@@ -104,7 +104,7 @@ class EffectMerger:
         self.recipes[id(merged)] = values
         return merged
 
-    def _stored(self, first: Stored, row: Sequence[Any]) -> tuple[Stored, Any]:
+    def _stored(self, first: HeapWrite, row: Sequence[Any]) -> tuple[HeapWrite, Any]:
         """Return the write, and its key if the iterations have different ones."""
         if first.how not in _WRITES or len({(e.how, e.base.token) for e in row}) > 1:
             raise NotMergeable("loop-effects", "iterations write to different objects")
@@ -143,17 +143,17 @@ class EffectMerger:
                 if form is None or kind_of(form) is not float:
                     raise NotMergeable("loop-numbers", "iterations write floats that follow no formula")
                 return Number(self.exprs.recurrence(form))
-            case Constant() | FoundAt():
+            case Constant() | ExistingObject():
                 if len({one.token for one in row}) > 1:
                     raise NotMergeable("loop-effects", "iterations write different constants or objects")
                 return first
-            case Build():
+            case NewObject():
                 return self._build(row)
-            case Again():
+            case ObjectReference():
                 return self._again(row)
-            case Perhaps():
+            case ConditionalItem():
                 items, whens = zip(*((one.item, one.when) for one in row), strict=True)  # type: ignore[union-attr]
-                return Perhaps(self.recipe(items), Number(self.exprs.merged([one.expr for one in whens])))
+                return ConditionalItem(self.recipe(items), Number(self.exprs.merged([one.expr for one in whens])))
         raise NotMergeable("loop-effects", "iterations write a value that cannot be made for each of them")
 
     def _tensor(self, refs: Sequence[int], taken: int, first: Recipe) -> Recipe:
@@ -161,7 +161,7 @@ class EffectMerger:
             return first
         return RowOf(TensorRef(self.exprs.column(refs, taken)))
 
-    def _build(self, row: Sequence[Any]) -> Build:
+    def _build(self, row: Sequence[Any]) -> NewObject:
         first = row[0]
         alike = {
             (
@@ -179,7 +179,7 @@ class EffectMerger:
         items = tuple(self._item(column) for column in zip(*(b.items for b in row), strict=True))
         attributes = zip(*(b.attributes for b in row), strict=True)
         fields = zip(*(b.fields for b in row), strict=True)
-        return Build(
+        return NewObject(
             first.number,
             first.cls,
             maxlen=first.maxlen,
@@ -212,7 +212,7 @@ class EffectMerger:
         for start in range(len(items) - iterations + 1):
             if self._speaks_of(items[start], 0) and self._speaks_of(items[start + iterations - 1], iterations - 1):
                 merged = self.recipe(items[start : start + iterations])
-                return [*items[:start], Repeat(merged, self.exprs.count), *items[start + iterations :]]
+                return [*items[:start], CollectedItems(merged, self.exprs.count), *items[start + iterations :]]
         return list(items)
 
     def _speaks_of(self, recipe: Any, number: int) -> bool:

@@ -15,7 +15,7 @@ import torch
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["hoisted"]
@@ -109,7 +109,7 @@ def _op(trace: Trace, at: int) -> Op:
     return event
 
 
-class _HoistingRewriter(Rewriting):
+class _HoistingRewriter(TraceRewriter):
     def __init__(self, old: Trace, found: _HoistedBefore) -> None:
         super().__init__(old)
         self.found = found

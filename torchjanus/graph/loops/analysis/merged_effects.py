@@ -14,16 +14,16 @@ import torch
 
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.effects import EffectMerger
-from torchjanus.trace.actions import Each, Extern, Op
+from torchjanus.trace.actions import Extern, HostLoop, Op
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.facts import Computed, Found
+from torchjanus.trace.facts import HeapRead, HostComputation
 from torchjanus.trace.loops.records import KEPT
 from torchjanus.trace.recipes import (
-    Again,
-    Build,
+    CollectedItems,
+    NewObject,
     Number,
+    ObjectReference,
     Recipe,
-    Repeat,
     RowOf,
     inner_recipes,
     map_recipe,
@@ -66,10 +66,10 @@ class MergedTrace:
         outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
-        self.computed: dict[int, Computed] = {}  # computations after the loops that may raise, by id
+        self.computed: dict[int, HostComputation] = {}  # computations after the loops that may raise, by id
         ends = max((loop.end for loop in self.loops), default=0)
         for later in trace.events[ends:]:
-            if isinstance(later, Computed):
+            if isinstance(later, HostComputation):
                 self.computed[id(later)] = replace(later, expr=self._after(later.expr))
         self.result = None if trace.result is None else self._recipe(trace.result)
         merged = [*(recipe for event in outside for recipe in self.recipes[id(event)])]
@@ -80,7 +80,7 @@ class MergedTrace:
         iteration."""
         built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
         for recipe in outside:
-            if any(isinstance(part, Again) and part.number in built for part in _without_iterations(recipe)):
+            if any(isinstance(part, ObjectReference) and part.number in built for part in _without_iterations(recipe)):
                 raise NotMergeable("loop-results", "an object that an iteration has made is used after the loop")
         leaving = self.trace.leaving()
         for loop in self.loops:
@@ -89,7 +89,7 @@ class MergedTrace:
             if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
                 raise NotMergeable("loop-training", "a tensor with a backward graph leaves a loop that trains")
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
-        given = (e.access_path.waits_for for e in self.trace.events if isinstance(e, Found))
+        given = (e.access_path.waits_for for e in self.trace.events if isinstance(e, HeapRead))
         if calls and any(number > min(calls) for number in given):
             raise NotMergeable("loop-native-call", "a later call needs the result of a call that iterations make")
 
@@ -104,9 +104,9 @@ class MergedTrace:
         if isinstance(recipe, Number):
             expr = self._after(recipe.expr)
             return recipe if expr is recipe.expr else Number(expr)
-        if isinstance(recipe, Repeat):
+        if isinstance(recipe, CollectedItems):
             return recipe
-        if isinstance(recipe, Build) and recipe.cls in (list, tuple) and recipe.make is None:
+        if isinstance(recipe, NewObject) and recipe.cls in (list, tuple) and recipe.make is None:
             recipe = replace(recipe, items=tuple(self._items(recipe.items)))
         return map_recipe(recipe, self._recipe)
 
@@ -165,7 +165,7 @@ class MergedTrace:
                     )
         return found
 
-    def after(self, loop: MergeableLoop) -> Iterator[Op | Computed | Each]:
+    def after(self, loop: MergeableLoop) -> Iterator[Op | HostComputation | HostLoop]:
         """Yield what is inserted after the iterations of a loop."""
         if loop.telling is None:
             return
@@ -174,7 +174,7 @@ class MergedTrace:
             rows = [TensorRef(stack + 1 + number) for number in range(KEPT)]
             modes = replace(loop.modes, grad=column.taken < 0)
             yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, place)
-        yield from (Computed(expr, place) for expr in loop.telling.exprs.risky)
+        yield from (HostComputation(expr, place) for expr in loop.telling.exprs.risky)
         if loop.telling.each is not None:
             yield loop.telling.each
 
@@ -189,7 +189,7 @@ class MergedTrace:
 
 def _without_iterations(recipe: Recipe) -> Iterator[Recipe]:
     """Yield the parts of a recipe, except those that are merged for all iterations."""
-    if not isinstance(recipe, Repeat):
+    if not isinstance(recipe, CollectedItems):
         yield recipe
         for part in inner_recipes(recipe):
             yield from _without_iterations(part)

@@ -15,7 +15,7 @@ from torchjanus.graph.loops.analysis.host_recurrences import expr_token
 from torchjanus.graph.loops.analysis.tensor_counters import Counters
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate, map_expr, parts_of_expr
-from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.loops.recurrences import HOLE, Form, going_back, kind_of, name_of
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, leaves
@@ -62,7 +62,7 @@ def _counted(iterations: LoopInstance, values: Sequence[Any]) -> Form | None:
     more = values[-1] if values else 0
     if (
         iterations.back
-        and not isinstance(iterations.count, Until)
+        and not isinstance(iterations.count, TensorTermination)
         and list(values) == list(range(count - 1 + more, more - 1, -1))
     ):
         return going_back(more)

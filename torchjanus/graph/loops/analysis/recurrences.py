@@ -26,11 +26,11 @@ from torchjanus.graph.operators.tensor_numbers import beside
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import applications
-from torchjanus.trace.facts import Computed, Found, is_question
-from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.facts import HeapRead, HostComputation, is_question
+from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.loops.recurrences import LEAST, Form, kind_of
 from torchjanus.trace.recipes import Constant, parts_of
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Size, leaves
 
@@ -62,7 +62,7 @@ class _Loop:
 def as_host_columns(trace: Trace) -> Trace:
     """Return the trace with such numbers as rows; the trace itself if there are none."""
     loops: list[_Loop] = []
-    read = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+    read = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
     for some in _loops(trace):
         inside = any(one.iterations.starts[0] < some.end and some.starts[0] < one.iterations.end for one in loops)
         if inside or not LEAST <= len(some.starts) <= _most(trace, some):
@@ -88,7 +88,7 @@ def passes_on(trace: Trace, iterations: LoopInstance) -> bool:
     if iterations.recurrences is None:
         return False
     passing = {(type(value), value) for value in iterations.recurrences.passing()}
-    if isinstance(iterations.count, Until):
+    if isinstance(iterations.count, TensorTermination):
         passing |= {(type(made[-1]), made[-1]) for _, made, _ in iterations.recurrences.columns}
     if not passing:
         return False
@@ -108,7 +108,7 @@ def _constants(recipe: Any) -> Iterator[Any]:
 
 def _most(trace: Trace, iterations: LoopInstance) -> int:
     """Return the most iterations that the loop may have."""
-    if not isinstance(iterations.count, Until):
+    if not isinstance(iterations.count, TensorTermination):
         return len(iterations.starts)
     limit = iterations.count.limit
     most: int = value_of(trace, limit) if isinstance(limit, Expr) else MOST if limit is None else limit
@@ -120,7 +120,9 @@ def _ahead(trace: Trace, iterations: LoopInstance) -> int:
     loop before the predicate."""
     start = iterations.starts[0]
     return (
-        start - 1 if isinstance(iterations.count, Until) and start and is_question(trace.events[start - 1]) else start
+        start - 1
+        if isinstance(iterations.count, TensorTermination) and start and is_question(trace.events[start - 1])
+        else start
     )
 
 
@@ -177,7 +179,7 @@ def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any,
         yield path, value
 
 
-class _ColumnRewriter(Adding):
+class _ColumnRewriter(AddingRewriter):
     """Writes the new trace, with the numbers as rows."""
 
     def __init__(self, old: Trace, loops: Sequence[_Loop]) -> None:
@@ -222,7 +224,7 @@ class _ColumnRewriter(Adding):
             if at in self.ahead:
                 events += self._columns(self.ahead[at])
             begins.append(len(events))
-            if isinstance(event, Computed) and event.expr.token in self.computed and self._is_within(at):
+            if isinstance(event, HostComputation) and event.expr.token in self.computed and self._is_within(at):
                 continue  # the computation of the column may raise as well
             if isinstance(event, Op) and at in self.changed:
                 events += self._taking(event, self.changed[at], operations)
@@ -240,7 +242,7 @@ class _ColumnRewriter(Adding):
             length = iterations.first + _most(self.old, iterations)
             whole = TensorRef(self.new((length,), dtype))
             count: Any = iterations.count
-            if isinstance(count, Until):
+            if isinstance(count, TensorTermination):
                 count = MOST if count.limit is None else count.limit
             args = (repr(row.form), count, iterations.first, *row.given)
             yield Op(host_column, "host_column", args, {}, (whole,), self.modes, place)

@@ -13,8 +13,8 @@ from torchjanus.core.access_path import Step
 from torchjanus.graph.ir.dimensions import geometries
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found, Held, Pinned
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Read, Size, leaves
 
@@ -66,7 +66,7 @@ def _lacking(op: Op) -> int:
     return len(keys) if all(type(part) is int for part in keys) else 0
 
 
-class _RowSizeRewriter(Rewriting):
+class _RowSizeRewriter(TraceRewriter):
     """Writes the new trace. Equal conditions on sizes of several rows are kept once."""
 
     def __init__(self, old: Trace, rows: dict[int, tuple[int, int]]) -> None:
@@ -76,10 +76,15 @@ class _RowSizeRewriter(Rewriting):
         for number, event in enumerate(e for e in old.events if isinstance(e, Op)):
             for ref in event.outs:
                 self.made_after.setdefault(ref.number, number + 1)
-        self.said = {e.access_path.token for e in old.events if isinstance(e, Found)}
+        self.said = {e.access_path.token for e in old.events if isinstance(e, HeapRead)}
         self.geometries = geometries(old)
         sizes = [leaf for loop in old.iterations if isinstance(loop.count, Expr) for leaf in leaves(loop.count)]
-        sizes += [leaf for event in old.events if isinstance(event, Held | Pinned) for leaf in leaves(event.expr)]
+        sizes += [
+            leaf
+            for event in old.events
+            if isinstance(event, NumberPredicate | Specialization)
+            for leaf in leaves(event.expr)
+        ]
         self.asked = {leaf.token: (leaf, self.expr(leaf)) for leaf in sizes if self._is_merged(leaf)}
         self.reads = {new.token for _, new in self.asked.values() if isinstance(new, Read)}
 
@@ -104,15 +109,15 @@ class _RowSizeRewriter(Rewriting):
         for event in old.events:
             places.append(len(events))
             made = self.event(event, 0)
-            if isinstance(event, Held | Pinned):
+            if isinstance(event, NumberPredicate | Specialization):
                 if made.expr is not event.expr and made.token in facts:
                     continue
                 facts.add(made.token)
             events.append(made)
-            if isinstance(event, Found) and event.kind == "tensor":
+            if isinstance(event, HeapRead) and event.kind == "tensor":
                 events += self._found(event)
         places.append(len(events))
-        facts_ = (event.expr for event in old.events if isinstance(event, Held | Pinned))
+        facts_ = (event.expr for event in old.events if isinstance(event, NumberPredicate | Specialization))
         tokens = {expr.token: self.expr(expr).token for expr in facts_}
         pins: dict[Any, int] = {}
         for token, times in old.pins.items():
@@ -123,11 +128,11 @@ class _RowSizeRewriter(Rewriting):
         trace.fetched |= {new.token: old.fetched[leaf.token] for leaf, new in sizes if leaf.token in old.fetched}
         return trace
 
-    def _found(self, tensor: Found) -> Iterator[Found]:
+    def _found(self, tensor: HeapRead) -> Iterator[HeapRead]:
         """Yield reads of those sizes of this tensor that replace sizes of its rows and that the trace has not read."""
         known = self.geometries.get(tensor.access_path.token)
         for dim, size in enumerate(() if known is None else known[0]):
             access_path = tensor.access_path.then(Step.SIZE, dim)
             if Read(access_path).token in self.reads and access_path.token not in self.said:
                 self.said.add(access_path.token)
-                yield Found(access_path, size, "number", place=tensor.place)
+                yield HeapRead(access_path, size, "number", place=tensor.place)

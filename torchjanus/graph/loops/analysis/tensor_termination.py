@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
-from torchjanus.trace.facts import Asserted, Held, is_question
+from torchjanus.trace.facts import NumberPredicate, TensorPredicate, is_question
 from torchjanus.trace.loops.plains import are_same, by_iteration, counted, limited, sums
-from torchjanus.trace.loops.records import LoopInstance, LoopRecord, Plain, Until
+from torchjanus.trace.loops.records import LoopInstance, LoopRecord, TensorTermination, UntracedComputation
 from torchjanus.trace.loops.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr
 
@@ -56,7 +56,7 @@ def _is_stopped(trace: Trace, row: Sequence[int]) -> bool:
 
 def _answer(trace: Trace, position: int) -> bool:
     event = trace.events[position]
-    assert isinstance(event, Asserted | Held)
+    assert isinstance(event, TensorPredicate | NumberPredicate)
     return event.outcome
 
 
@@ -72,7 +72,7 @@ def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
     if len(loop_record) > 1 or (iteration is not None and not _asks_each_iteration(iteration, row)):
         return  # only some iterations have the predicate, or an inner loop has it
     if iteration is None:
-        yield from _counted(trace, LoopInstance(starts, end, Until(go, None)), trace.plain, stopped)
+        yield from _counted(trace, LoopInstance(starts, end, TensorTermination(go, None)), trace.plain, stopped)
         return
     if len(row) == 1 and iteration.end is None:
         stopped, go = True, not go  # the first outcome left the loop
@@ -85,7 +85,7 @@ def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
         if _is_at_end(trace, iteration, row):
             counters = () if over is None else ((over.start, over.step),)
             first = LoopInstance(
-                (iteration.starts[0], *starts), end, Until(go, limit), counters,
+                (iteration.starts[0], *starts), end, TensorTermination(go, limit), counters,
                 begins=begins, back=back, unpinned=iteration.unpinned,
             )  # fmt: skip
             yield from _counted(trace, first, trace.plain[iteration.plain :], stopped)
@@ -93,7 +93,7 @@ def _iterations(trace: Trace, row: list[int]) -> Iterator[LoopInstance]:
             counters = () if over is None else ((over.start + over.step, over.step),)
             less = limit - 1 if isinstance(limit, int) else Apply(operator.sub, (limit, 1))
             later = LoopInstance(
-                starts, end, Until(go, less), counters,
+                starts, end, TensorTermination(go, less), counters,
                 skipped=1, begins=begins, back=back, unpinned=iteration.unpinned,
             )  # fmt: skip
             yield from _counted(trace, later, trace.plain, stopped)
@@ -108,11 +108,13 @@ def _limits(iteration: LoopRecord) -> Iterator[Expr | int]:
         yield len(iteration.over)
 
 
-def _counted(trace: Trace, iterations: LoopInstance, plains: Sequence[Plain], stopped: bool) -> Iterator[LoopInstance]:
+def _counted(
+    trace: Trace, iterations: LoopInstance, plains: Sequence[UntracedComputation], stopped: bool
+) -> Iterator[LoopInstance]:
     """Yield the loop with its induction variables or closed forms, if the iterations compute nothing else with untraced
     numbers except a limit of the trip count (``while error > limit and steps < 100``). ``stopped``: a tensor ended the
     loop."""
-    assert isinstance(iterations.count, Until)
+    assert isinstance(iterations.count, TensorTermination)
     limit = iterations.count.limit
     computed = by_iteration(plains, [*iterations.starts, iterations.end])
     columns, most = limited(computed)

@@ -16,16 +16,16 @@ from torchjanus.graph.ir.repetition import begin_iterations, end_iterations
 from torchjanus.graph.loops.analysis.alignment import AlignedLoop
 from torchjanus.graph.loops.analysis.merged_effects import MergedTrace
 from torchjanus.graph.loops.roll.reversal import unread, value_of
-from torchjanus.trace.actions import Each, Extern, Op, Stored
-from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loops.records import KEPT, Until
+from torchjanus.trace.actions import Extern, HeapWrite, HostLoop, Op
+from torchjanus.trace.events import LoopEnd, Trace
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
+from torchjanus.trace.loops.records import KEPT, TensorTermination
 from torchjanus.trace.recipes import (
-    Again,
-    Build,
+    CollectedItems,
     Constant,
+    NewObject,
     Number,
-    Repeat,
+    ObjectReference,
     RowOf,
     TensorAt,
     TensorOf,
@@ -96,13 +96,13 @@ class TruncatedLoops:
                 event = self._count(event, self.inside, operations)
                 self.inside = None
                 self.ended.append(len(events))
-            if isinstance(event, Held | Pinned) and self._is_constant(event):
+            if isinstance(event, NumberPredicate | Specialization) and self._is_constant(event):
                 continue
             event = self.merged.computed.get(id(event), event)
-            if kept and not (isinstance(event, Pinned) and event.expr.token in pinned):
+            if kept and not (isinstance(event, Specialization) and event.expr.token in pinned):
                 events.append(self._event(event))
             calls += isinstance(event, Extern) and not kept
-            if isinstance(event, Each):
+            if isinstance(event, HostLoop):
                 self.externs, calls = self.externs + calls, 0
         for fetch, values in self.merged.fetched():
             self.fetched[self._expr(fetch).token] = values
@@ -127,7 +127,7 @@ class TruncatedLoops:
                 made.tensors[self._number(number)] = tensor
         return made
 
-    def _is_constant(self, event: Held | Pinned) -> bool:
+    def _is_constant(self, event: NumberPredicate | Specialization) -> bool:
         """Whether the condition is computed from the sizes of tensors of the iterations only. They are the same for all
         iterations, or those of the first iteration say so."""
         inside, found = self.inside, list(leaves(event.expr))
@@ -152,26 +152,26 @@ class TruncatedLoops:
             if position in ends:
                 yield from self._end(ends[position], event)
             yield _EventPosition(position), False
-            if position in trips and isinstance(event, Trips):
-                event = Trips(KEPT, event.place)
+            if position in trips and isinstance(event, LoopEnd):
+                event = LoopEnd(KEPT, event.place)
             yield from self._said(limits.get(position, ()))
             loop = loops.get(position)
             if loop is not None:
                 place, count, kept = loop.place, loop.iterations.count, self.kept(loop)
                 args: tuple[Any, ...] = (count, kept)
                 starts = (*loop.iterations.starts, loop.iterations.end)
-                if isinstance(count, Until):
+                if isinstance(count, TensorTermination):
                     args = (None, kept, count.go, count.limit)
                     answers[starts[kept] - 1] = self.old.events[starts[-1] - 1].outcome  # type: ignore[union-attr]
                 if (whole := loop.iterations.whole) is not None:
                     found = unread(self.old, loop.iterations.asked, place)
                     asked = (Apply(operator.ge, (whole, loop.iterations.least)), *loop.iterations.asked)
-                    yield from self._said((*found, *(Held(expr, True, place) for expr in asked)))
+                    yield from self._said((*found, *(NumberPredicate(expr, True, place) for expr in asked)))
                     if loop.full and loop.token in self.spared:  # sizes that no other condition fixes
-                        yield from self._said([Held(Apply(operator.eq, (whole, loop.count)), True, place)])
+                        yield from self._said([NumberPredicate(Apply(operator.eq, (whole, loop.count)), True, place)])
                 yield self._mark(Op(begin_iterations, "begin_iterations", args, {}, (), loop.modes, place)), True
                 cut = (starts[kept], loop.iterations.end)
-            if position in answers and isinstance(event, Asserted | Held):
+            if position in answers and isinstance(event, TensorPredicate | NumberPredicate):
                 event = replace(event, outcome=answers[position])
             yield event, not (cut[0] <= position < cut[1] or id(event) in self.merged.omitted)
         yield from self._added(self.merged.inserted.pop(operations, ()))
@@ -199,7 +199,7 @@ class TruncatedLoops:
         """Return the mark for the end of a loop, and record the last values of its induction variables as expressions
         of the trip count. The trip count of a tensor-terminated loop is a tensor, too."""
         count: Any = loop.iterations.count
-        if isinstance(count, Until):
+        if isinstance(count, TensorTermination):
             number = len(self.numbers) + self.loops.index(loop)
             count = Fetch(number, operations, int)
             self.fetched[count.token] = loop.count
@@ -280,15 +280,15 @@ class TruncatedLoops:
             made = replace(
                 event, args=self._values(event.args), kwargs=self._values(event.kwargs), outs=self._outs(event)
             )
-        elif isinstance(event, Asserted):
+        elif isinstance(event, TensorPredicate):
             made = replace(event, ref=TensorRef(self._number(event.ref.number)), after=self._position(event.after))
-        elif isinstance(event, Held | Pinned | Computed):
+        elif isinstance(event, NumberPredicate | Specialization | HostComputation):
             made = replace(event, expr=self._expr(event.expr))
         elif isinstance(event, Extern):
             made = replace(event, after=self._position(event.after), number=event.number - self.externs)
-        elif isinstance(event, Each):
+        elif isinstance(event, HostLoop):
             made = replace(event, count=self._expr(event.count), events=tuple(map(self._event, event.events)))
-        elif isinstance(event, Stored) and isinstance(event.key, Traced):
+        elif isinstance(event, HeapWrite) and isinstance(event.key, Traced):
             made = replace(event, key=trace_value(plain(event.key), self._expr(event.key.expr)))
         if id(event) in self.merged.recipes:
             self.recipes[id(made)] = tuple(map(self._recipe, self.merged.recipes[id(event)]))
@@ -379,8 +379,8 @@ class TruncatedLoops:
             return TensorOf(TensorRef(self._number(recipe.ref.number)))
         if isinstance(recipe, RowOf):
             return replace(recipe, ref=TensorRef(self._number(recipe.ref.number)))
-        if isinstance(recipe, Again):
-            return Again(self._build(recipe.number))
+        if isinstance(recipe, ObjectReference):
+            return ObjectReference(self._build(recipe.number))
         if isinstance(recipe, TensorAt):
             return TensorAt(TensorRef(self._number(recipe.ref.number)), self._position(recipe.after))
         if isinstance(recipe, Constant) and type(recipe.value) is int and recipe.value in self.counted:
@@ -393,9 +393,9 @@ class TruncatedLoops:
         if isinstance(recipe, Number):
             return Number(self._expr(recipe.expr))
         made = map_recipe(recipe, self._recipe)
-        if isinstance(made, Build):
+        if isinstance(made, NewObject):
             return replace(made, number=self._build(made.number))
-        return replace(made, count=self._expr(made.count)) if isinstance(made, Repeat) else made
+        return replace(made, count=self._expr(made.count)) if isinstance(made, CollectedItems) else made
 
     def _build(self, number: int) -> int:
         """Return the new number of a new object: the number of new objects changes with the trip count."""

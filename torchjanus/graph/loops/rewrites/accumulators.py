@@ -15,9 +15,9 @@ import torch
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 from torchjanus.trace.operands import refs_in
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["CHANGES", "changed_memory", "functional_accumulators", "functional_add", "functional_sub", "knows"]
@@ -126,7 +126,7 @@ def changed_memory(trace: Trace) -> frozenset[int]:
     return frozenset(found)
 
 
-class _AccumulatorRewriter(Rewriting):
+class _AccumulatorRewriter(TraceRewriter):
     def __init__(self, old: Trace, sums: frozenset[int]) -> None:
         super().__init__(old)
         self.sums = sums
@@ -144,7 +144,7 @@ class _AccumulatorRewriter(Rewriting):
         frames = [self._framed(one) for one in self.old.frames]
         return self.made(events, tensors=tensors, memory=self.memory, kinds=self.kinds, frames=frames)
 
-    def _framed(self, frames: Frames) -> Frames:
+    def _framed(self, frames: LoopSnapshots) -> LoopSnapshots:
         """Return the loop with the numbers that variables hold before each iteration and after the last."""
         states = []
         for position, state in zip((*frames.starts, frames.end), frames.states, strict=True):

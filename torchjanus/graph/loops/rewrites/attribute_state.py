@@ -12,11 +12,11 @@ from typing import Any
 
 from torchjanus.graph.generalize.dead_stores import overwritten
 from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
-from torchjanus.trace.actions import Op, Stored
+from torchjanus.trace.actions import HeapWrite, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loops.records import LoopInstance, Until
-from torchjanus.trace.recipes import FoundAt, TensorOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.loops.records import LoopInstance, TensorTermination
+from torchjanus.trace.recipes import ExistingObject, TensorOf
+from torchjanus.trace.rewriting import TraceRewriter
 
 __all__ = ["sink_attribute_writes"]
 
@@ -24,7 +24,7 @@ __all__ = ["sink_attribute_writes"]
 def sink_attribute_writes(trace: Trace) -> Trace:
     """Return the trace with such writes behind its loops; the trace itself if there are none."""
     loops = [*_outermost(trace), *terminated_loops(trace)]
-    if not any(isinstance(event, Stored) for one in loops for event in trace.events[one.starts[0] : one.end]):
+    if not any(isinstance(event, HeapWrite) for one in loops for event in trace.events[one.starts[0] : one.end]):
         return trace
     dead = overwritten(trace)
     gone: set[int] = set()
@@ -44,7 +44,7 @@ def _outermost(trace: Trace) -> Iterator[LoopInstance]:
     that. (The predicate that ends a loop is the same in all iterations.)"""
     end = -1
     for iterations in sorted(trace.iterations, key=lambda one: one.starts[:1]):
-        if len(iterations.starts) < 2 or isinstance(iterations.count, Until) or iterations.starts[0] < end:
+        if len(iterations.starts) < 2 or isinstance(iterations.count, TensorTermination) or iterations.starts[0] < end:
             continue
         end = iterations.end
         if not any(iterations.starts[0] <= position < end for position in trace.changed):
@@ -56,23 +56,25 @@ def _rows(trace: Trace, iterations: LoopInstance) -> Iterator[list[int]]:
     places: dict[Any, list[int]] = {}
     for position in range(iterations.starts[0], iterations.end):
         event = trace.events[position]
-        if isinstance(event, Stored) and _may_wait(trace.recipes.get(id(event), ())):
+        if isinstance(event, HeapWrite) and _may_wait(trace.recipes.get(id(event), ())):
             places.setdefault(event.token, []).append(position)
     limits = [*iterations.starts, iterations.end]
     for positions in places.values():
         counts = [sum(a <= position < b for position in positions) for a, b in itertools.pairwise(limits)]
         given = [recipe for at in positions for recipe in trace.recipes[id(trace.events[at])]]
-        found = {recipe.token for recipe in given if isinstance(recipe, FoundAt)}  # the same in all iterations
-        if set(counts) == {1} and (not found or (len(found) == 1 and all(isinstance(r, FoundAt) for r in given))):
+        found = {recipe.token for recipe in given if isinstance(recipe, ExistingObject)}  # the same in all iterations
+        if set(counts) == {1} and (
+            not found or (len(found) == 1 and all(isinstance(r, ExistingObject) for r in given))
+        ):
             yield positions
 
 
 def _may_wait(recipes: tuple[Any, ...]) -> bool:
     """Whether a tensor is written: one of the run, or one from before it (a buffer of an optimizer)."""
-    return bool(recipes) and all(isinstance(recipe, TensorOf | FoundAt) for recipe in recipes)
+    return bool(recipes) and all(isinstance(recipe, TensorOf | ExistingObject) for recipe in recipes)
 
 
-class _SinkingRewriter(Rewriting):
+class _SinkingRewriter(TraceRewriter):
     def trace(self, gone: set[int], behind: dict[int, list[int]]) -> Trace:
         """Return the new trace. ``gone``: positions of removed writes. ``behind``: end of a loop -> the writes that
         follow it."""

@@ -19,8 +19,8 @@ from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["loop_carried"]
@@ -81,7 +81,7 @@ def loop_carried(trace: Trace) -> Trace:
     for number in range(len(trace.iterations)):
         for _ in range(DEEPEST):
             iterations = trace.iterations[number]
-            if isinstance(iterations.count, Until) or len(iterations.starts) < DEEPEST:
+            if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < DEEPEST:
                 break
             loop = _Loop(trace, iterations)
             values = list(_values(loop))
@@ -155,7 +155,7 @@ def _first(loop: _Loop, order: int, places: set[tuple[int, int, int]]) -> int | 
     return None if first is None or first in loop.made else first
 
 
-class _CarriedDistanceRewriter(Adding):
+class _CarriedDistanceRewriter(AddingRewriter):
     def __init__(self, loop: _Loop, values: list[_Value]) -> None:
         super().__init__(loop.trace)
         self.loop, self.values_ = loop, values

@@ -21,8 +21,8 @@ from torchjanus.graph.loops.rewrites.row_reads import FirstRowRewriter, RowReadR
 from torchjanus.graph.loops.roll.reversal import UNBINDING, reversed_loops, size_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Until
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, leaves, plus
 
@@ -111,7 +111,7 @@ def _with_sums(trace: Trace) -> Trace:
     """Return the trace in which sums over the tensors of all iterations (``sum(losses)``) are loops, too."""
     added: list[LoopInstance] = []
     for iterations in trace.iterations:
-        if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT:
+        if isinstance(iterations.count, TensorTermination) or len(iterations.starts) <= KEPT:
             continue
         made = _made(trace, iterations)
         orders = {order for iteration, order in made.at if iteration == 0}
@@ -131,7 +131,7 @@ def _with_sums(trace: Trace) -> Trace:
 def _firsts(trace: Trace, number: int) -> list[RowReads]:
     """Return what follows a loop and uses the tensors of its first iteration alone."""
     iterations = trace.iterations[number]
-    if isinstance(iterations.count, Until) or len(iterations.starts) <= KEPT or not trace.memory:
+    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) <= KEPT or not trace.memory:
         return []  # with few iterations it may be meant as one of the last
     made = _made(trace, iterations)
     taken = {ref for event in trace.events[iterations.end :] if isinstance(event, Op) for ref in _alone(event)}
@@ -154,7 +154,7 @@ def _takers(trace: Trace, number: int) -> tuple[int, list[RowReads], frozenset[i
     """Return how many first iterations differ, the rows that the others use, and the loops that made them; None if the
     iterations use no such rows."""
     iterations = trace.iterations[number]
-    if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or not trace.memory:
+    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < KEPT or not trace.memory:
         return None
     taken = [_taken(trace, begin, end) for begin, end in itertools.pairwise((*iterations.starts, iterations.end))]
     made = list(_sources(trace, iterations, taken))
@@ -181,7 +181,7 @@ def _sources(trace: Trace, iterations: LoopInstance, taken: Sequence[Sequence[in
         if (
             one.starts
             and one.end <= iterations.starts[0]
-            and not isinstance(one.count, Until)
+            and not isinstance(one.count, TensorTermination)
             and len(one.starts) >= KEPT
         ):
             made = _made(trace, one)
@@ -242,9 +242,9 @@ def _taken(trace: Trace, begin: int, end: int) -> list[int]:
     for event in trace.events[begin:end]:
         if isinstance(event, Op):
             found += (ref.number for ref in event.inputs)
-        elif isinstance(event, Asserted):
+        elif isinstance(event, TensorPredicate):
             found.append(event.ref.number)
-        elif isinstance(event, Held | Pinned | Computed):
+        elif isinstance(event, NumberPredicate | Specialization | HostComputation):
             found += (leaf.ref for leaf in leaves(event.expr) if isinstance(leaf, Fetch | Size))
     return found
 

@@ -18,12 +18,12 @@ import torch
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes as changes
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.facts import Asserted
-from torchjanus.trace.loops.records import Frames, LoopInstance, Until
+from torchjanus.trace.events import LoopEnd, Trace
+from torchjanus.trace.facts import TensorPredicate
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
 from torchjanus.trace.operands import expressions_in, refs_in
 from torchjanus.trace.recipes import TensorAt, TensorOf, parts_of
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, leaves
 
@@ -47,7 +47,7 @@ class _FilledTensor:
     reads: dict[int, int] = field(default_factory=dict)
 
 
-def sink_element_writes(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
+def sink_element_writes(trace: Trace, frames: LoopSnapshots) -> tuple[Trace, LoopSnapshots]:
     """Return the trace in which the writes of this loop are moved behind it, and the loop in it; both unchanged if
     there are none."""
     if frames.region or len(frames.starts) < 2:
@@ -83,12 +83,16 @@ def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace
 
 def is_whole(trace: Trace, iterations: LoopInstance) -> bool:
     """Whether the loop reached its end, which an event records, and was not left early."""
-    if isinstance(iterations.count, Until) or len(iterations.starts) < 2 or iterations.end >= len(trace.events):
+    if (
+        isinstance(iterations.count, TensorTermination)
+        or len(iterations.starts) < 2
+        or iterations.end >= len(trace.events)
+    ):
         return False
-    return isinstance(trace.events[iterations.end], Trips)
+    return isinstance(trace.events[iterations.end], LoopEnd)
 
 
-def _filled(trace: Trace, frames: Frames | LoopInstance) -> Iterator[_FilledTensor]:
+def _filled(trace: Trace, frames: LoopSnapshots | LoopInstance) -> Iterator[_FilledTensor]:
     limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
     writes: dict[int, list[tuple[int, int]]] = {}
     for iteration, (start, end) in enumerate(limits):
@@ -155,7 +159,11 @@ def _leaves_or_changes(trace: Trace, number: int) -> bool:
 
 
 def _reads(
-    trace: Trace, iterations: Frames | LoopInstance, place: tuple[int, int, int], written_at: Any, read: Sequence[int]
+    trace: Trace,
+    iterations: LoopSnapshots | LoopInstance,
+    place: tuple[int, int, int],
+    written_at: Any,
+    read: Sequence[int],
 ) -> dict[int, int] | None:
     """Return, for each of these reads, the iteration whose element it reads: the preceding one; None if one reads
     another element."""
@@ -207,7 +215,7 @@ def _place(keys: Sequence[Any], size: tuple[int, ...]) -> tuple[int, int, int] |
     return (dim, min(numbers), step) if ordered else None
 
 
-def uses(trace: Trace, frames: Frames | LoopInstance, number: int) -> int:
+def uses(trace: Trace, frames: LoopSnapshots | LoopInstance, number: int) -> int:
     """Return how often iterations use the tensor."""
     found = 0
     for event in trace.events[frames.starts[0] : frames.end]:
@@ -215,7 +223,7 @@ def uses(trace: Trace, frames: Frames | LoopInstance, number: int) -> int:
         merged: list[Any] = [getattr(event, "expr", None), *recipes]
         if isinstance(event, Op):
             merged += [event.args, event.kwargs, event.outs]
-        elif isinstance(event, Asserted):
+        elif isinstance(event, TensorPredicate):
             merged.append(event.ref)
         parts = (part for recipe in recipes for part in parts_of(recipe))
         merged += [part.ref for part in parts if isinstance(part, TensorOf | TensorAt)]
@@ -248,15 +256,15 @@ def written(tensor: torch.Tensor, where: str, rows: torch.Tensor) -> torch.Tenso
     return made
 
 
-class _FillRewriter(Rewriting):
+class _FillRewriter(TraceRewriter):
     """Writes the new trace, with one write behind the loop."""
 
-    def __init__(self, old: Trace, loop: Frames | LoopInstance, one: _FilledTensor) -> None:
+    def __init__(self, old: Trace, loop: LoopSnapshots | LoopInstance, one: _FilledTensor) -> None:
         super().__init__(old)
         self.start, self.end, self.one, self.new = loop.starts[0], loop.end, one, len(old.tensors)
         end = self.end
         self.behind_it = end  # the events for the end of the loop and of its iterable
-        while any(isinstance(event, Trips) for event in old.events[self.behind_it + 1 : self.behind_it + 2]):
+        while any(isinstance(event, LoopEnd) for event in old.events[self.behind_it + 1 : self.behind_it + 2]):
             self.behind_it += 1
         self.after: list[int] = []  # number of operations before each of the writes
         count = 0

@@ -17,7 +17,7 @@ from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.operands import expressions_in
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
@@ -76,7 +76,7 @@ def _can_be(trace: Trace, op: Any) -> bool:
     )
 
 
-class _ForeachRewriter(Rewriting):
+class _ForeachRewriter(TraceRewriter):
     def __init__(self, old: Trace, parted: set[int]) -> None:
         super().__init__(old)
         self.parted = parted

@@ -16,10 +16,10 @@ import torch
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
 from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.operands import refs_in
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["grown_iterations"]
@@ -145,14 +145,14 @@ def _is_alone(trace: Trace, iterations: LoopInstance, one: _GrowingTensor) -> bo
     return len(width) == 1 and (not looks or trace.kinds[one.first][0][one.dim] >= max(width))
 
 
-class _GrowthRewriter(Rewriting):
+class _GrowthRewriter(TraceRewriter):
     """Writes the new trace, with one join behind the loop."""
 
     def __init__(self, old: Trace, iterations: LoopInstance, one: _GrowingTensor) -> None:
         super().__init__(old)
         self.one, self.iterations, self.new = one, iterations, len(old.tensors)
         self.ended = iterations.end  # the last of the events for the end of the loop
-        while any(isinstance(event, Trips) for event in old.events[self.ended + 1 : self.ended + 2]):
+        while any(isinstance(event, LoopEnd) for event in old.events[self.ended + 1 : self.ended + 2]):
             self.ended += 1
         past = [0]
         for event in old.events:

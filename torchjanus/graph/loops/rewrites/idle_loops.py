@@ -9,9 +9,9 @@ from typing import Any
 from torchjanus.graph.loops.analysis.alignment import token_of_count
 from torchjanus.graph.loops.analysis.recurrences import passes_on
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Trace, Trips
+from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.values import Expr
 
 __all__ = ["without_idle"]
@@ -43,11 +43,13 @@ def _end_of(trace: Trace, iterations: LoopInstance) -> int | None:
     """Return the position of the event that records the trip count; None if there is none."""
     end = trace.events[iterations.end] if iterations.end < len(trace.events) else None
     return (
-        iterations.end if isinstance(end, Trips) and end.count == len(iterations.starts) + iterations.skipped else None
+        iterations.end
+        if isinstance(end, LoopEnd) and end.count == len(iterations.starts) + iterations.skipped
+        else None
     )
 
 
-class _IdleLoopRewriter(Rewriting):
+class _IdleLoopRewriter(TraceRewriter):
     def __init__(self, old: Trace, idle: list[int]) -> None:
         super().__init__(old)
         self.idle = idle

@@ -19,11 +19,11 @@ from torchjanus.graph.loops.analysis.alignment import TRAINING
 from torchjanus.graph.loops.rewrites.accumulators import CHANGES, knows
 from torchjanus.graph.loops.rewrites.gradient_flow import writes
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Trace, Trips
-from torchjanus.trace.loops.records import LoopInstance, Until
+from torchjanus.trace.events import LoopEnd, Trace
+from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 from torchjanus.trace.operands import refs_in
 from torchjanus.trace.recipes import TensorAt, parts_of
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["functional_state"]
@@ -89,7 +89,7 @@ def _given(op: Op) -> Iterator[int]:
 def _changed(trace: Trace, iterations: LoopInstance) -> frozenset[int]:
     """Return the tensors that become loop-carried: each iteration modifies them, nothing shares memory with them, and
     only their values are used."""
-    if isinstance(iterations.count, Until) or len(iterations.starts) < 2:
+    if isinstance(iterations.count, TensorTermination) or len(iterations.starts) < 2:
         return frozenset()
     events = trace.events[iterations.starts[0] : iterations.end]
     operations = [event for event in events if isinstance(event, Op)]
@@ -133,7 +133,7 @@ def _is_graded(trace: Trace, op: Op) -> bool:
     return op.modes.grad and any(number not in trace.kinds or trace.kinds[number][4] for number in given)
 
 
-class _StateRewriter(Adding):
+class _StateRewriter(AddingRewriter):
     """Writes the new trace, with the tensors of one loop."""
 
     def __init__(self, old: Trace, number: int, changed: frozenset[int]) -> None:
@@ -181,7 +181,7 @@ class _StateRewriter(Adding):
 
     def trace(self) -> Trace:
         behind = self.iterations.end
-        while behind < len(self.old.events) and isinstance(self.old.events[behind], Trips):
+        while behind < len(self.old.events) and isinstance(self.old.events[behind], LoopEnd):
             behind += 1
         events: list[Any] = []
         places: list[int] = []

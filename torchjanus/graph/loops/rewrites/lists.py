@@ -20,10 +20,10 @@ from torchjanus.graph.loops.rewrites.pairs import is_part, split_pairs
 from torchjanus.graph.loops.rewrites.partly_read_lists import begin_of_iteration, left_within, spans, unread
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found, Held, Pinned, Same
-from torchjanus.trace.loops.records import Frames, LoopInstance
-from torchjanus.trace.recipes import FoundAt, TensorAt, TensorOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.recipes import ExistingObject, TensorAt, TensorOf
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, leaves
 
@@ -68,7 +68,7 @@ def lists_as_rows(trace: Trace) -> Trace:
 
 def _held_by(trace: Trace) -> Iterator[AccessPath | None]:
     """Yield the lists of which elements are read."""
-    return (e.access_path.base for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.ITEM)
+    return (e.access_path.base for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.ITEM)
 
 
 def _as_rows(trace: Trace) -> Trace:
@@ -79,7 +79,7 @@ def _as_rows(trace: Trace) -> Trace:
 
 def lengths_of(trace: Trace) -> tuple[int, ...]:
     """Return the lengths of the lists that are represented as rows."""
-    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, Found) and _is_stacked(e.access_path))
+    return tuple(e.detail[2][0] for e in trace.events if isinstance(e, HeapRead) and _is_stacked(e.access_path))
 
 
 def _is_stacked(access_path: AccessPath) -> bool:
@@ -88,14 +88,14 @@ def _is_stacked(access_path: AccessPath) -> bool:
 
 def _lists(trace: Trace) -> Iterator[_InputList]:
     lengths = {
-        e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+        e.access_path.base: e.value for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.LEN
     }
     numbers: dict[AccessPath, list[int]] = {}
     for number, access_path in trace.access_paths.items():
         numbers.setdefault(access_path, []).append(number)
     items: dict[AccessPath, list[int]] = {}
     for position, event in enumerate(trace.events):
-        if isinstance(event, Found) and event.access_path.step is Step.ITEM and event.access_path.base is not None:
+        if isinstance(event, HeapRead) and event.access_path.step is Step.ITEM and event.access_path.base is not None:
             items.setdefault(event.access_path.base, []).append(position)
     for base, length in lengths.items():
         if base is None or length < LEAST or base.waits_for:
@@ -130,7 +130,7 @@ def _reads(trace: Trace, positions: Sequence[int]) -> list[int] | None:
     details = set()
     for position in positions:
         event = trace.events[position]
-        assert isinstance(event, Found)
+        assert isinstance(event, HeapRead)
         cls, _, shape, strides, device, requires_grad, _ = event.detail if event.kind == "tensor" else (None,) * 7
         if cls != "Tensor" or device != "cpu" or requires_grad or type(event.access_path.key) is not int:
             return None
@@ -150,14 +150,14 @@ def _is_only_taken(trace: Trace, one: _InputList) -> bool:
     for part in trace.recipe_parts():
         if isinstance(part, TensorOf | TensorAt) and part.ref.number in refs:
             return False
-        if isinstance(part, FoundAt) and part.access_path.token in paths:
+        if isinstance(part, ExistingObject) and part.access_path.token in paths:
             return False
     if any(token[0] in ("fetch", "size") and token[1] in refs for token in trace.fetched):
         return False
     for event in trace.events:
-        if isinstance(event, Same) and (event.first.token in paths or event.second.token in paths):
+        if isinstance(event, IdentityTest) and (event.first.token in paths or event.second.token in paths):
             return False
-        if isinstance(event, Found) and event.access_path.base is not None and event.access_path.base.token in paths:
+        if isinstance(event, HeapRead) and event.access_path.base is not None and event.access_path.base.token in paths:
             if event.access_path.step is not Step.SIZE:
                 return False
         if isinstance(event, Op) and any(ref.number in refs for ref in event.outs):
@@ -172,15 +172,15 @@ def _lookings(trace: Trace, one: _InputList) -> int:
     """Return how often the run iterated over the whole list."""
     access_path = one.access_path
     length = Read(access_path.then(Step.LEN)).token
-    every: list[LoopInstance | Frames] = [*trace.iterations, *trace.frames]
+    every: list[LoopInstance | LoopSnapshots] = [*trace.iterations, *trace.frames]
     gone = [one for one in every if _goes_by(one, length)]
     loops = len({(one.starts[-1], one.end) for one in gone}) + sum(1 for _ in left_within(trace, access_path))
-    loops += sum(isinstance(event, Held) and _compares(event.expr, length) for event in trace.events)
+    loops += sum(isinstance(event, NumberPredicate) and _compares(event.expr, length) for event in trace.events)
     stacks = sum(event.opened and takes_all(event, one.refs) for event in trace.events if isinstance(event, Op))
     return loops + stacks + sum(1 for _ in chains(trace, one.refs))
 
 
-def _goes_by(one: LoopInstance | Frames, length: Any) -> bool:
+def _goes_by(one: LoopInstance | LoopSnapshots, length: Any) -> bool:
     """Whether the loop has this trip count, from 0 or from its lower bound on."""
     if isinstance(one, LoopInstance):
         return bool(token_of_count(one) == length)
@@ -223,7 +223,7 @@ def chains(trace: Trace, refs: Sequence[int]) -> Iterator[list[int]]:
             yield [position for position, _ in row[1:]]
 
 
-class _ListRewriter(Rewriting):
+class _ListRewriter(TraceRewriter):
     """Writes the new trace, with the elements of one list as rows."""
 
     def __init__(self, old: Trace, one: _InputList) -> None:
@@ -247,7 +247,7 @@ class _ListRewriter(Rewriting):
 
     def _within_iterations(self) -> list[bool]:
         """Return, for each operation of the old trace, whether it is in a loop."""
-        loops: list[LoopInstance | Frames] = [*self.old.iterations, *self.old.frames]
+        loops: list[LoopInstance | LoopSnapshots] = [*self.old.iterations, *self.old.frames]
         within = [*((one.starts[0], one.end) for one in loops if one.starts), *spans(self.old, self.one.access_path)]
         ops = (at for at, event in enumerate(self.old.events) if isinstance(event, Op))
         return [any(begin <= at < end for begin, end in within) for at in ops]
@@ -268,7 +268,7 @@ class _ListRewriter(Rewriting):
         old, one = self.old, self.one
         number = len(old.tensors)
         first = old.events[one.reads[0]]
-        assert isinstance(first, Found)
+        assert isinstance(first, HeapRead)
         modes = next(event.modes for event in old.events if isinstance(event, Op))
         elements = [old.events[position].value for position in one.reads]  # type: ignore[union-attr]
         value = torch.stack([tensor.detach() for tensor in (*elements, *one.unread)])
@@ -283,8 +283,8 @@ class _ListRewriter(Rewriting):
             places.append(len(events))
             if position == self.at:
                 refs = tuple(map(TensorRef, one.refs))
-                events.append(Found(self.rows, value, "tensor", detail, place=first.place))
-                events.append(Found(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place))
+                events.append(HeapRead(self.rows, value, "tensor", detail, place=first.place))
+                events.append(HeapRead(self.rows.then(Step.SIZE, 0), len(refs), "number", place=first.place))
                 args = (TensorRef(number), 0)
                 if self.unbound:
                     events.append(Op(torch.Tensor.unbind, "Tensor.unbind", args, {}, refs, modes, first.place))
@@ -292,7 +292,7 @@ class _ListRewriter(Rewriting):
                     out = (TensorRef(self.first),)
                     events.append(Op(torch.select, "torch.select", (*args, 0), {}, out, modes, first.place))
             begins.append(len(events))
-            if position in one.reads or (isinstance(event, Pinned) and event.expr.token == Read(length).token):
+            if position in one.reads or (isinstance(event, Specialization) and event.expr.token == Read(length).token):
                 continue
             made = self.event(event, operations)
             operations += isinstance(event, Op)
@@ -345,13 +345,13 @@ class _ListRewriter(Rewriting):
 
     def _is_of_element(self, event: Any) -> bool:
         """Whether the event is about the size of an element: all have the same."""
-        if isinstance(event, Found):
+        if isinstance(event, HeapRead):
             return self._is_size(event.access_path)
-        found = leaves(event.expr) if isinstance(event, Held | Pinned) else ()
+        found = leaves(event.expr) if isinstance(event, NumberPredicate | Specialization) else ()
         return any(isinstance(leaf, Read) and self._is_size(leaf.access_path) for leaf in found)
 
     def event(self, event: Any, after: int) -> Any:
-        if isinstance(event, Found) and self._is_size(event.access_path):
+        if isinstance(event, HeapRead) and self._is_size(event.access_path):
             return replace(event, access_path=self.rows.then(Step.SIZE, event.access_path.key + 1))
         return super().event(event, after)
 
@@ -361,7 +361,7 @@ class _ListRewriter(Rewriting):
 
         known = {length: self._count().token}
         found = self.old.events[self.one.reads[0]]
-        assert isinstance(found, Found)
+        assert isinstance(found, HeapRead)
         for index in range(len(self.one.reads)):
             for dim in range(len(found.detail[2])):
                 size = self.one.access_path.item(index).then(Step.SIZE, dim)

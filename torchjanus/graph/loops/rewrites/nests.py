@@ -19,8 +19,8 @@ from torchjanus.graph.loops.analysis.truncation import TruncatedLoops
 from torchjanus.graph.loops.rewrites.sums import sums_from_zero_tensors_within
 from torchjanus.trace.events import Effectful, Trace
 from torchjanus.trace.loops.plains import are_same, by_iteration
-from torchjanus.trace.loops.records import KEPT, LoopInstance, Plain, Until
-from torchjanus.trace.recipes import Repeat
+from torchjanus.trace.loops.records import KEPT, LoopInstance, TensorTermination, UntracedComputation
+from torchjanus.trace.recipes import CollectedItems
 
 __all__ = ["FoldedNests", "nested", "prepared"]
 
@@ -86,7 +86,7 @@ def _within(trace: Trace, outer: LoopInstance) -> list[LoopInstance]:
 def _innermost(trace: Trace) -> Iterator[LoopInstance]:
     """Yield the loops with inner loops that have none themselves."""
     for outer in trace.iterations:
-        if isinstance(outer.count, Until) or len(outer.starts) < KEPT or outer.recurrences is not None:
+        if isinstance(outer.count, TensorTermination) or len(outer.starts) < KEPT or outer.recurrences is not None:
             continue
         inner = _within(trace, outer)
         if inner and not any(_within(trace, one) for one in inner):
@@ -177,7 +177,7 @@ class _NestFolding:
         end = self._before(outer.end)
         return self.known.ends.get(end, end)
 
-    def _may_know(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> list[Plain]:
+    def _may_know(self, outer: LoopInstance, inner: Sequence[LoopInstance]) -> list[UntracedComputation]:
         """Return the untraced computations that may use a trip count of the inner loops: those after the outer loop,
         and those with an operand that all outer iterations have. Within the inner loops it is their induction
         variable."""
@@ -187,9 +187,13 @@ class _NestFolding:
         common = set.intersection(*operands[1:])
         return [one for one in plain if one.position >= outer.end or common.intersection(one.operands)]
 
-    def _loop(self, iterations: LoopInstance, plain: Sequence[Plain]) -> AlignedLoop | None:
+    def _loop(self, iterations: LoopInstance, plain: Sequence[UntracedComputation]) -> AlignedLoop | None:
         """Return the inner loop if it can be folded; else None."""
-        if isinstance(iterations.count, Until) or len(iterations.starts) < KEPT or iterations.recurrences is not None:
+        if (
+            isinstance(iterations.count, TensorTermination)
+            or len(iterations.starts) < KEPT
+            or iterations.recurrences is not None
+        ):
             return None
         if any(isinstance(event, Effectful) for event in self.trace.events[iterations.starts[0] : iterations.end]):
             return None
@@ -225,7 +229,7 @@ class _NestFolding:
                 one,
                 starts=tuple(places[at] for at in one.starts),
                 end=places[one.end],
-                count=one.count if isinstance(one.count, Until) else cut.outside(one.count),
+                count=one.count if isinstance(one.count, TensorTermination) else cut.outside(one.count),
                 asked=tuple(map(cut.outside, one.asked)),
             )
             for one in old.iterations
@@ -245,4 +249,4 @@ class _NestFolding:
 
 def _has_rows(trace: Trace) -> bool:
     """Whether a value that leaves the call has a part for each iteration."""
-    return any(isinstance(part, Repeat) for part in trace.recipe_parts())
+    return any(isinstance(part, CollectedItems) for part in trace.recipe_parts())

@@ -15,9 +15,9 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Found, Held, Pinned, Same
-from torchjanus.trace.loops.records import Frames, LoopInstance
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HeapRead, IdentityTest, KeyLookup, NumberPredicate, Specialization
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.values import Apply, Read
 
 __all__ = ["PairPart", "is_part", "split_pairs"]
@@ -79,7 +79,7 @@ class _PairList:
 
 def _lists(trace: Trace) -> Iterator[_PairList]:
     lengths = {
-        e.access_path.base: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+        e.access_path.base: e.value for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.LEN
     }
     counted = {
         iterations.count.access_path.base for iterations in trace.iterations if isinstance(iterations.count, Read)
@@ -98,15 +98,15 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _PairList | None:
     taken: dict[int, list[Any]] = {}
     gone: list[int] = []
     for position, event in enumerate(trace.events):
-        if isinstance(event, Same) and (event.first in elements or event.second in elements):
+        if isinstance(event, IdentityTest) and (event.first in elements or event.second in elements):
             return None
-        if isinstance(event, Found) and event.access_path in elements:
+        if isinstance(event, HeapRead) and event.access_path in elements:
             cls = type(event.value)
             if event.kind != "object" or cls not in _CLASSES:
                 return None
             makes[elements[event.access_path]] = (cls, len(event.value))
             gone.append(position)
-        elif isinstance(event, Found) and event.access_path.base in elements:
+        elif isinstance(event, HeapRead) and event.access_path.base in elements:
             at = elements[event.access_path.base]
             if event.access_path.step is Step.LEN:
                 gone.append(position)
@@ -115,14 +115,20 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _PairList | None:
             else:
                 return None
         elif (
-            isinstance(event, Found) and event.access_path.base is not None and event.access_path.base.base in elements
+            isinstance(event, HeapRead)
+            and event.access_path.base is not None
+            and event.access_path.base.base in elements
         ):
             return None  # more than the value of a tensor is used
-        elif isinstance(event, Absent) and event.base in elements:
+        elif isinstance(event, KeyLookup) and event.base in elements:
             if not event.present:
                 return None
             gone.append(position)
-        elif isinstance(event, Pinned) and isinstance(event.expr, Read) and event.expr.access_path.base in elements:
+        elif (
+            isinstance(event, Specialization)
+            and isinstance(event.expr, Read)
+            and event.expr.access_path.base in elements
+        ):
             gone.append(position)
         elif hasattr(event, "base") and event.base in elements:
             return None
@@ -133,7 +139,7 @@ def _list(trace: Trace, base: AccessPath, length: int) -> _PairList | None:
     return _PairList(base, length, {key: PairPart.of(cls, size, key) for key in keys.pop()}, frozenset(gone), min(gone))
 
 
-class _PairRewriter(Rewriting):
+class _PairRewriter(TraceRewriter):
     """Writes the new trace, with one list of pairs split."""
 
     def __init__(self, old: Trace, one: _PairList) -> None:
@@ -152,16 +158,16 @@ class _PairRewriter(Rewriting):
             places.append(len(events))
             if position == one.first:
                 events += (
-                    Found(access_path.then(Step.LEN), one.length, "number", place=event.place)
+                    HeapRead(access_path.then(Step.LEN), one.length, "number", place=event.place)
                     for access_path in self.access_paths.values()
                 )
             if position in one.gone:
                 continue
             made = self.event(event, operations)
             operations += isinstance(event, Op)
-            if isinstance(event, Found):
+            if isinstance(event, HeapRead):
                 made = replace(made, access_path=self._access_path(event.access_path))
-            elif isinstance(event, Held | Pinned) and event.expr.token == self.length.token:
+            elif isinstance(event, NumberPredicate | Specialization) and event.expr.token == self.length.token:
                 made = replace(made, expr=self.count)
             events.append(made)
         places.append(len(events))
@@ -184,7 +190,7 @@ class _PairRewriter(Rewriting):
             return self.access_paths[access_path.key].item(above.key)
         return access_path
 
-    def _counted(self, one: LoopInstance | Frames) -> Any:
+    def _counted(self, one: LoopInstance | LoopSnapshots) -> Any:
         return replace(one, count=self._replaced(one.count))
 
     def _replaced(self, count: Any) -> Any:

@@ -10,7 +10,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found, is_question
+from torchjanus.trace.facts import HeapRead, is_question
 from torchjanus.trace.loops.records import LoopRecord
 from torchjanus.trace.values import Read
 
@@ -35,9 +35,9 @@ def unread(trace: Trace, access_path: AccessPath, length: int, read: Sequence[An
     iteration, or the list may have changed."""
     if not any(len(loop_record.starts) == len(read) for loop_record in left_within(trace, access_path)):
         return None
-    if any(getattr(event, "base", None) == access_path and not isinstance(event, Found) for event in trace.events):
+    if any(getattr(event, "base", None) == access_path and not isinstance(event, HeapRead) for event in trace.events):
         return None  # it is modified, or used otherwise
-    found = (event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)
+    found = (event.value for event in trace.events if isinstance(event, HeapRead) and event.access_path == access_path)
     whole: Any = next(found, None)
     if type(whole) not in (list, tuple) or len(whole) != length:
         return None

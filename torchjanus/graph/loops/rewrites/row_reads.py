@@ -18,10 +18,10 @@ from torchjanus.core.trees import map_leaves
 from torchjanus.graph.loops.roll.reversal import select_back
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted
+from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.operands import refs_in
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size, plus
 
@@ -51,7 +51,7 @@ class RowReads:
         return self.source is None and not self.again
 
 
-class _StackingRewriter(Adding):
+class _StackingRewriter(AddingRewriter):
     """A rewriting that stacks tensors of iterations."""
 
     def stacked(self, rows: Sequence[int], row: bool = False) -> int:
@@ -225,7 +225,7 @@ class RowReadRewriter(_StackingRewriter):
 
     def event(self, event: Any, after: int) -> Any:
         made = super().event(event, after)
-        if isinstance(event, Asserted):
+        if isinstance(event, TensorPredicate):
             ref, at = self._where(event.ref.number, event.after)
             return replace(made, ref=TensorRef(ref), after=at)
         return made

@@ -18,9 +18,9 @@ from torchjanus.core.errors import Place
 from torchjanus.graph.loops.rewrites.accumulators import functional_add, functional_sub
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Computed, Held, Pinned
-from torchjanus.trace.loops.records import Frames, LoopInstance, Until
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HostComputation, NumberPredicate, Specialization, TensorPredicate
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots, TensorTermination
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, leaves
 
@@ -47,7 +47,7 @@ class _Sum:
     place: int
 
 
-def sums_from_zero_tensors(trace: Trace, frames: Frames, known: set[Place]) -> tuple[Trace, Frames]:
+def sums_from_zero_tensors(trace: Trace, frames: LoopSnapshots, known: set[Place]) -> tuple[Trace, LoopSnapshots]:
     """Return the trace in which the sums of this loop begin with tensors, and the loop in it. ``known``: source
     locations at which the program was seen to add to such a number, in this run and others. Other uses might raise for
     a number."""
@@ -62,7 +62,7 @@ def sums_from_zero_tensors(trace: Trace, frames: Frames, known: set[Place]) -> t
     return trace, frames
 
 
-def _sums(trace: Trace, frames: Frames, known: set[Place]) -> Iterator[_Sum]:
+def _sums(trace: Trace, frames: LoopSnapshots, known: set[Place]) -> Iterator[_Sum]:
     if len(frames.starts) < 2:
         return
     for name, (kind, value, *_) in frames.states[0].items():
@@ -119,9 +119,9 @@ def _taken(trace: Trace, limits: Sequence[int], sums: Sequence[int]) -> int:
         for event in trace.events[start:end]:
             if isinstance(event, Op):
                 count += any(ref.number == number for ref in event.inputs)
-            elif isinstance(event, Asserted):
+            elif isinstance(event, TensorPredicate):
                 count += event.ref.number == number
-            elif isinstance(event, Held | Pinned | Computed):
+            elif isinstance(event, NumberPredicate | Specialization | HostComputation):
                 count += sum(isinstance(leaf, Fetch) and leaf.ref == number for leaf in leaves(event.expr))
     return count
 
@@ -141,7 +141,7 @@ def sums_from_zero_tensors_within(trace: Trace, loops: Sequence[LoopInstance]) -
 
 def _added(trace: Trace, iterations: LoopInstance) -> Iterator[_Sum]:
     """Yield the sums that the first iteration begins by adding to the number 0, and to which the second adds."""
-    if len(iterations.starts) < 2 or isinstance(iterations.count, Until):
+    if len(iterations.starts) < 2 or isinstance(iterations.count, TensorTermination):
         return
     start, middle, *rest = (*iterations.starts, iterations.end)
     for first in range(start, middle):
@@ -167,7 +167,7 @@ def _before_iterations(trace: Trace, at: int) -> int:
     return min((first for first, second, *_ in loops if first <= at < second), default=at)
 
 
-class _SumRewriter(Rewriting):
+class _SumRewriter(TraceRewriter):
     """Writes the new trace, with a zero before the loop."""
 
     def __init__(self, old: Trace, one: _Sum, at: int) -> None:

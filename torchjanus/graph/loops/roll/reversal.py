@@ -19,7 +19,7 @@ from torchjanus.graph.ir.dimensions import geometries, is_size
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import evaluate
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.loops.records import LoopInstance
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
@@ -150,7 +150,7 @@ def value_of(trace: Trace, expr: Any) -> int:
     def read(leaf: Any) -> Any:
         if isinstance(leaf, Read):
             token = leaf.access_path.token
-            return next(e.value for e in trace.events if isinstance(e, Found) and e.access_path.token == token)
+            return next(e.value for e in trace.events if isinstance(e, HeapRead) and e.access_path.token == token)
         return trace.fetched[leaf.token]
 
     return int(evaluate(expr, read))
@@ -212,14 +212,14 @@ def size_of(trace: Trace, number: int, dim: int, after: int) -> Expr:
     return Size(number, dim, after) if access_path is None else Read(access_path.then(Step.SIZE, dim))
 
 
-def unread(trace: Trace, asked: Sequence[Expr], place: Place) -> Iterator[Found]:
+def unread(trace: Trace, asked: Sequence[Expr], place: Place) -> Iterator[HeapRead]:
     """Yield reads of the sizes in these predicates that the trace has not read."""
-    found = {event.access_path.token for event in trace.events if isinstance(event, Found)}
+    found = {event.access_path.token for event in trace.events if isinstance(event, HeapRead)}
     for leaf in (leaf for expr in asked for leaf in leaves(expr)):
         if isinstance(leaf, Read) and is_size(leaf.access_path) and leaf.access_path.token not in found:
             found.add(leaf.access_path.token)
             assert leaf.access_path.base is not None
-            yield Found(
+            yield HeapRead(
                 leaf.access_path,
                 geometries(trace)[leaf.access_path.base.token][0][leaf.access_path.key],
                 "number",

@@ -21,7 +21,7 @@ from torchjanus.graph.recursion.variants.reads import is_read, result_key
 from torchjanus.graph.recursion.variants.row_uses import lone_takes, taken_once
 from torchjanus.graph.recursion.variants.segments import Segment
 from torchjanus.graph.recursion.variants.variant import Variant, Write
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 
 __all__ = ["TRUTH", "AssembledRecursion", "UnequalTerms", "assemble"]
 
@@ -289,7 +289,7 @@ def _row(variants: Sequence[Variant], key: Any) -> torch.Tensor:
     for variant in variants:
         if variant.callee == callee:
             for event in variant.trace.events:
-                if isinstance(event, Found) and event.access_path.token == token and event.kind == "tensor":
+                if isinstance(event, HeapRead) and event.access_path.token == token and event.kind == "tensor":
                     value: torch.Tensor = event.value
                     grad = value.is_floating_point()
                     return torch.empty(value.size(), dtype=value.dtype, device=value.device).requires_grad_(grad)

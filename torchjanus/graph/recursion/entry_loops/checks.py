@@ -12,7 +12,7 @@ from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
 from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.recipes import parts_of
 from torchjanus.trace.values import Fetch, Read, Size, leaves
@@ -22,7 +22,7 @@ __all__ = ["only_read", "refuse_counted", "used_outside"]
 
 def only_read(old: Trace, access_path: AccessPath, recipes: Sequence[Any]) -> bool:
     """Whether iterations only read numbers of the list's elements, and its length decides nothing else."""
-    users = (event for event in old.events if not isinstance(event, Found))
+    users = (event for event in old.events if not isinstance(event, HeapRead))
     pins = old.pins.get(Read(access_path.then(Step.LEN)).token, 0)
     return (
         pins <= 1
@@ -36,7 +36,7 @@ def refuse_counted(old: Trace, loops: Sequence[EntryCallLoop], columns: Sequence
     for loop in loops:
         for access_path in loop.over:
             token = Read(access_path.then(Step.LEN)).token
-            if not any(isinstance(e, Found) and e.access_path == access_path.then(Step.LEN) for e in old.events):
+            if not any(isinstance(e, HeapRead) and e.access_path == access_path.then(Step.LEN) for e in old.events):
                 continue
             known = sum(access_path in other.over for other in loops)
             known += sum(access_path.token == token for token in columns)

@@ -16,7 +16,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.recursion.entry_loops.iterations import items_of, rebased
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.values import Apply, Expr, Read, leaves
 
 __all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "only_numbers"]
@@ -72,7 +72,9 @@ def column_of(trace: Trace, op: Op, over: Mapping[Any, int]) -> tuple[Any, Colum
     if type(parts) not in (list, tuple) or not parts or not all(isinstance(part, Expr) for part in parts):
         return None
     lengths = {
-        e.access_path.token[1]: e.value for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN
+        e.access_path.token[1]: e.value
+        for e in trace.events
+        if isinstance(e, HeapRead) and e.access_path.step is Step.LEN
     }
     for token in over:
         if lengths.get(token) != len(parts):
@@ -93,7 +95,7 @@ def column_along(trace: Trace, token: Any, parts: Sequence[Expr]) -> Column | No
     above = {at.token for access_path in access_paths for at in list(access_path.prefixes())[1:]}
     kinds, classes = set(), set()
     for event in trace.events:
-        if isinstance(event, Found) and (known := _at_element(event.access_path, token)) is not None:
+        if isinstance(event, HeapRead) and (known := _at_element(event.access_path, token)) is not None:
             if known.token in above:
                 classes.add((known, type(event.value)))
             elif known in access_paths:
@@ -113,17 +115,17 @@ def lists_beside(
     """Return the lists as long as one of the trip counts that the run only makes into tensors."""
     found = []
     for event in trace.events:
-        if not isinstance(event, Found) or event.access_path.step is not Step.LEN or event.value not in counts:
+        if not isinstance(event, HeapRead) or event.access_path.step is not Step.LEN or event.value not in counts:
             continue
         base = event.access_path.base
         assert base is not None
         one = {base.token: 0}
         known = any(
-            isinstance(e, Found) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
+            isinstance(e, HeapRead) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
         )
         if base.token in over or not known or not only_numbers(trace, base.token, recipes):
             continue
-        users = [e for e in trace.events if not isinstance(e, Found) and items_of(e, one)]
+        users = [e for e in trace.events if not isinstance(e, HeapRead) and items_of(e, one)]
         made = [isinstance(e, Op) and column_of(trace, e, one) is not None for e in users]
         if made and all(made) and trace.pins.get(Read(event.access_path).token, 0) == len(made):
             found.append(base)
@@ -135,7 +137,7 @@ def only_numbers(trace: Trace, token: Any, recipes: Sequence[Any]) -> bool:
     one = {token: 0}
     if any(items_of(_LeavingValue(recipe), one) for recipe in recipes):
         return False
-    found = (event for event in trace.events if isinstance(event, Found) and items_of(event, one))
+    found = (event for event in trace.events if isinstance(event, HeapRead) and items_of(event, one))
     return all(event.kind in ("number", "object") for event in found)
 
 

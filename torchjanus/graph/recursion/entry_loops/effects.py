@@ -20,9 +20,9 @@ from torchjanus.graph.loops.analysis.host_recurrences import MOST, Column, Expre
 from torchjanus.graph.loops.analysis.merged_effects import MergedTrace
 from torchjanus.graph.recursion.entry_loops.columns import column_along
 from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop
-from torchjanus.trace.actions import Op, Several
+from torchjanus.trace.actions import BatchedExtern, Op
 from torchjanus.trace.events import Effectful, Trace
-from torchjanus.trace.facts import Found, Held
+from torchjanus.trace.facts import HeapRead, NumberPredicate
 from torchjanus.trace.recipes import TensorOf
 from torchjanus.trace.values import Apply, Fetch, InductionVariable, Read
 
@@ -70,7 +70,7 @@ class _IterationExpressions(ExpressionMerger):
                 if access_path not in self.gathered:
                     self.gathered[access_path] = next(self.numbers)
                 fetch = Fetch(self.gathered[access_path], self.positions[-1], int, None, True)
-                found = {e.access_path.token: e.value for e in self.trace.events if isinstance(e, Found)}
+                found = {e.access_path.token: e.value for e in self.trace.events if isinstance(e, HeapRead)}
                 self.listed[fetch], self.read[fetch] = [], [found[one.access_path.token] for one in row]
                 return Apply(pick, (fetch, InductionVariable(0, 1)))
         raise NotMergeable("recursion-entry-loop", "an iteration writes a number that is none of its tree's")
@@ -100,7 +100,7 @@ class LoopEffects:
                 for which, ref in enumerate(trace.events[position].outs):  # type: ignore[union-attr]
                     self.made.setdefault(ref.number, (number, orders.setdefault((key, which), len(orders))))
         past = [0, *itertools.accumulate(isinstance(event, Op) for event in trace.events)]
-        lengths = [e.access_path for e in trace.events if isinstance(e, Found) and e.access_path.step is Step.LEN]
+        lengths = [e.access_path for e in trace.events if isinstance(e, HeapRead) and e.access_path.step is Step.LEN]
         alike = [o for o in lengths if o.base in loop.over]
         counted = [o for o in lengths if _value(trace, o) == self.count and o.base is not None]
         self._lengths = list(dict.fromkeys(alike))
@@ -110,7 +110,7 @@ class LoopEffects:
             numbers=numbers, changed=changed,
         )  # fmt: skip
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
-        if any(isinstance(event, Several) for events in effects for event in events):
+        if any(isinstance(event, BatchedExtern) for events in effects for event in events):
             raise NotMergeable("recursion-entry-loop", "an iteration calls native code several times")
         self.telling = EffectMerger(trace, self.exprs, effects)
 
@@ -129,13 +129,13 @@ class LoopEffects:
             dict.fromkeys(access_path.base for access_path in self.exprs.gathered if access_path.base is not None)
         )
 
-    def conditions(self, place: Place) -> Iterator[Held]:
+    def conditions(self, place: Place) -> Iterator[NumberPredicate]:
         """Yield the conditions for the trip count to be the length of each list, and at least one."""
         count = self.exprs.count
-        yield Held(Apply(operator.ge, (count, 1)), True, place)
+        yield NumberPredicate(Apply(operator.ge, (count, 1)), True, place)
         for length in dict.fromkeys((*self._lengths[1:], *(access_path.then(Step.LEN) for access_path in self.lists))):
             if Read(length).token != count.token:
-                yield Held(Apply(operator.eq, (count, Read(length))), True, place)
+                yield NumberPredicate(Apply(operator.eq, (count, Read(length))), True, place)
 
     @property
     def merged(self) -> bool:
@@ -186,4 +186,6 @@ def _changed(trace: Trace) -> Iterator[int]:
 
 def _value(trace: Trace, access_path: AccessPath) -> Any:
     """Return the recorded value at the path."""
-    return next(event.value for event in trace.events if isinstance(event, Found) and event.access_path == access_path)
+    return next(
+        event.value for event in trace.events if isinstance(event, HeapRead) and event.access_path == access_path
+    )

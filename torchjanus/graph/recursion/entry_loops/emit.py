@@ -27,22 +27,40 @@ from torchjanus.graph.recursion.entry_loops.iterations import (
 )
 from torchjanus.graph.recursion.entry_loops.output_lists import sum_from, sum_of_rows
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
-from torchjanus.trace.actions import WITHIN, Extern, Invoked, InvokedEach, Mutation, Op, Stored
+from torchjanus.trace.actions import WITHIN, ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
 from torchjanus.trace.around import around
 from torchjanus.trace.events import ANYTHING, Trace
-from torchjanus.trace.facts import Absent, Computed, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.loops.records import Plain
-from torchjanus.trace.recipes import Again, Build, FoundAt, TensorOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+)
+from torchjanus.trace.loops.records import UntracedComputation
+from torchjanus.trace.recipes import ExistingObject, NewObject, ObjectReference, TensorOf
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
 __all__ = ["EntryLoopRewriter"]
 
-_FACTS = (Found, Absent, Filled, Keys, Same, Held, Pinned, Computed)
+_FACTS = (
+    HeapRead,
+    KeyLookup,
+    EmptinessTest,
+    KeySetRead,
+    IdentityTest,
+    NumberPredicate,
+    Specialization,
+    HostComputation,
+)
 
 
-class EntryLoopRewriter(Rewriting):
+class EntryLoopRewriter(TraceRewriter):
     """Writes the new trace. Raises NotMergeable."""
 
     def __init__(self, old: Trace, loops: Sequence[EntryCallLoop], made: Any) -> None:
@@ -61,7 +79,7 @@ class EntryLoopRewriter(Rewriting):
         beside = [*read, *lists_beside(old, {len(loop.starts) for loop in loops}, self.over, recipes)]
         self.over.update((access_path.token, 0) for access_path in beside)
         self.lists = [*(access_path for loop in loops for access_path in loop.over), *beside]
-        if ANYTHING in old.looked_at and any(isinstance(e, Same) for e in old.events):
+        if ANYTHING in old.looked_at and any(isinstance(e, IdentityTest) for e in old.events):
             raise NotMergeable("recursion-entry-loop", "the step looks at what all objects hold")
         self.columns = {
             position: column
@@ -78,16 +96,16 @@ class EntryLoopRewriter(Rewriting):
             and loop_record.access_path.token in self.over
             if not any(isinstance(event, Op) for event in old.events[loop_record.starts[0] : loop_record.end])
         }
-        order = [position for position, event in enumerate(old.events) if isinstance(event, Invoked)]
+        order = [position for position, event in enumerate(old.events) if isinstance(event, InvokeOp)]
         self.calls = {position: n for n, position in enumerate(order)}
         self.merged_calls = {n for position, n in self.calls.items() if any(loop.holds(position) for loop in loops)}
         if any(calls_in(_LeavingValue(recipe)) for recipe in recipes):
             raise NotMergeable("recursion-entry-loop", "single results of calls leave the step")
         refuse_counted(old, loops, [token for token, _ in self.columns.values()])
         used = used_outside(old, loops, self.inside)
-        free = 1 + max((n for e in old.events if isinstance(e, Invoked) for n, _ in e.grown), default=-1)
+        free = 1 + max((n for e in old.events if isinstance(e, InvokeOp) for n, _ in e.grown), default=-1)
         self.begun: dict[int, list[Any]] = {}
-        self.fixed: dict[int, list[Pinned]] = {}  # end of a loop -> the facts on which its iterations rely
+        self.fixed: dict[int, list[Specialization]] = {}  # end of a loop -> the facts on which its iterations rely
         self.rows: list[int] = []  # tensors that calls append to lists
         self.sum_of: dict[int, int] = {}  # sum after the last iteration -> the stacked terms
         for loop, one in zip(loops, self.beside, strict=True):
@@ -102,7 +120,7 @@ class EntryLoopRewriter(Rewriting):
         }
         for token, known in self.columns.values():
             self.collected.setdefault(self._rows_of(token, known), next(self.new))
-        self.found = {e.access_path: e.value for e in old.events if isinstance(e, Found) and e.kind == "number"}
+        self.found = {e.access_path: e.value for e in old.events if isinstance(e, HeapRead) and e.kind == "number"}
         columns = (number for one in self.beside for number in one.columns)
         numbered = dict.fromkeys((*self.kept, *self.sum_of.values(), *columns, *self.collected.values(), *self.rows))
         self.numbers = {number: new for new, number in enumerate(numbered)}
@@ -136,7 +154,7 @@ class EntryLoopRewriter(Rewriting):
         ]
         if any(n in carried for rows in beside.columns.values() for n in rows):
             raise NotMergeable("recursion-entry-loop", "an iteration writes a sum that is not finished")
-        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], Invoked)]
+        calls = [event for ops in loop.ops for p in ops if isinstance(event := old.events[p], InvokeOp)]
         passed = _passed_along(calls)
         if len({len(some) for some in outs}) > 1 or not (outs[0] or any(passed.values())):
             raise NotMergeable(
@@ -154,7 +172,7 @@ class EntryLoopRewriter(Rewriting):
         parts = {part for event in calls for part in event.callee if type(part) is tuple and part[:1] == (WITHIN,)}
         callee = ("each", loop.place, first.modes, len(loop.over), len(outs[0]), *([frozenset(parts)] if parts else ()))
         given: tuple[tuple[str, Any], ...] = tuple(
-            (f"element{n}", FoundAt(access_path)) for n, access_path in enumerate(loop.over)
+            (f"element{n}", ExistingObject(access_path)) for n, access_path in enumerate(loop.over)
         )
         given += tuple((f"given{n}", TensorOf(TensorRef(number))) for n, number in enumerate(merged.given))
         shared = dict.fromkeys(ref for event in calls for ref in event.kwargs.get("shared", ()))
@@ -165,7 +183,7 @@ class EntryLoopRewriter(Rewriting):
         grown = tuple(passed.items())
         grown += tuple((free + n, tuple(TensorRef(some[n]) for some in outs)) for n in range(len(outs[0])))
         outside = tuple(r for r in shared if not items_of(_PathEvent(old.access_paths[r.number]), self.over))
-        base = Invoked(
+        base = InvokeOp(
             first.func, f"the iterations at {loop.place}", tuple(map(TensorRef, merged.given)),
             {"shared": outside, "own": tuple(found.values())},
             (), first.modes, first.place, callee=callee, given=given, made=None,
@@ -173,7 +191,7 @@ class EntryLoopRewriter(Rewriting):
         )  # fmt: skip
         made = ("constant", ("NoneType", None))
         each = tuple(replace(base, call=one.trace, made=made) for one in iterations)
-        yield InvokedEach(
+        yield InvokeEachOp(
             base.func, base.name, base.args, base.kwargs, (), base.modes, base.place, callee=callee, given=given,
             made=made, call=each[0].call, grown=grown, over=tuple(f"element{n}" for n in range(len(loop.over))),
             counted=calls[0].counted, own=base.own, iterations=each, even=loop.even,
@@ -212,13 +230,13 @@ class EntryLoopRewriter(Rewriting):
                     continue
                 if items <= {number}:
                     facts.append(event)
-                elif number in items and not isinstance(event, Same):
+                elif number in items and not isinstance(event, IdentityTest):
                     raise NotMergeable("recursion-entry-loop", "an iteration uses the tree of another one")
         limits = (*loop.starts, loop.end)
         events = []
         for position in range(limits[number], limits[number + 1]):
             event = old.events[position]
-            if position not in sums and not isinstance(event, (*_FACTS, Stored, Mutation, Extern)):
+            if position not in sums and not isinstance(event, (*_FACTS, HeapWrite, ContainerMutation, Extern)):
                 if items_of(event, loop.lists) - {number} or calls_in(event) - set(calls):
                     raise NotMergeable("recursion-entry-loop", "something else uses a tree or the result of a call")
                 events.append(event)
@@ -232,12 +250,12 @@ class EntryLoopRewriter(Rewriting):
         gone = unseen(made, self.look)
         if gone:
             paths = frozenset(
-                e.access_path.token for n, e in enumerate(made.events) if n in gone and isinstance(e, Found)
+                e.access_path.token for n, e in enumerate(made.events) if n in gone and isinstance(e, HeapRead)
             )
             kept = [event for n, event in enumerate(made.events) if n not in gone]
             made.events = [
                 replace(e, given=tuple((name, passed_on(recipe, paths)) for name, recipe in e.given))
-                if isinstance(e, Invoked)
+                if isinstance(e, InvokeOp)
                 else e
                 for e in kept
             ]
@@ -265,7 +283,7 @@ class EntryLoopRewriter(Rewriting):
                 if items_of(event, self.over) or calls_in(event) & self.merged_calls:
                     continue
                 if (
-                    isinstance(event, Pinned)
+                    isinstance(event, Specialization)
                     and isinstance(event.expr, Read)
                     and self._is_length(event.expr.access_path)
                 ):
@@ -306,7 +324,7 @@ class EntryLoopRewriter(Rewriting):
         values: dict[int, Any] = {}
         for event in events:
             if (
-                isinstance(event, Found)
+                isinstance(event, HeapRead)
                 and event.access_path.step is Step.OF
                 and isinstance(event.access_path.key, Column)
             ):
@@ -338,7 +356,7 @@ class EntryLoopRewriter(Rewriting):
                     if outside(one.starts)
                 ],
                 frames=[],
-                plain=[Plain(places[one.position], one.operands, one.total) for one in old.plain],
+                plain=[UntracedComputation(places[one.position], one.operands, one.total) for one in old.plain],
                 changed={places[position]: names for position, names in old.changed.items()},
                 measured=places[old.measured] if old.measured >= 0 else old.measured,
                 counted=[],
@@ -356,7 +374,7 @@ class EntryLoopRewriter(Rewriting):
         yield from self._collected(access_path, op.place)
         yield replace(op, func=as_it_is, name="column", args=(TensorRef(self.collected[access_path]),))
 
-    def _collected(self, access_path: AccessPath, place: Place) -> Iterator[Found]:
+    def _collected(self, access_path: AccessPath, place: Place) -> Iterator[HeapRead]:
         """Yield the facts of numbers of all trees that the host collects, once."""
         if access_path in self.said:
             return
@@ -366,17 +384,17 @@ class EntryLoopRewriter(Rewriting):
         elements = itertools.takewhile(self.found.__contains__, places)
         value = torch.tensor([self.found[element] for element in elements])
         dtype = str(value.dtype).removeprefix("torch.")
-        yield Found(
+        yield HeapRead(
             access_path, value, "tensor", ("Tensor", dtype, tuple(value.shape), (1,), "cpu", False, True), False, place
         )
-        yield Found(access_path.then(Step.SIZE, 0), len(value), "number", place=place)
+        yield HeapRead(access_path.then(Step.SIZE, 0), len(value), "number", place=place)
 
     def _is_length(self, access_path: AccessPath) -> bool:
         return access_path.step is Step.LEN and access_path.base is not None and access_path.base.token in self.over
 
     def event(self, event: Any, after: int) -> Any:
         made = super().event(event, after)
-        if isinstance(event, InvokedEach):
+        if isinstance(event, InvokeEachOp):
             grown = tuple((n, tuple(TensorRef(self.numbers[ref.number]) for ref in refs)) for n, refs in event.grown)
             given = tuple((name, self.recipe(recipe)) for name, recipe in event.given)
             iterations = tuple(
@@ -387,7 +405,7 @@ class EntryLoopRewriter(Rewriting):
 
     def recipe(self, recipe: Any) -> Any:
         made = super().recipe(recipe)
-        if isinstance(made, Build | Again):  # the number of new objects depends on the trip count
+        if isinstance(made, NewObject | ObjectReference):  # the number of new objects depends on the trip count
             made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
         return made
 
@@ -404,7 +422,7 @@ class EntryLoopRewriter(Rewriting):
         return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[r.number]) for r in op.outs))
 
 
-def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
+def _passed_along(calls: Sequence[InvokeOp]) -> dict[int, tuple[TensorRef, ...]]:
     """Return the step's lists to which the calls of iterations append, with all that they append."""
     counted = {tuple((number, start.token) for number, start in event.counted) for event in calls}
     if len(counted) > 1 or len({tuple(number for number, _ in event.grown) for event in calls}) > 1:
@@ -416,7 +434,7 @@ def _passed_along(calls: Sequence[Invoked]) -> dict[int, tuple[TensorRef, ...]]:
     return found
 
 
-def _own_of(calls: Sequence[Invoked]) -> dict[AccessPath, TensorRef]:
+def _own_of(calls: Sequence[InvokeOp]) -> dict[AccessPath, TensorRef]:
     """Return the step's own tensors that the calls of iterations read, which are the same for all."""
     found: dict[AccessPath, TensorRef] = {}
     for event in calls:

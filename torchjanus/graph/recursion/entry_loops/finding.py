@@ -16,7 +16,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.entry_loops.iterations import items_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["EntryCallLoop", "added_up", "loop_of"]
@@ -67,7 +67,7 @@ def loop_of(
     lengths = [
         e.access_path.base
         for e in trace.events
-        if isinstance(e, Found)
+        if isinstance(e, HeapRead)
         and e.access_path.step is Step.LEN
         and e.value == len(starts)
         and e.access_path.base is not None
@@ -75,7 +75,7 @@ def loop_of(
     over = []
     for base in dict.fromkeys((*lengths, *picked)):
         if not any(
-            isinstance(e, Found) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
+            isinstance(e, HeapRead) and e.access_path == base and type(e.value) in (list, tuple) for e in trace.events
         ):
             continue
         found = [

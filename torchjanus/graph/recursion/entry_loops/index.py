@@ -14,8 +14,8 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.graph.recursion.entry_loops.carried import REACHING, Comprehension, loop_at, tree_of
 from torchjanus.trace.actions import Extern, Op
-from torchjanus.trace.events import Entered, Trace
-from torchjanus.trace.facts import Found
+from torchjanus.trace.events import FunctionEntry, Trace
+from torchjanus.trace.facts import HeapRead
 
 __all__ = ["Picks", "picked_from", "picks_at"]
 
@@ -56,9 +56,9 @@ def picked_from(trace: Trace, picks: Picks, starts: Sequence[int], end: int) -> 
             which = places.get((event.place.line, event.place.column)) if hasattr(event, "place") else None
             if which is None:
                 continue
-            if isinstance(event, Extern) or (isinstance(event, Op | Entered) and "item__" in event.name):
+            if isinstance(event, Extern) or (isinstance(event, Op | FunctionEntry) and "item__" in event.name):
                 return None
-            if isinstance(event, Found) and event.access_path.step is Step.ITEM and event.access_path.key == number:
+            if isinstance(event, HeapRead) and event.access_path.step is Step.ITEM and event.access_path.key == number:
                 assert event.access_path.base is not None
                 lists[which][event.access_path.base] = None
                 met.add(which)

@@ -14,13 +14,21 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
-from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op
 from torchjanus.trace.around import around
-from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
-from torchjanus.trace.facts import Absent, Asserted, Computed, Found, Held, Pinned, Same
+from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import (
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    KeyLookup,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
 from torchjanus.trace.operands import paths_in
-from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.recipes import Constant, ExistingObject, Number, Recipe, TensorOf
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Expr, Fetch, Read, Size, Traced, plain, trace_value
 
@@ -28,7 +36,7 @@ __all__ = ["IterationOfEntryCalls", "IterationRewriter", "calls_in", "items_of",
 
 # Roots and steps of values that may differ in each call: arguments of the step, extern results, and sizes.
 _CHANGING = (Step.ARG, Step.KWARG, Step.EXTERN, Step.LEN, Step.SIZE, Step.GROWN, Step.OF)
-_FACTS = (Found, Absent, Same, Held, Pinned, Computed)
+_FACTS = (HeapRead, KeyLookup, IdentityTest, NumberPredicate, Specialization, HostComputation)
 
 
 def items_of(event: Any, over: Mapping[Any, int]) -> set[int]:
@@ -74,7 +82,7 @@ def rebased(access_path: AccessPath, over: Mapping[Any, int]) -> AccessPath:
     return access_path if base is access_path.base else base.then(access_path.step, access_path.key)
 
 
-class _PathRewriter(Rewriting):
+class _PathRewriter(TraceRewriter):
     """Rewrites expressions to access paths from the call."""
 
     def __init__(self, over: Mapping[Any, int]) -> None:
@@ -99,7 +107,7 @@ class IterationOfEntryCalls:
 
     trace: Trace
     given: tuple[int, ...]
-    fixed: tuple[Pinned, ...] = ()
+    fixed: tuple[Specialization, ...] = ()
 
 
 class IterationRewriter(_PathRewriter):
@@ -110,10 +118,10 @@ class IterationRewriter(_PathRewriter):
         super().__init__(over)
         self.step = step
         self.inside = inside
-        self.found = {event.access_path.token: event for event in step.events if isinstance(event, Found)}
+        self.found = {event.access_path.token: event for event in step.events if isinstance(event, HeapRead)}
         self.numbers: dict[int, int] = {}
         self.given: list[int] = []
-        self.fixed: dict[Any, Pinned] = {}
+        self.fixed: dict[Any, Specialization] = {}
         self.events: list[Any] = []
         self.made_trace = Trace(ambient=step.ambient, alive=[step])
 
@@ -130,15 +138,15 @@ class IterationRewriter(_PathRewriter):
                     done = self._operation(event)
                     mapped[id(event)] = len(self.events)
                     self.events.append(done)
-                case Decision() | Entered() | Left() | Trips():
+                case Decision() | FunctionEntry() | FunctionExit() | LoopEnd():
                     self.events.append(event)
-                case Stored() | Mutation() | Extern() | Asserted():
+                case HeapWrite() | ContainerMutation() | Extern() | TensorPredicate():
                     raise NotMergeable("recursion-entry-loop", "an iteration writes, prints or asserts")
         for number, place in zip(outs, lists, strict=True):
             if number not in self.numbers:
                 raise NotMergeable("recursion-entry-loop", "a list of an iteration is used by another one")
             at = events[-1].place if events else Place("", 0)
-            append = Mutation(AccessPath.grown(place), "append", (), list, at)
+            append = ContainerMutation(AccessPath.grown(place), "append", (), list, at)
             made.recipes[id(append)] = (TensorOf(TensorRef(self.numbers[number])),)
             made.alive.append(append)
             self.events.append(append)
@@ -148,20 +156,22 @@ class IterationRewriter(_PathRewriter):
             made.appends.add((place, grad))
         made.events = self.events
         made.result = Constant(None)
-        tokens = {e.access_path.token: rebased(e.access_path, self.over).token for e in facts if isinstance(e, Found)}
+        tokens = {
+            e.access_path.token: rebased(e.access_path, self.over).token for e in facts if isinstance(e, HeapRead)
+        }
         made.looked_at = {tokens.get(token, token) for token in self.step.looked_at}
         made.memory = [self.step.memory[number] for number in self.numbers]
 
     def _fact(self, fact: Any) -> Any:
         """Return the fact with access paths from the call."""
         match fact:
-            case Found(kind="tensor"):
+            case HeapRead(kind="tensor"):
                 return replace(fact, access_path=rebased(fact.access_path, self.over))
-            case Same():
+            case IdentityTest():
                 return replace(fact, first=rebased(fact.first, self.over), second=rebased(fact.second, self.over))
-            case Held() | Pinned() | Computed():
+            case NumberPredicate() | Specialization() | HostComputation():
                 return replace(fact, expr=self.expr(fact.expr))
-            case Absent(base=base, key=key):
+            case KeyLookup(base=base, key=key):
                 said = self.expr(key.expr) if isinstance(key, Traced) else None
                 new = trace_value(plain(key), said) if isinstance(said, Expr) else plain(key)
                 return replace(fact, base=rebased(base, self.over), key=new)
@@ -173,7 +183,7 @@ class IterationRewriter(_PathRewriter):
         if op.draws or "backward" in op.name or ".grad." in op.name or op.name == "autograd.grad":
             raise NotMergeable("recursion-entry-loop", "an iteration draws random numbers or computes gradients")
         before = set(self.numbers)
-        if isinstance(op, Invoked):
+        if isinstance(op, InvokeOp):
             # All calls share these tensors, unless an iteration has computed one.
             if any(ref.number in self.inside for ref in op.kwargs.get("own", ())):
                 raise NotMergeable("recursion-entry-loop", "a call uses a tensor that an iteration has made")
@@ -186,7 +196,7 @@ class IterationRewriter(_PathRewriter):
             self._number(ref.number)
         args, kwargs = self.values(op.args, 0), self.values(op.kwargs, 0)
         outs = tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs)
-        if not isinstance(op, Invoked):
+        if not isinstance(op, InvokeOp):
             return replace(op, args=args, kwargs=kwargs, outs=outs)
         given = tuple((name, self.recipe(recipe)) for name, recipe in op.given)
         return replace(op, args=args, kwargs={}, outs=outs, given=given, grown=(), counted=(), own=())
@@ -226,7 +236,7 @@ class IterationRewriter(_PathRewriter):
         made.access_paths[new] = AccessPath.parameter(f"given{len(self.given)}")
         made.tensors[new] = example
         self.given.append(number)
-        self.events.append(Found(made.access_paths[new], example, "tensor", detail, False, place))
+        self.events.append(HeapRead(made.access_paths[new], example, "tensor", detail, False, place))
 
     def tensor(self, number: int, after: int) -> int:
         return self.numbers[number]
@@ -235,8 +245,8 @@ class IterationRewriter(_PathRewriter):
         return self.numbers[number]
 
     def recipe(self, recipe: Recipe) -> Any:
-        if isinstance(recipe, FoundAt):
-            return FoundAt(rebased(recipe.access_path, self.over))
+        if isinstance(recipe, ExistingObject):
+            return ExistingObject(rebased(recipe.access_path, self.over))
         if isinstance(recipe, Number) and not isinstance(said := self.expr(recipe.expr), Expr):
             return Constant(said)
         return super().recipe(recipe)
@@ -253,6 +263,8 @@ class IterationRewriter(_PathRewriter):
         value = plain(found.value)
         if type(value) not in (int, float, str):
             raise NotMergeable("recursion-entry-loop", "an iteration uses a value that is neither a number nor a text")
-        self.fixed.setdefault(access_path.token, Pinned(number, value, found.place, "is used in recursive calls"))
+        self.fixed.setdefault(
+            access_path.token, Specialization(number, value, found.place, "is used in recursive calls")
+        )
         self.made_trace.around.update(around([found]))
         return value

@@ -20,7 +20,7 @@ from torchjanus.graph.recursion.entry_loops.emit import EntryLoopRewriter
 from torchjanus.graph.recursion.entry_loops.finding import EntryCallLoop, loop_of
 from torchjanus.graph.recursion.entry_loops.index import picked_from, picks_at
 from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS
-from torchjanus.trace.actions import Each, Invoked, InvokedEach
+from torchjanus.trace.actions import HostLoop, InvokeEachOp, InvokeOp
 from torchjanus.trace.events import Trace
 
 __all__ = ["MERGE_ENTRY_CALLS", "RECURSION", "EntryCallLoops"]
@@ -40,7 +40,7 @@ class EntryCallLoops:
 
     def merged(self, trace: Trace, made: Any) -> Trace:
         """Return the trace with loops over trees as calls; itself without any. ``made``: see ``unseen``."""
-        first = next((event for event in trace.events if isinstance(event, Invoked)), None)
+        first = next((event for event in trace.events if isinstance(event, InvokeOp)), None)
         if first is None or trace.failures:
             return trace
         ranges = [
@@ -72,7 +72,7 @@ class EntryCallLoops:
 
     def _check_variants(self, loops: Sequence[EntryCallLoop], merged: Trace) -> None:
         """Raise NotMergeable if iterations take different paths and values may be loop-carried."""
-        calls = (event for event in merged.events if isinstance(event, InvokedEach))
+        calls = (event for event in merged.events if isinstance(event, InvokeEachOp))
         for loop, event in zip(loops, calls, strict=True):
             if not carries_nothing(loop.place):
                 variants = {self._variants.setdefault(loop.place, one.call.tokens()) for one in event.iterations[:1]}
@@ -81,7 +81,7 @@ class EntryCallLoops:
 
     def _check_more(self, loops: Sequence[EntryCallLoop], merged: Trace) -> None:
         """Raise NotMergeable if iterations do more than make calls and no run of enough iterations has shown it."""
-        each = (event.token for event in merged.events if isinstance(event, Each))
+        each = (event.token for event in merged.events if isinstance(event, HostLoop))
         recipes = (recipe.token for some in merged.recipes.values() for recipe in some)
         what = (*each, *recipes, None if merged.result is None else merged.result.token)
         if all(len(loop.starts) >= LEAST for loop in loops):
@@ -116,7 +116,7 @@ class EntryCallLoops:
             if one.starts[0] < ended:
                 continue
             inside = trace.events[one.starts[0] : one.end]
-            if not any(isinstance(event, Invoked) for event in inside):
+            if not any(isinstance(event, InvokeOp) for event in inside):
                 continue
             place = trace.events[one.end].place
             picked: list[AccessPath] = []

@@ -18,12 +18,12 @@ from torchjanus.graph.ir.passes import Pass, Stage
 from torchjanus.graph.ir.program import Node
 from torchjanus.graph.loops.rewrites.lists import takes_all
 from torchjanus.graph.recursion.entry_loops.pass_through import passed_on, unseen
-from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import Asserted, Found
+from torchjanus.trace.facts import HeapRead, TensorPredicate
 from torchjanus.trace.functions import added_up
-from torchjanus.trace.recipes import Build, Repeat, RowOf, TensorAt, TensorOf, inner_recipes, parts_of
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.recipes import CollectedItems, NewObject, RowOf, TensorAt, TensorOf, inner_recipes, parts_of
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
@@ -90,7 +90,7 @@ STACK_OUTPUT_LISTS = Pass(
 
 def _lists(trace: Trace) -> Iterator[_OutputList]:
     """Yield the lists to which calls append."""
-    calls = [(position, event) for position, event in enumerate(trace.events) if isinstance(event, Invoked)]
+    calls = [(position, event) for position, event in enumerate(trace.events) if isinstance(event, InvokeOp)]
     results = {ref.number for _, event in calls for ref in event.outs}
     for number in dict.fromkeys(number for _, event in calls for number, _ in event.grown):
         refs: list[int] = []
@@ -112,7 +112,7 @@ def _refused(place: Place, what: str) -> Refused:
     )
 
 
-class _OutputListRewriter(Rewriting):
+class _OutputListRewriter(TraceRewriter):
     """Writes the new trace. Raises Refused."""
 
     def __init__(self, old: Trace, lists: Sequence[_OutputList], gone: frozenset[int]) -> None:
@@ -120,7 +120,9 @@ class _OutputListRewriter(Rewriting):
         super().__init__(old)
         self.lists = lists
         self.gone = gone
-        self.paths = frozenset(e.access_path.token for e in map(old.events.__getitem__, gone) if isinstance(e, Found))
+        self.paths = frozenset(
+            e.access_path.token for e in map(old.events.__getitem__, gone) if isinstance(e, HeapRead)
+        )
         # Numbered after all others: for each list its row numbers, then its rows.
         self.given = {one.number: len(old.tensors) + 2 * n for n, one in enumerate(lists)}
         self.numbers: dict[int, int] = {}  # old tensor number -> new
@@ -169,12 +171,12 @@ class _OutputListRewriter(Rewriting):
         """Raise Refused if the step uses single elements."""
         own = frozenset(ref for one in self.lists for ref in one.own)
         for position, event in enumerate(self.old.events):
-            if isinstance(event, Op) and position not in self.changes and not isinstance(event, Invoked):
+            if isinstance(event, Op) and position not in self.changes and not isinstance(event, InvokeOp):
                 if any(ref.number in own for ref in event.inputs):
                     raise _refused(event.place, "uses single elements of a list to which recursive calls append")
-            elif isinstance(event, Invoked) and any(ref.number in own for ref in event.args):
+            elif isinstance(event, InvokeOp) and any(ref.number in own for ref in event.args):
                 raise _refused(event.place, "passes on elements of a list to which recursive calls append")
-            elif isinstance(event, Asserted) and event.ref.number in own:
+            elif isinstance(event, TensorPredicate) and event.ref.number in own:
                 raise _refused(event.place, "asks elements of a list to which recursive calls append")
             for expr in (event.expr,) if hasattr(event, "expr") else ():
                 if any(isinstance(leaf, Fetch | Size) and leaf.ref in own for leaf in leaves(expr)):
@@ -201,7 +203,7 @@ class _OutputListRewriter(Rewriting):
                     raise _refused(event.place, "changes what recursive calls append to a list")
         for _, recipe in self._leaving():
             for part in parts_of(recipe):
-                whole = self._whole(part) if isinstance(part, Build) else None
+                whole = self._whole(part) if isinstance(part, NewObject) else None
                 if whole is not None and any(memory[ref] in changed for ref in whole.refs):
                     raise _refused(whole.place, "changes what recursive calls append to a list")
 
@@ -213,7 +215,7 @@ class _OutputListRewriter(Rewriting):
         for event in old.events:
             yield from ((event.place, recipe) for recipe in old.recipes.get(id(event), ()))
 
-    def _whole(self, build: Build) -> _OutputList | None:
+    def _whole(self, build: NewObject) -> _OutputList | None:
         """Return the list of which this is a full copy, or None."""
         refs = tuple(part.ref.number if isinstance(part, TensorOf) else -1 for part in build.items)
         known = (one for one in self.lists if one.refs == refs)
@@ -226,14 +228,14 @@ class _OutputListRewriter(Rewriting):
         whole: list[_OutputList] = []
 
         def look(place: Place, recipe: Any) -> None:
-            if isinstance(recipe, Build) and (one := self._whole(recipe)) is not None:
+            if isinstance(recipe, NewObject) and (one := self._whole(recipe)) is not None:
                 whole.append(one)
                 return
             if isinstance(recipe, TensorOf | TensorAt):
                 if recipe.ref.number in own:
                     raise _refused(place, "lets out single elements of a list to which recursive calls append")
                 alone.append(memory[recipe.ref.number])
-            elif isinstance(recipe, Build):
+            elif isinstance(recipe, NewObject):
                 for part in inner_recipes(recipe):
                     look(place, part)
 
@@ -260,14 +262,14 @@ class _OutputListRewriter(Rewriting):
             places.append(len(events))
             if position in self.gone:
                 continue
-            if isinstance(event, Found) and event.access_path in lengths:
+            if isinstance(event, HeapRead) and event.access_path in lengths:
                 if event.value != len(lengths[event.access_path].refs):
                     raise _refused(event.place, "asks how long a list is while recursive calls append to it")
                 continue
             if position in self.changes:
                 made = self.changes[position]
                 events += [] if made is None else [made]
-            elif isinstance(event, Invoked):
+            elif isinstance(event, InvokeOp):
                 events.append(replace(event, grown=tuple((number, ()) for number, _ in event.grown)))
             else:
                 events.append(event)
@@ -316,13 +318,13 @@ class _OutputListRewriter(Rewriting):
     def _found(self, one: _OutputList) -> list[Any]:
         """Return the facts of the row numbers and of their count, and the operation that gives the rows."""
         access_path, call = AccessPath.grown(one.number), self.old.events[one.after]
-        assert isinstance(call, Invoked)
+        assert isinstance(call, InvokeOp)
         value = torch.zeros(len(one.refs), dtype=torch.int64)
         detail = ("Tensor", "int64", tuple(value.shape), value.stride(), "cpu", False, True)
         which = TensorRef(self.given[one.number])
         return [
-            Found(access_path, value, "tensor", detail, place=one.place),
-            Found(access_path.then(Step.SIZE, 0), len(one.refs), "number", place=one.place),
+            HeapRead(access_path, value, "tensor", detail, place=one.place),
+            HeapRead(access_path.then(Step.SIZE, 0), len(one.refs), "number", place=one.place),
             Op(_rows, "rows", (which,), {}, (self._made_rows(one),), call.modes, one.place),
         ]
 
@@ -337,18 +339,18 @@ class _OutputListRewriter(Rewriting):
 
     def operation(self, op: Op, after: int) -> Op:
         made = replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
-        if not isinstance(made, Invoked):
+        if not isinstance(made, InvokeOp):
             return made
         given = ((name, passed_on(recipe, self.paths)) for name, recipe in made.given)
         return replace(made, given=tuple((name, self.recipe(recipe)) for name, recipe in given))
 
     def recipe(self, recipe: Any) -> Any:
-        one = self._whole(recipe) if isinstance(recipe, Build) else None
+        one = self._whole(recipe) if isinstance(recipe, NewObject) else None
         if one is None:
             return super().recipe(recipe)
         count = Read(AccessPath.grown(one.number).then(Step.SIZE, 0))
         rows = TensorRef(self.numbers[self._made_rows(one).number])
-        return replace(recipe, items=(Repeat(RowOf(rows, alone=True), count),))
+        return replace(recipe, items=(CollectedItems(RowOf(rows, alone=True), count),))
 
 
 def _chain(events: Sequence[Event], start: int, refs: Sequence[int]) -> list[int] | None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.numbers import used_expressions
-from torchjanus.trace.actions import Invoked
+from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import ANYTHING, Trace
-from torchjanus.trace.facts import Absent, Found, Instance, Same
+from torchjanus.trace.facts import HeapRead, IdentityTest, InstanceTest, KeyLookup
 from torchjanus.trace.operands import paths_in
-from torchjanus.trace.recipes import FoundAt, Number
+from torchjanus.trace.recipes import ExistingObject, Number
 from torchjanus.trace.values import Read, is_local
 
 __all__ = ["passed_on", "unseen"]
@@ -28,9 +28,9 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
     the step then checks all that does not depend on the call's arguments."""
     if ANYTHING in trace.looked_at:
         return frozenset()
-    calls = [event for event in trace.events if isinstance(event, Invoked)]
+    calls = [event for event in trace.events if isinstance(event, InvokeOp)]
     roots = {access_path.token for event in calls for access_path in _passed(event)}
-    roots |= {event.access_path.token for event in trace.events if isinstance(event, Instance)}
+    roots |= {event.access_path.token for event in trace.events if isinstance(event, InstanceTest)}
     if not roots and not calls:
         return frozenset()
     for event in calls:
@@ -38,9 +38,9 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
             roots.difference_update(access_path.token for access_path in _passed(event))
     found: dict[Any, list[int]] = {}
     for position, one in enumerate(trace.events):
-        if isinstance(one, Found) and one.access_path.token in roots and one.kind in ("object", "number"):
+        if isinstance(one, HeapRead) and one.access_path.token in roots and one.kind in ("object", "number"):
             found.setdefault(one.access_path.token, []).append(position)
-        elif isinstance(one, Same) and {one.first.token, one.second.token} <= roots:
+        elif isinstance(one, IdentityTest) and {one.first.token, one.second.token} <= roots:
             for access_path in (one.first, one.second):
                 found.setdefault(access_path.token, []).append(position)
     lookups = dict(_lookups(trace, calls))  # position of a lookup of a method in an object -> token of the object
@@ -54,28 +54,32 @@ def unseen(trace: Trace, made: Mapping[Any, Any], inner: bool = False) -> frozen
         found[_METHODS] = [n for n, event in enumerate(trace.events) if _finds_method(event, functions)]
     positions = [position for some in found.values() for position in some]
     # An identity fact can be left out only if neither object is inspected.
-    return frozenset(p for p in positions if not isinstance(trace.events[p], Same) or positions.count(p) == 2)
+    return frozenset(p for p in positions if not isinstance(trace.events[p], IdentityTest) or positions.count(p) == 2)
 
 
 _METHODS: Any = object()
 
 
-def _lookups(trace: Trace, calls: Sequence[Invoked]) -> Iterator[tuple[int, Any]]:
+def _lookups(trace: Trace, calls: Sequence[InvokeOp]) -> Iterator[tuple[int, Any]]:
     """Yield the facts that an object lacks an attribute with a called method's name, each with the object's token."""
     for event in calls:
         if type(event.callee[0]) is tuple:
             _, name, _ = event.callee[0]
             receiver = event.given[0][1]
-            assert isinstance(receiver, FoundAt)
+            assert isinstance(receiver, ExistingObject)
             token = receiver.access_path.then(Step.DICT).token
             for position, one in enumerate(trace.events):
-                if isinstance(one, Absent) and one.key == name and one.base.token == token and not one.present:
+                if isinstance(one, KeyLookup) and one.key == name and one.base.token == token and not one.present:
                     yield position, receiver.access_path.token
 
 
 def _finds_method(event: Any, names: Collection[str]) -> bool:
     """Whether it reads a method from its class or a closure; the call itself checks which function it is."""
-    if not isinstance(event, Found) or is_local(event.access_path) or not isinstance(event.value, types.FunctionType):
+    if (
+        not isinstance(event, HeapRead)
+        or is_local(event.access_path)
+        or not isinstance(event.value, types.FunctionType)
+    ):
         return False
     return event.value.__name__ in names
 
@@ -83,14 +87,14 @@ def _finds_method(event: Any, names: Collection[str]) -> bool:
 def passed_on(recipe: Any, gone: frozenset[Any]) -> Any:
     """Return a call's argument, without a fact about the number if its path is in ``gone``."""
     if isinstance(recipe, Number) and isinstance(recipe.expr, Read) and recipe.expr.access_path.token in gone:
-        return FoundAt(recipe.expr.access_path)
+        return ExistingObject(recipe.expr.access_path)
     return recipe
 
 
-def _passed(event: Invoked) -> Iterator[AccessPath]:
+def _passed(event: InvokeOp) -> Iterator[AccessPath]:
     """Yield the access paths of pass-through arguments."""
     for _, recipe in event.given:
-        if isinstance(recipe, FoundAt):
+        if isinstance(recipe, ExistingObject):
             yield recipe.access_path
         elif isinstance(recipe, Number) and isinstance(recipe.expr, Read):
             yield recipe.expr.access_path
@@ -102,12 +106,12 @@ def _looked_at(trace: Trace, found: dict[Any, list[int]], lookups: Mapping[int, 
     for position, event in enumerate(trace.events):
         if position in lookups:
             continue  # it refers to nothing else
-        if isinstance(event, Instance):
+        if isinstance(event, InstanceTest):
             yield from paths_in(event.access_path.base)
             continue
-        if isinstance(event, Invoked):
+        if isinstance(event, InvokeOp):
             for _, recipe in event.given:
-                if not isinstance(recipe, FoundAt | Number) or (
+                if not isinstance(recipe, ExistingObject | Number) or (
                     isinstance(recipe, Number) and not isinstance(recipe.expr, Read)
                 ):
                     yield from paths_in(recipe)

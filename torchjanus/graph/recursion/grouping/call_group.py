@@ -23,7 +23,7 @@ from torchjanus.graph.recursion.variants.gradients import Used
 from torchjanus.graph.recursion.variants.plan import LevelSchedule
 from torchjanus.graph.recursion.variants.reads import Written, given_tensors, numbers_made
 from torchjanus.graph.recursion.variants.variant import tables_in
-from torchjanus.trace.actions import Invoked, InvokedEach, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeEachOp, InvokeOp
 from torchjanus.trace.recipes import Recipe
 
 __all__ = ["CallGroup", "Calls"]
@@ -44,7 +44,7 @@ class Calls:
     """
 
     callee: Any
-    events: tuple[Invoked, ...]
+    events: tuple[InvokeOp, ...]
     shared: dict[Any, torch.Tensor]
     passed: tuple[Any, ...]
     results: tuple[Any, ...]
@@ -82,7 +82,7 @@ class Calls:
                     raise refused(
                         "recursion-list-gradients", what, "Rows of one tensor are alike.", place=self.events[0].place
                     )
-                several = any(isinstance(event, InvokedEach) for event in self.events)
+                several = any(isinstance(event, InvokeEachOp) for event in self.events)
                 return assemble(
                     variants, self.shared, self.passed, self.results, lists, several, self.reached(variant_table)
                 )
@@ -105,7 +105,7 @@ class Calls:
         roots: list[EntryCall] = []
         # Rows are copies, but eager's result would be a view of the parameter and change with it.
         never = variant_table.showing() if self.shown or self.leaving else frozenset()
-        guarded = {event.callee for event in self.events if isinstance(event, InvokedEach)} if self.leaving else set()
+        guarded = {event.callee for event in self.events if isinstance(event, InvokeEachOp)} if self.leaving else set()
         for event in self.events:
             seeds = []
             for token in given_tensors(event):
@@ -115,9 +115,9 @@ class Calls:
                     counts[number] += 1
             lists = tuple(map(self._place, (n for n, _ in event.grown)))
             names = [name for name, _ in event.given]
-            each = tuple(map(names.index, event.over)) if isinstance(event, InvokedEach) else ()
+            each = tuple(map(names.index, event.over)) if isinstance(event, InvokeEachOp) else ()
             own = never if self.shown else frozenset()
-            even = isinstance(event, InvokedEach) and event.even
+            even = isinstance(event, InvokeEachOp) and event.even
             used = self.used[len(roots)]
             roots.append(EntryCall(self.callee, event.made, tuple(seeds), lists, each, len(names), own, even, used))
         excluded = dict.fromkeys(guarded, never)
@@ -163,7 +163,7 @@ class CallGroup:
         """Whether calls write to objects."""
         return bool(self.assembled.writes)
 
-    def written(self, forest: LevelSchedule) -> list[tuple[Stored | Mutation, Any, Any]]:
+    def written(self, forest: LevelSchedule) -> list[tuple[HeapWrite | ContainerMutation, Any, Any]]:
         """Return the deferred writes of a completed schedule, in eager's order: write, object, value."""
         made: dict[tuple[int, int], torch.Tensor] = {}
         now: dict[tuple[int, Any], Any] = {}
@@ -175,7 +175,7 @@ class CallGroup:
                 if (buffer, value) not in made:
                     made[buffer, value] = forest.kept[buffer][value].clone()
                 value = made[buffer, value]
-            if isinstance(write.event, Stored):
+            if isinstance(write.event, HeapWrite):
                 place = (id(target), write.event.key)
                 if write.counts:
                     value = value(now[place] if place in now else read_place(write.event, target))

@@ -31,7 +31,7 @@ from torchjanus.graph.recursion.variants.reads import (
     written_by,
 )
 from torchjanus.graph.recursion.variants.variant import Variant, tables_in
-from torchjanus.trace.actions import Extern, Invoked, InvokedEach, Mutation, Op, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeEachOp, InvokeOp, Op
 from torchjanus.trace.around import around
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import RowOf, parts_of
@@ -40,12 +40,12 @@ __all__ = ["CALL_GROUPS", "GROUP_CALLS", "with_call_groups"]
 
 LEAST_ROWS = 64  # least number of rows of a table as calls see it
 
-Group = Sequence[tuple[int, Invoked]]  # calls made together, each with the position of its node
+Group = Sequence[tuple[int, InvokeOp]]  # calls made together, each with the position of its node
 
 
 def with_call_groups(plan: EntryPlan, trace: Trace, variant_table: VariantTable) -> EntryPlan:
     """Return the plan with its recursive calls in call groups. Raises Refused."""
-    if not any(isinstance(event, Invoked) for event in trace.events):
+    if not any(isinstance(event, InvokeOp) for event in trace.events):
         return plan
     grouping_run = _Grouping(plan, trace, variant_table)
     for group in grouping_run.groups:
@@ -76,7 +76,7 @@ class _Grouping:
         self.nodes = with_equal_arguments(plan.program.nodes)
         self.assertions = list(plan.program.assertions)
         self.call_groups: list[CallGroup] = []
-        calls = [event for event in trace.events if isinstance(event, Invoked)]
+        calls = [event for event in trace.events if isinstance(event, InvokeOp)]
         self.groups = list(_groups(self.nodes, len(plan.program.inputs), calls))
         self._order = {id(event): number for number, event in enumerate(calls)}
         self._at = {id(event): number for number, event in enumerate(trace.events)}
@@ -183,7 +183,7 @@ class _Grouping:
         left = not leaving.isdisjoint(memory[ref.number] for _, event in group for ref in event.outs)
         return left or looked_at_later(self.nodes, [position for position, _ in group])
 
-    def _used(self, node: Node, event: Invoked) -> Used:
+    def _used(self, node: Node, event: InvokeOp) -> Used:
         """Return the results and appended values of a call to which gradients may flow."""
         gradients, nodes = self._gradients, self.nodes
         returned = (which for which, ref in enumerate(node.outs) if ref.index in gradients)
@@ -221,16 +221,16 @@ class _Grouping:
         if not call_group.writes:
             return
         trace = self.trace
-        stored = (event.key for event in trace.events if isinstance(event, Stored))
+        stored = (event.key for event in trace.events if isinstance(event, HeapWrite))
         names = names_read(trace) | {(None, key) for key in stored if type(key) is str}
         for write in call_group.assembled.writes:
             cls, name = write.name
-            if cls is None and isinstance(write.event, Stored):  # an object of the step
+            if cls is None and isinstance(write.event, HeapWrite):  # an object of the step
                 cls = class_of(trace, write.event.base)
             if is_read((cls, name), names):
                 raise _refused(group, f"the step uses what they write ({write.event})", "Writes are made at the end.")
         begun, ended = self._at[id(group[0][1])], self._at[id(group[-1][1])]
-        if any(isinstance(event, Stored | Mutation | Extern) for event in trace.events[begun:ended]):
+        if any(isinstance(event, HeapWrite | ContainerMutation | Extern) for event in trace.events[begun:ended]):
             raise _refused(group, "the step does other things between them", "All calls are made at once.")
 
     def _refuse_changed_tables(self, call_group: CallGroup, group: Group) -> None:
@@ -256,10 +256,10 @@ class _Grouping:
                     )
 
 
-def _refuse_always_shown(events: Sequence[Invoked], variant_table: VariantTable) -> None:
+def _refuse_always_shown(events: Sequence[InvokeOp], variant_table: VariantTable) -> None:
     """Raise Refused if the step lets out a call's result that is always a parameter or a view of one."""
     for event in events:
-        if not isinstance(event, InvokedEach) and variant_table.shows_always(event):
+        if not isinstance(event, InvokeEachOp) and variant_table.shows_always(event):
             what = f"{event.name} returns a tensor from before the step, or a view of it, and the step lets it out"
             raise refused(
                 "recursion-result-outside",
@@ -301,11 +301,11 @@ def _nothing() -> None:
     """Take the place of a call that another node makes."""
 
 
-def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[Invoked]) -> Iterator[Group]:
+def _groups(nodes: Sequence[Node], inputs: int, events: Sequence[InvokeOp]) -> Iterator[Group]:
     """Yield the groups: calls that can be made where the first of them is made."""
     waiting = iter(events)
     there = set(range(inputs))
-    opened: dict[Any, tuple[set[int], list[tuple[int, Invoked]]]] = {}
+    opened: dict[Any, tuple[set[int], list[tuple[int, InvokeOp]]]] = {}
     for position, node in enumerate(nodes):
         if getattr(node.func, "__name__", "") == "invoke":
             event = next(waiting)

@@ -16,7 +16,7 @@ from torchjanus.graph.recursion.variants.predicates import MergedVariant, Path, 
 from torchjanus.graph.recursion.variants.reads import given_tensors, undecided
 from torchjanus.graph.recursion.variants.reductions import varying
 from torchjanus.graph.recursion.variants.variant import Variant
-from torchjanus.trace.actions import Invoked, InvokedEach
+from torchjanus.trace.actions import InvokeEachOp, InvokeOp
 from torchjanus.trace.around import disagree
 from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Trace
@@ -46,7 +46,7 @@ class _WatchedPath:
     represents it now, which may be merged with others by if-conversion."""
 
     own: Variant
-    event: Invoked
+    event: InvokeOp
     variant: Variant
 
 
@@ -76,15 +76,15 @@ class VariantTable:
     def learn(self, trace: Trace) -> None:
         """Add the variants of all recursive calls of one watched run. Raises Refused."""
         for event in trace.events:
-            if isinstance(event, Invoked):
+            if isinstance(event, InvokeOp):
                 self.take(event)
 
-    def take(self, first: Invoked) -> None:
+    def take(self, first: InvokeOp) -> None:
         """Add the variants of one call and of the calls within it. Raises Refused."""
         waiting = [first]
         while waiting:
             event = waiting.pop()
-            if isinstance(event, InvokedEach):
+            if isinstance(event, InvokeEachOp):
                 waiting.extend(reversed(event.iterations))
                 continue
             if event.call.variants is not None:
@@ -112,9 +112,9 @@ class VariantTable:
                 known = self._learn(event)
                 alike.append(known)
             event.call.variant, event.call.flows = known.variant, known.own.gradients
-            waiting.extend(inner for inner in event.call.events if isinstance(inner, Invoked))
+            waiting.extend(inner for inner in event.call.events if isinstance(inner, InvokeOp))
 
-    def _learn(self, event: Invoked) -> _WatchedPath:
+    def _learn(self, event: InvokeOp) -> _WatchedPath:
         """Return a new entry for a call on a new execution path. Raises Refused."""
         seen = [one for alike in self._known.values() for one in alike if one.own.callee == event.callee]
         rivals = [one for one in seen if not disagree(one.own.relied[0], event.call.around)]
@@ -158,7 +158,7 @@ class VariantTable:
             new.variant = made
 
     @staticmethod
-    def _refuse_undecided(event: Invoked, seen: Sequence[_WatchedPath]) -> None:
+    def _refuse_undecided(event: InvokeOp, seen: Sequence[_WatchedPath]) -> None:
         """Raise Refused for the first predicate on a tensor that distinguishes the call from a known variant."""
         for one in seen:
             asked = undecided(one.own.trace.events, event.call.events)
@@ -169,7 +169,7 @@ class VariantTable:
                 )
                 raise refused("recursion-branch", what, why, "Choose with torch.where().", asked.place)
 
-    def _refuse_lengths(self, event: Invoked) -> None:
+    def _refuse_lengths(self, event: InvokeOp) -> None:
         """Raise Refused if results differ too often in list lengths or nesting depth, as lists of all descendants of a
         node do: each length would be a variant of its own."""
         looks = [*(variant.made for variant in self.variants.get(event.callee, ())), event.made]
@@ -183,12 +183,12 @@ class VariantTable:
         remedy = "Pass a list along, and append to it."
         raise refused("recursion-list-lengths", what, "What calls return has to be alike.", remedy, event.place)
 
-    def used(self, events: Iterable[Invoked]) -> frozenset[int]:
+    def used(self, events: Iterable[InvokeOp]) -> frozenset[int]:
         """Return the variants that these calls and the calls within them take."""
         waiting, found = list(events), set[int]()
         while waiting:
             event = waiting.pop()
-            if isinstance(event, InvokedEach):
+            if isinstance(event, InvokeEachOp):
                 waiting.extend(event.iterations)
                 continue
             call = event.call
@@ -196,7 +196,7 @@ class VariantTable:
                 found |= {self._now(number) for number in call.variants}
                 continue
             found.add(self._now(call.variant.number))
-            waiting.extend(event for event in call.events if isinstance(event, Invoked))
+            waiting.extend(event for event in call.events if isinstance(event, InvokeOp))
         return frozenset(found)
 
     def _now(self, number: int) -> int:
@@ -205,7 +205,7 @@ class VariantTable:
             number = self._instead[number].number
         return number
 
-    def flowing(self, events: Iterable[tuple[Invoked, Used]], exact: bool) -> frozenset[Any]:
+    def flowing(self, events: Iterable[tuple[InvokeOp, Used]], exact: bool) -> frozenset[Any]:
         """Return the tokens of the shared tensors to which gradients flow from the results and appended values in use.
         ``exact``: see ``tells_apart``."""
         waiting = list(events)
@@ -216,12 +216,12 @@ class VariantTable:
             found = {token for number in numbers for token in variants[number].flowing - variants[number].sometimes}
         while waiting:
             event, used = waiting.pop()
-            if isinstance(event, InvokedEach):
+            if isinstance(event, InvokeEachOp):
                 waiting.extend((one, used) for one in event.iterations)
             elif event.call.variants is None:
                 tokens, some = event.call.flows.flow(used)
                 found |= tokens
-                inner = [one for one in event.call.events if isinstance(one, Invoked)]
+                inner = [one for one in event.call.events if isinstance(one, InvokeOp)]
                 waiting.extend(zip(inner, some, strict=True))
             elif exact and used:  # such variants neither cut gradients nor depend on which results are in use
                 numbers = frozenset(self._now(number) for number in event.call.variants) & variants.keys()
@@ -252,16 +252,16 @@ class VariantTable:
             variant.gradients.same_for(some) for callee, some in asked for variant in by_callee.get(callee, ())
         )
 
-    def shows_always(self, event: Invoked) -> bool:
+    def shows_always(self, event: InvokeOp) -> bool:
         """Whether each variant with such a result returns an alias of a tensor that all calls share."""
         own = {variant.number for variant in self.variants.get(event.callee, ()) if variant.made == event.made}
         return bool(own) and own <= self.showing()
 
-    def shows(self, calls: InvokedEach) -> bool:
+    def shows(self, calls: InvokeEachOp) -> bool:
         """Whether one of the calls has appended an alias of a tensor that all calls share."""
         showing = self.showing()
         for one in calls.iterations:
-            inner = [event.call for event in one.call.events if isinstance(event, Invoked)]
+            inner = [event.call for event in one.call.events if isinstance(event, InvokeOp)]
             taken = (inner[site].variant for site in one.call.variant.handing)
             if one.call.variant.shows or not showing.isdisjoint(
                 self._now(variant if type(variant) is int else variant.number) for variant in taken

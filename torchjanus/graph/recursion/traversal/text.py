@@ -20,9 +20,9 @@ from torchjanus.host.assumption import Assumption, TensorKind, TypeOf
 from torchjanus.host.checks import BROKEN, same_keys, same_value
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
-from torchjanus.trace.actions import Stored
+from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.calls import TENSOR, entered_at
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number, Recipe, TensorOf
 from torchjanus.trace.values import Apply, is_local
 
 __all__ = [
@@ -66,9 +66,9 @@ def given_text(source: Source, recipe: Recipe) -> str:
             return source.constant(value)
         case Number(expr=expr):
             return number_text(source, expr)
-        case FoundAt(access_path=access_path):
+        case ExistingObject(access_path=access_path):
             return source.value(access_path)
-        case Build(cls=cls, items=items):
+        case NewObject(cls=cls, items=items):
             inner = "".join(f"{given_text(source, part)}, " for part in items)
             return f"[{inner}]" if cls is list else f"({inner})"
     raise AssertionError(recipe)
@@ -150,7 +150,7 @@ def checked(
     for access_path, changed in looks_into(variant.trace, written):
         source.fail_if(f"{source.value(access_path)} is {source.value(changed)}")
     for write in variant.writes:
-        if write.counts and isinstance(write.event, Stored) and not is_local(write.event.base):
+        if write.counts and isinstance(write.event, HeapWrite) and not is_local(write.event.base):
             holder, key = source.value(write.event.base), source.constant(write.event.key)
             found = f"{holder}[{key}]" if write.event.how == "item" else f"getattr({holder}, {key})"
             source.fail_if(f"type({found}) is not {source.object(type(variant.seen_at(write.event)))}")

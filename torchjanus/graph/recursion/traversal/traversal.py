@@ -39,7 +39,7 @@ from torchjanus.graph.recursion.variants.reads import Written, numbers_made
 from torchjanus.graph.recursion.variants.variant import Variant, Write
 from torchjanus.host.checks import BROKEN
 from torchjanus.host.embed import compile_with_constants
-from torchjanus.trace.actions import Stored, place_of
+from torchjanus.trace.actions import HeapWrite, place_of
 from torchjanus.trace.recipes import Number
 from torchjanus.trace.values import Expr
 
@@ -380,7 +380,7 @@ class HostTraversal:
         if not write.counts:
             return given_text(source, write.value)
         event = write.event
-        place = place_of(event) if isinstance(event, Stored) else event.base
+        place = place_of(event) if isinstance(event, HeapWrite) else event.base
         if not isinstance(write.value, Number):
             return f"lambda c: {given_text(source, write.value)}"
         return counting_text(write.value.expr, place.token, partial(number_text, source), source.object)
@@ -423,7 +423,8 @@ def _slot_text(source: VariantSource, number: Any) -> str:
 
 
 def _picking(picked: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """Yield the statements that note the number of rows each table needs; a negative row number is UnseenVariant."""
+    """Yield the statements that note the number of rows each table needs; a negative row number is an unseen
+    variant."""
     for table, text in picked:
         yield f"b = {text}"
         yield "if b < 0: raise UnseenVariant"

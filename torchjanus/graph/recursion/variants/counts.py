@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from torchjanus.trace.actions import Each, Invoked, Mutation, Op, Stored, place_of
+from torchjanus.trace.actions import ContainerMutation, HeapWrite, HostLoop, InvokeOp, Op, place_of
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Computed, Found, Held, Pinned
+from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization
 from torchjanus.trace.operands import expressions_in
 from torchjanus.trace.values import Apply, Read, leaves
 
 __all__ = ["counted", "counting_text", "read_place"]
 
 
-def read_place(event: Stored, target: Any) -> Any:
+def read_place(event: HeapWrite, target: Any) -> Any:
     """Return the value before the write."""
     return getattr(target, event.key) if event.how == "field" else target[event.key]
 
@@ -31,10 +31,10 @@ def counted(trace: Trace) -> frozenset[Any]:
     written: dict[Any, list[bool]] = {}
     calls = 0
     for event in trace.events:
-        calls += isinstance(event, Invoked)
-        if isinstance(event, Found):
+        calls += isinstance(event, InvokeOp)
+        if isinstance(event, HeapRead):
             found.setdefault(event.access_path.token, calls)
-        elif isinstance(event, Stored) and event.how in ("field", "item"):
+        elif isinstance(event, HeapWrite) and event.how in ("field", "item"):
             place = place_of(event).token
             written.setdefault(place, []).append(found.get(place) == calls)
     counts = {place for place, fitting in written.items() if fitting == [True]}
@@ -46,16 +46,21 @@ def _used(trace: Trace) -> Iterator[Any]:
     exprs = list(expressions_in(trace.result))
     for event in trace.events:
         match event:
-            case Held(expr=expr) | Pinned(expr=expr) | Computed(expr=expr) | Each(count=expr):
+            case (
+                NumberPredicate(expr=expr)
+                | Specialization(expr=expr)
+                | HostComputation(expr=expr)
+                | HostLoop(count=expr)
+            ):
                 exprs += expressions_in(expr)
-            case Stored():
+            case HeapWrite():
                 own = place_of(event).token
                 yield from (place for place in _places(expressions_in(trace.recipes[id(event)])) if place != own)
-            case Mutation():
+            case ContainerMutation():
                 exprs += expressions_in(trace.recipes[id(event)])
             case Op():
                 exprs += expressions_in((event.args, event.kwargs))
-        if isinstance(event, Invoked):
+        if isinstance(event, InvokeOp):
             exprs += expressions_in([recipe for _, recipe in event.given])
         access_path = getattr(event, "access_path", None) or getattr(event, "base", None)
         exprs += expressions_in([at.key for at in access_path.prefixes()] if access_path is not None else ())

@@ -8,7 +8,16 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.graph.recursion.variants.reads import call_of
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Same
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    IdentityTest,
+    InstanceTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    TensorPredicate,
+)
 from torchjanus.trace.values import Fetch, Read, depends_on, is_local, leaves
 
 __all__ = ["about", "decides", "distinguished", "flipped", "part_by_tensor"]
@@ -31,11 +40,16 @@ def distinguished(one: Trace, other: Trace) -> bool:
 def _says(event: Any) -> bool:
     """Whether the event is a fact about an argument, which is checked for each call."""
     match event:
-        case Found(access_path=at, kind=kind):
+        case HeapRead(access_path=at, kind=kind):
             return kind != "tensor" and is_local(at) and call_of(at) is None
-        case Filled(access_path=at) | Keys(access_path=at) | Instance(access_path=at) | Absent(base=at):
+        case (
+            EmptinessTest(access_path=at)
+            | KeySetRead(access_path=at)
+            | InstanceTest(access_path=at)
+            | KeyLookup(base=at)
+        ):
             return is_local(at) and call_of(at) is None
-        case Held(expr=expr):
+        case NumberPredicate(expr=expr):
             reads = list(leaves(expr))
             return all(
                 isinstance(x, Read) and is_local(x.access_path) and call_of(x.access_path) is None for x in reads
@@ -45,9 +59,9 @@ def _says(event: Any) -> bool:
 
 def decides(event: Any) -> bool:
     """Whether the event is a predicate on a tensor."""
-    if isinstance(event, Held):
+    if isinstance(event, NumberPredicate):
         return depends_on(event.expr, Fetch)
-    return isinstance(event, Asserted)
+    return isinstance(event, TensorPredicate)
 
 
 def flipped(event: Any) -> Any:
@@ -58,12 +72,16 @@ def flipped(event: Any) -> Any:
 def about(event: Any) -> Any:
     """Return the subject of a fact, without its outcome."""
     match event:
-        case Found(access_path=access_path) | Filled(access_path=access_path) | Keys(access_path=access_path):
+        case (
+            HeapRead(access_path=access_path)
+            | EmptinessTest(access_path=access_path)
+            | KeySetRead(access_path=access_path)
+        ):
             return (type(event), access_path.token)
-        case Absent(base=base, key=key):
-            return (Absent, base.token, token_of(key))
-        case Same(first=first, second=second):
-            return (Same, first.token, second.token)
-        case Instance(access_path=access_path, classes=classes):
-            return (Instance, access_path.token, token_of(classes))
+        case KeyLookup(base=base, key=key):
+            return (KeyLookup, base.token, token_of(key))
+        case IdentityTest(first=first, second=second):
+            return (IdentityTest, first.token, second.token)
+        case InstanceTest(access_path=access_path, classes=classes):
+            return (InstanceTest, access_path.token, token_of(classes))
     return (type(event), event.expr.token)

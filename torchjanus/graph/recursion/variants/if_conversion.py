@@ -15,13 +15,24 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
 from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Path, masked, selected
-from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.around import disagree
-from torchjanus.trace.events import Decision, Entered, Left, Trace, Trips
-from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Instance, Keys, Pinned, Same
+from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    InstanceTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
 from torchjanus.trace.loops.records import Loop
-from torchjanus.trace.recipes import Build, TensorOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.recipes import NewObject, TensorOf
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Size, is_local
 
@@ -38,11 +49,21 @@ _TOTAL = frozenset(
     view_as vstack where zeros zeros_like""".split()
 )
 _CONSTANT_DIVISOR = ("div", "truediv", "true_divide")
-_SILENT = (Entered, Left, Decision, Trips)
-_FACTS = (Found, Absent, Filled, Keys, Same, Instance, Held, Pinned, Computed)
+_SILENT = (FunctionEntry, FunctionExit, Decision, LoopEnd)
+_FACTS = (
+    HeapRead,
+    KeyLookup,
+    EmptinessTest,
+    KeySetRead,
+    IdentityTest,
+    InstanceTest,
+    NumberPredicate,
+    Specialization,
+    HostComputation,
+)
 
 
-def converted(events: Sequence[Invoked]) -> MergedVariant | None:
+def converted(events: Sequence[InvokeOp]) -> MergedVariant | None:
     """Return the merged variant of calls on paths between which tensors decide, or None if they cannot be merged."""
     first = events[0]
     if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
@@ -53,7 +74,7 @@ def converted(events: Sequence[Invoked]) -> MergedVariant | None:
         return None
 
 
-class _MergedTrace(Rewriting):
+class _MergedTrace(TraceRewriter):
     """One of the merged traces. ``numbers``: its tensors' numbers in the new trace; ``after``: for each number of its
     operations the number in the new trace; ``places``: the new positions of its events."""
 
@@ -90,7 +111,7 @@ class _MergedTrace(Rewriting):
 class _InnerCall:
     """An inner call of a variant, as the new trace describes it."""
 
-    event: Invoked
+    event: InvokeOp
     args: tuple[int, ...]
 
 
@@ -100,7 +121,7 @@ _Following = Generator[_InnerCall, tuple[TensorRef, ...], Any]
 class _Conversion:
     """Writes the merged trace."""
 
-    def __init__(self, events: Sequence[Invoked]) -> None:
+    def __init__(self, events: Sequence[InvokeOp]) -> None:
         self.first = events[0]
         self.leaves = [_MergedTrace(event.call, self) for event in events]
         self.events: list[Any] = []
@@ -182,7 +203,7 @@ class _Conversion:
 
     def _is_of(self, leaf: _MergedTrace, number: int) -> bool:
         event = self.events[number]
-        return number in leaf.own or isinstance(event, Invoked) or (isinstance(event, Op) and event.func in DECIDED)
+        return number in leaf.own or isinstance(event, InvokeOp) or (isinstance(event, Op) and event.func in DECIDED)
 
     # -- tensors --------------------------------------------------------------------------------------------------
 
@@ -260,7 +281,7 @@ class _Conversion:
                 break
             for leaf in group:
                 leaf.places.append(len(self.events))
-            if isinstance(event, Invoked):
+            if isinstance(event, InvokeOp):
                 outs = yield self._asked(first, event)
                 for leaf in group:
                     leaf.numbers.update((ref.number, new.number) for ref, new in zip(event.outs, outs, strict=True))
@@ -299,12 +320,12 @@ class _Conversion:
             return
         if isinstance(event, _FACTS) and not decides(event) and not self._fact(event):
             return
-        if path and not isinstance(event, (*_FACTS, *_SILENT, Asserted)):
+        if path and not isinstance(event, (*_FACTS, *_SILENT, TensorPredicate)):
             raise NotMergeable("recursion-branch", "an arm has an effect")
         said = first.event(event, len(first.after) - 1)
         if decides(event) and path:
             self.within[len(self.events)] = path
-        self._emit_for(group, replace(said, after=self.ops) if isinstance(said, Asserted) else said)
+        self._emit_for(group, replace(said, after=self.ops) if isinstance(said, TensorPredicate) else said)
 
     def _emit_for(self, group: Sequence[_MergedTrace], event: Any) -> None:
         for leaf in group:
@@ -325,7 +346,7 @@ class _Conversion:
         if any(leaf.old.memory[ref.number] in leaf.given for ref in op.outs if ref.number in leaf.numbers):
             raise NotMergeable("recursion-branch", "an arm changes a tensor in place")
 
-    def _asked(self, leaf: _MergedTrace, event: Invoked) -> _InnerCall:
+    def _asked(self, leaf: _MergedTrace, event: InvokeOp) -> _InnerCall:
         """Return the inner call in terms of the new trace."""
         given = tuple((name, leaf.recipe(recipe)) for name, recipe in event.given)
         args = tuple(leaf.final(ref.number) for ref in event.args)
@@ -352,7 +373,7 @@ class _Conversion:
             raise NotMergeable("recursion-branch", "the arms do not decide by the same tensor")
         decision = len(self.events)
         event = yes[0].event(yes[0].old.events[position], len(yes[0].after) - 1)
-        self._emit(replace(event, after=self.ops) if isinstance(event, Asserted) else event)
+        self._emit(replace(event, after=self.ops) if isinstance(event, TensorPredicate) else event)
         self.deciding.add(decision)
         known = len(self.tensors)
         sides = []
@@ -394,7 +415,7 @@ class _Conversion:
         """Return a recipe of the selected value."""
         if isinstance(one, TensorOf) and isinstance(other, TensorOf):
             return TensorOf(TensorRef(self._selected(decision, one.ref.number, other.ref.number)))
-        if isinstance(one, Build) and isinstance(other, Build):
+        if isinstance(one, NewObject) and isinstance(other, NewObject):
             if _shape(one) != _shape(other) or one.attributes or one.fields or one.cls is dict:
                 raise NotMergeable("recursion-branch", "the arms make different objects")
             parts = zip(one.items, other.items, strict=True)
@@ -422,6 +443,6 @@ def _shape(recipe: Any) -> Any:
     """Return the structure that the recipe builds, without its tensors."""
     if isinstance(recipe, TensorOf):
         return ("tensor",)
-    if isinstance(recipe, Build):
+    if isinstance(recipe, NewObject):
         return (recipe.cls, *map(_shape, recipe.items))
     return None if recipe is None else ("else", recipe.token if hasattr(recipe, "token") else None)

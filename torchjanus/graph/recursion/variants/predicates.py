@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import Place, refused
 from torchjanus.graph.ir.program import Node, Program, Ref
 from torchjanus.graph.recursion.variants.nodes import gives_back
-from torchjanus.trace.actions import Invoked, Op
+from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.events import Trace
 
 __all__ = ["DECIDED", "MergedVariant", "Path", "Side", "masked", "selected", "with_truths"]
@@ -29,7 +29,7 @@ class MergedVariant:
     ``within``: for other assertions the path on which they apply; ``paths``: for each of the merged variants its
     decisions."""
 
-    event: Invoked
+    event: InvokeOp
     deciding: frozenset[int]
     within: dict[int, Path]
     paths: tuple[Path, ...]

@@ -7,11 +7,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
-from torchjanus.trace.actions import Invoked, Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp
 from torchjanus.trace.calls import parts_made
 from torchjanus.trace.events import Event, Trace
-from torchjanus.trace.facts import Absent, Asserted, Filled, Found, Held, Instance, Keys, Pinned
-from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf, parts_of
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    InstanceTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
+from torchjanus.trace.recipes import Constant, NewObject, Number, Recipe, TensorOf, parts_of
 from torchjanus.trace.values import Expr, Fetch, Read, depends_on, is_local, leaves
 
 __all__ = [
@@ -41,15 +50,15 @@ def names_read(trace: Trace, without: frozenset[Any] = frozenset()) -> set[tuple
     found: set[tuple[type | None, Any]] = set()
     for event in trace.events:
         match event:
-            case Found(access_path=access_path) | Instance(access_path=access_path) if (
+            case HeapRead(access_path=access_path) | InstanceTest(access_path=access_path) if (
                 access_path.base is not None and access_path.token not in without
             ):
                 found |= {(class_of(trace, access_path.base), access_path.key), (None, access_path.base.token)}
-            case Absent(base=base, key=key):
+            case KeyLookup(base=base, key=key):
                 # An object's dictionary lacks an attribute; any other dictionary lacks a key and has no attributes.
                 cls = class_of(trace, base) or (dict if base.step is Step.ITEM else None)
                 found |= {(cls, key), (None, base.token)}
-            case Filled(access_path=access_path) | Keys(access_path=access_path):
+            case EmptinessTest(access_path=access_path) | KeySetRead(access_path=access_path):
                 found |= {(class_of(trace, access_path), _ALL), (None, access_path.token)}
     return {(cls, name) for cls, name in found if isinstance(name, str | tuple) or name is _ALL}
 
@@ -75,8 +84,8 @@ class Written:
 def written_by(trace: Trace, events: Iterable[Event]) -> Iterator[Written]:
     """Yield the changes that these events make."""
     for event in events:
-        if isinstance(event, Stored | Mutation) and not event.base.is_grown:
-            name = event.key if isinstance(event, Stored) and type(event.key) is str else _ALL
+        if isinstance(event, HeapWrite | ContainerMutation) and not event.base.is_grown:
+            name = event.key if isinstance(event, HeapWrite) and type(event.key) is str else _ALL
             yield Written(_object(event.base), class_of(trace, event.base), name)
 
 
@@ -85,11 +94,13 @@ def looks_into(trace: Trace, written: Sequence[Written]) -> Iterator[tuple[Acces
     asked: dict[tuple[Any, Any], tuple[AccessPath, AccessPath]] = {}
     for event in trace.events if written else ():
         match event:
-            case Found(access_path=access_path) | Instance(access_path=access_path) if access_path.base is not None:
+            case HeapRead(access_path=access_path) | InstanceTest(access_path=access_path) if (
+                access_path.base is not None
+            ):
                 base, key = access_path.base, access_path.key if type(access_path.key) is str else _ALL
-            case Absent(base=base, key=key):
+            case KeyLookup(base=base, key=key):
                 key = key if type(key) is str else _ALL
-            case Filled(access_path=base) | Keys(access_path=base):
+            case EmptinessTest(access_path=base) | KeySetRead(access_path=base):
                 key = _ALL
             case _:
                 continue
@@ -112,7 +123,7 @@ def class_of(trace: Trace, access_path: AccessPath) -> type | None:
     if at.step is Step.CONST:
         return type(at.key)
     for event in trace.events:
-        if isinstance(event, Found) and event.access_path == at:
+        if isinstance(event, HeapRead) and event.access_path == at:
             return type(event.value)
     return None
 
@@ -121,8 +132,8 @@ def undecided(one: Iterable[Event], other: Iterable[Event]) -> Event | None:
     """Return the event at which two traces part if a tensor decides there, so that the host cannot distinguish them."""
     for before, after in zip(one, other, strict=False):
         if before.token != after.token:
-            fetched = isinstance(after, Held | Pinned) and depends_on(after.expr, Fetch)
-            return after if fetched or isinstance(after, Asserted) else None
+            fetched = isinstance(after, NumberPredicate | Specialization) and depends_on(after.expr, Fetch)
+            return after if fetched or isinstance(after, TensorPredicate) else None
     return None
 
 
@@ -154,11 +165,11 @@ def numbers_of(recipe: Any, path: tuple[Any, ...] = ()) -> list[tuple[tuple[Any,
     """Return the numbers of a result, in order, each with the keys that lead to it."""
     if isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float)):
         return [(path, recipe)]
-    inside = _held(recipe) if isinstance(recipe, Build) else ()
+    inside = _held(recipe) if isinstance(recipe, NewObject) else ()
     return [found for key, part in inside for found in numbers_of(part, (*path, key))]
 
 
-def _held(recipe: Build) -> Iterator[tuple[Any, Recipe]]:
+def _held(recipe: NewObject) -> Iterator[tuple[Any, Recipe]]:
     """Yield the elements of a container or object, in order, each with its key or name."""
     for n, part in enumerate(recipe.items):
         yield (part[0].value, part[1]) if isinstance(part, tuple) else (n, part)
@@ -172,12 +183,12 @@ def numbers_made(made: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]
     return [found for key, part in parts_made(made) for found in numbers_made(part, (*path, key))]
 
 
-def result_key(event: Invoked, which: int) -> Any:
+def result_key(event: InvokeOp, which: int) -> Any:
     """Return the key of the buffer of a tensor that the call returns."""
     return ("result", event.callee, event.made, which)
 
 
-def given_tensors(event: Invoked) -> tuple[Any, ...]:
+def given_tensors(event: InvokeOp) -> tuple[Any, ...]:
     """Return the tokens of the callee's access paths to its tensor arguments, in order."""
     return tuple(o.token for name, recipe in event.given for o in places_of(recipe, AccessPath.parameter(name)))
 
@@ -186,6 +197,6 @@ def places_of(recipe: Recipe, access_path: AccessPath) -> Iterator[AccessPath]:
     """Yield the access paths of the tensors in an argument at ``access_path``."""
     if isinstance(recipe, TensorOf):
         yield access_path
-    elif isinstance(recipe, Build):
+    elif isinstance(recipe, NewObject):
         for index, part in enumerate(recipe.items):
             yield from places_of(part, access_path.item(index))

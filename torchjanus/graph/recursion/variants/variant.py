@@ -41,11 +41,11 @@ from torchjanus.graph.recursion.variants.reads import (
 from torchjanus.graph.recursion.variants.reductions import Accumulation, accumulations, stacks_as_sums
 from torchjanus.graph.recursion.variants.row_picks import tables_of, with_picks
 from torchjanus.graph.recursion.variants.segments import Segment, Segmentation, SegmentReduction, StagedVariant
-from torchjanus.trace.actions import Invoked, Mutation, Op, Stored, place_of
+from torchjanus.trace.actions import ContainerMutation, HeapWrite, InvokeOp, Op, place_of
 from torchjanus.trace.around import holds
 from torchjanus.trace.calls import count_of
-from torchjanus.trace.events import Entered, Left, Trace
-from torchjanus.trace.facts import Asserted, Found, Held, Pinned, Same
+from torchjanus.trace.events import FunctionEntry, FunctionExit, Trace
+from torchjanus.trace.facts import HeapRead, IdentityTest, NumberPredicate, Specialization, TensorPredicate
 from torchjanus.trace.recipes import Number, Recipe, TensorOf
 from torchjanus.trace.values import Fetch, Size, depends_on, is_local, leaves
 
@@ -57,7 +57,7 @@ class Site:
     """A call that the variant makes, at a ``stage``. ``args``: the tensors passed, each with the token of the callee's
     access path. ``frames``: how many frames deeper than the variant eager makes it."""
 
-    event: Invoked
+    event: InvokeOp
     frames: int
     stage: int
     args: tuple[tuple[Any, Ref], ...]
@@ -71,7 +71,7 @@ class Write:
     ``names_read``); ``list``: the step's list to which it is appended, if any; ``counts``: whether it is computed from
     the old value."""
 
-    event: Stored | Mutation
+    event: HeapWrite | ContainerMutation
     before: int
     ref: Ref | None
     value: Recipe
@@ -86,7 +86,7 @@ class Variant:
     facts, one of which has to hold. Raises Refused if its calls cannot be batched."""
 
     def __init__(
-        self, number: int, event: Invoked, switch: MergedVariant | None = None, sides: Sequence[Side] = ()
+        self, number: int, event: InvokeOp, switch: MergedVariant | None = None, sides: Sequence[Side] = ()
     ) -> None:
         """``switch``: set for a merged variant; ``sides``: what only some of its paths use."""
         trace: Trace = event.call
@@ -98,7 +98,7 @@ class Variant:
         self.given = {o.token: o for name, recipe in event.given for o in places_of(recipe, AccessPath.parameter(name))}
         self._counted = counted(trace)
         local = {
-            e.access_path.token for e in trace.events if isinstance(e, Found) and is_local(e.access_path)
+            e.access_path.token for e in trace.events if isinstance(e, HeapRead) and is_local(e.access_path)
         } | self._counted
         with unobserved():
             self.plan: EntryPlan = generalise([trace], frozenset(local))
@@ -144,15 +144,19 @@ class Variant:
         """Raise Refused if the calls cannot be batched."""
         program = self.plan.program
         for event in self.trace.events:
-            if isinstance(event, Same) and self.given.keys() & {event.first.token, event.second.token}:
+            if isinstance(event, IdentityTest) and self.given.keys() & {event.first.token, event.second.token}:
                 raise self._refused("it is given one tensor twice", event.place)
         for expr in self.plan.slots:
             if depends_on(expr, Fetch | Size):
                 raise self._refused(f"it computes with {expr} in Python", self.place)
         for event in self.trace.events:
-            if isinstance(event, Held | Pinned) and calls_of(event.expr):
+            if isinstance(event, NumberPredicate | Specialization) and calls_of(event.expr):
                 raise self._refused("a number that calls return decides what it does", event.place)
-        asked = all(isinstance(self.trace.events[a.event], Asserted | Held) for a in program.assertions if a.event >= 0)
+        asked = all(
+            isinstance(self.trace.events[a.event], TensorPredicate | NumberPredicate)
+            for a in program.assertions
+            if a.event >= 0
+        )
         if not asked or any(a.event < 0 for a in program.assertions) or self.plan.batches or program.cuts:
             raise self._refused("it asks tensors for their values", self.place)
         if any(node.modes.autocast or node.modes.inference for node in program.nodes):
@@ -165,11 +169,11 @@ class Variant:
         """Yield the writes of the trace. Raises Refused."""
         calls, program = 0, self.plan.program
         for event in self.trace.events:
-            calls += isinstance(event, Invoked)
-            if not isinstance(event, Stored | Mutation):
+            calls += isinstance(event, InvokeOp)
+            if not isinstance(event, HeapWrite | ContainerMutation):
                 continue
             (value,) = self.trace.recipes[id(event)]
-            if isinstance(event, Mutation) and event.method == "count":
+            if isinstance(event, ContainerMutation) and event.method == "count":
                 yield Write(event, calls, None, value, (None, event.base.token), event.base.key, True)
                 continue
             ref = (
@@ -181,18 +185,22 @@ class Variant:
             fetched = isinstance(value, Number) and any(isinstance(x, Fetch | Size) for x in leaves(value.expr))
             if fetched or (ref is not None and ref.index < len(program.inputs)):
                 raise self._refused(
-                    f"it stores {event.value if isinstance(event, Stored) else event.args}", event.place
+                    f"it stores {event.value if isinstance(event, HeapWrite) else event.args}", event.place
                 )
             known = (
-                (class_of(self.trace, event.base), event.key) if isinstance(event, Stored) else (None, event.base.token)
+                (class_of(self.trace, event.base), event.key)
+                if isinstance(event, HeapWrite)
+                else (None, event.base.token)
             )
-            counts = isinstance(event, Stored) and isinstance(value, Number) and place_of(event).token in self._counted
+            counts = (
+                isinstance(event, HeapWrite) and isinstance(value, Number) and place_of(event).token in self._counted
+            )
             yield Write(event, calls, ref, value, known, None, counts)
 
-    def seen_at(self, event: Stored) -> Any:
+    def seen_at(self, event: HeapWrite) -> Any:
         """Return the recorded value before the write."""
         place = place_of(event).token
-        return next(e.value for e in self.trace.events if isinstance(e, Found) and e.access_path.token == place)
+        return next(e.value for e in self.trace.events if isinstance(e, HeapRead) and e.access_path.token == place)
 
     def _only_lists(self) -> bool:
         """Whether it writes to lists of the step only."""
@@ -218,7 +226,7 @@ class Variant:
     @property
     def entered(self) -> set[int]:
         """The counters whose initial values it reads."""
-        found = (count_of(event.access_path) for event in self.trace.events if isinstance(event, Found))
+        found = (count_of(event.access_path) for event in self.trace.events if isinstance(event, HeapRead))
         return {number for number in found if number is not None}
 
     @property
@@ -464,10 +472,10 @@ def tables_in(variants: Sequence[Variant]) -> frozenset[Any]:
     return frozenset(token for token in found if all(variant.tables.get(token, ()) is not None for variant in variants))
 
 
-def _calls(trace: Trace) -> Iterator[tuple[Invoked, int]]:
+def _calls(trace: Trace) -> Iterator[tuple[InvokeOp, int]]:
     """Yield the calls of a trace, each with its depth in frames."""
     depth = 1
     for event in trace.events:
-        depth += isinstance(event, Entered) - isinstance(event, Left)
-        if isinstance(event, Invoked):
+        depth += isinstance(event, FunctionEntry) - isinstance(event, FunctionExit)
+        if isinstance(event, InvokeOp):
             yield event, depth

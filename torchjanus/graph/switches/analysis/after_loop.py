@@ -19,7 +19,7 @@ from torchjanus.graph.switches.analysis.iterations import OUTSIDE, Source
 from torchjanus.graph.switches.analysis.numbers import is_content
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 from torchjanus.trace.values import Expr
 
 __all__ = ["LiveOutUses"]
@@ -29,7 +29,7 @@ class LiveOutUses:
     """Resolves the uses of a loop's live-outs to variables."""
 
     def __init__(
-        self, trace: Trace, frames: Frames, switches: SwitchSites, resolving: ArmResolution, acting: ArmEffects
+        self, trace: Trace, frames: LoopSnapshots, switches: SwitchSites, resolving: ArmResolution, acting: ArmEffects
     ) -> None:
         self.counting = acting.counting
         self.numbers = acting.held.states[-1]  # the numbers that variables hold after the last iteration

@@ -23,7 +23,7 @@ from torchjanus.graph.switches.analysis.iterations import Iteration
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import NumberStates, is_safe
 from torchjanus.trace.actions import Extern
-from torchjanus.trace.recipes import Constant, Number, Perhaps, Recipe, TensorAt
+from torchjanus.trace.recipes import ConditionalItem, Constant, Number, Recipe, TensorAt
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch
 
@@ -175,7 +175,7 @@ class ArmEffects:
         if when is not True and not is_safe(made):
             raise NotMergeable("branch-effects", "an arm appends what may raise in another arm")
         item = Number(made) if isinstance(made, Expr) else Constant(made)
-        yield item if when is True else Perhaps(item, Number(when))
+        yield item if when is True else ConditionalItem(item, Number(when))
 
 
 def _parting(one: Iteration, other: Iteration) -> int:

@@ -13,8 +13,8 @@ from torchjanus.core.trees import map_leaves
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import parts_of_expr
-from torchjanus.trace.facts import Asserted, Pinned
-from torchjanus.trace.loops.records import Frames, LoopInstance
+from torchjanus.trace.facts import Specialization, TensorPredicate
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.values import Expr
 
@@ -26,7 +26,7 @@ class NamesBeforeLoop:
 
     Of an earlier countable loop only the first iteration is part of the hash."""
 
-    def __init__(self, trace: Trace, frames: Frames) -> None:
+    def __init__(self, trace: Trace, frames: LoopSnapshots) -> None:
         self.trace = trace
         self.rows: dict[int, tuple[int, int]] = {}  # tensor -> (index of the unbind that made it, index of the row)
         self.unbindings: list[Op] = []
@@ -47,7 +47,7 @@ class NamesBeforeLoop:
             if position in skipped:
                 continue
             if not isinstance(event, Op):
-                if not (isinstance(event, Pinned) and event.expr.token in known):
+                if not (isinstance(event, Specialization) and event.expr.token in known):
                     tokens.append(self._token(event))
                 continue
             unbinding = event.name in ("Tensor.unbind", "torch.unbind")
@@ -83,7 +83,7 @@ class NamesBeforeLoop:
                 self._columns[column] = ("column", number, place)
 
     def _token(self, event: Any) -> Any:
-        if isinstance(event, Asserted):
+        if isinstance(event, TensorPredicate):
             return ("asserted", self.path(event.ref.number), event.place, event.outcome)
         return event.token
 

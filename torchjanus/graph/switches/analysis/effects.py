@@ -13,11 +13,11 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, contents_of
-from torchjanus.trace.actions import Extern, Mutation, Op, Stored
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.expressions import parts_of_expr
-from torchjanus.trace.loops.records import Frames
-from torchjanus.trace.recipes import Constant, FoundAt, Number, Recipe, TensorAt
+from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.recipes import Constant, ExistingObject, Number, Recipe, TensorAt
 from torchjanus.trace.values import Fetch, Traced
 
 __all__ = ["ArmEffect", "is_shown", "merged", "merged_recipe", "with_shown"]
@@ -42,7 +42,7 @@ def is_shown(name: Any) -> bool:
     return bool(name[0] == _SHOWN)
 
 
-def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
+def with_shown(trace: Trace, frames: LoopSnapshots, lists: Mapping[Any, FilledList]) -> LoopSnapshots:
     """Return the loop with extra variables for the tensors that its effects use. Raises NotMergeable."""
     states = [dict(state) for state in frames.states]
     for iteration, (start, end) in enumerate(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True)):
@@ -53,11 +53,13 @@ def with_shown(trace: Trace, frames: Frames, lists: Mapping[Any, FilledList]) ->
 
 
 def _shown_by(
-    trace: Trace, frames: Frames, iteration: int, events: Sequence[Any], appended: Sequence[Recipe]
+    trace: Trace, frames: LoopSnapshots, iteration: int, events: Sequence[Any], appended: Sequence[Recipe]
 ) -> dict[int, Any]:
     """Return the tensors that an iteration's effects use, with their variables, named by kind and order."""
     found: dict[int, Any] = {}
-    shown = [r for e in events if isinstance(e, Extern | Mutation | Stored) for r in trace.recipes.get(id(e), ())]
+    shown = [
+        r for e in events if isinstance(e, Extern | ContainerMutation | HeapWrite) for r in trace.recipes.get(id(e), ())
+    ]
     made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
     tensors = [tensor for recipe in (*shown, *appended) for tensor in _tensors(recipe)]
     for value in contents_of(frames.states[iteration + 1]).values():
@@ -76,13 +78,13 @@ def _shown_by(
     return found
 
 
-def merged(trace: Trace, event: Extern | Mutation | Stored, numbers: IterationNumbers) -> ArmEffect:
+def merged(trace: Trace, event: Extern | ContainerMutation | HeapWrite, numbers: IterationNumbers) -> ArmEffect:
     """Return the form of an effect that is equal in other iterations. Raises NotMergeable."""
     if isinstance(event, Extern) and (event.draws or event.handled):
         raise NotMergeable(
             "branch-native-call", "an iteration makes an extern call that draws, or whose error is handled"
         )
-    if isinstance(event, Stored) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
+    if isinstance(event, HeapWrite) and (isinstance(event.key, Traced) or event.how not in ("item", "field")):
         raise NotMergeable("branch-effects", "an iteration writes a variable, or under a key that changes")
     values = tuple(merged_recipe(recipe, numbers) for recipe in trace.recipes.get(id(event), ()))
     words = tuple(("kept", value[1].token) if value[0] == "kept" else value for value in values)
@@ -99,7 +101,7 @@ def merged_recipe(recipe: Recipe, numbers: IterationNumbers) -> Any:
         return ("number", numbers.form(recipe.expr))
     if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
         return ("number", numbers.take(recipe.value))
-    if isinstance(recipe, Constant | FoundAt):
+    if isinstance(recipe, Constant | ExistingObject):
         return ("kept", recipe)
     raise NotMergeable("branch-effects", "an iteration writes a value that cannot be made for each of them")
 

@@ -14,8 +14,8 @@ from torchjanus.core.errors import Place
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Trace
 from torchjanus.trace.expressions import parts_of_expr
-from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.loops.records import Frames, Plain
+from torchjanus.trace.facts import HeapRead, NumberPredicate
+from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read, Size, leaves
 
@@ -44,34 +44,34 @@ class IndexPredicate:
 class IndexPredicates:
     """Distinguishes index predicates from other comparisons in one loop's iterations."""
 
-    def __init__(self, trace: Trace, frames: Frames) -> None:
+    def __init__(self, trace: Trace, frames: LoopSnapshots) -> None:
         events = trace.events[frames.starts[0] : frames.end]
         self._file = frames.place
-        self._reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self._reads = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
         self._made = {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
         self._decided = {(e.place.line, e.place.column): e.place for e in events if isinstance(e, Decision)}
         plains = trace.plain[frames.plains[0] : frames.plains[-1]]
         self._differ = _differing((plain.where, plain.operands) for plain in plains)
         self._before = sum(isinstance(event, Op) for event in trace.events[: frames.starts[0]])
-        held = [event for event in events if isinstance(event, Held)]
+        held = [event for event in events if isinstance(event, NumberPredicate)]
         self._differ |= _differing((_subject(event), tuple(_constants(event.expr))) for event in held)
         self._asked = {(event.place.line, event.place.column) for event in held if self.asks(event)}
 
-    def place(self, plain: Plain) -> Place | None:
+    def place(self, plain: UntracedComputation) -> Place | None:
         """Return the place of a comparison of plain numbers if it is an index predicate; otherwise None."""
         found = self._decided.get(plain.where)
         if found is None and plain.where in self._differ:
             return replace(self._file, line=plain.where[0], column=plain.where[1])
         return found
 
-    def is_of_host(self, plain: Plain) -> bool:
+    def is_of_host(self, plain: UntracedComputation) -> bool:
         """Whether this comparison is already recorded as a condition that ``asks`` accepts."""
         match plain.structure:
             case ("tuple", ("str", str(op)), ("tuple", *operands)) if op in _COMPARISONS:
                 return plain.where in self._asked and any(one[0] in ("traced", "of sizes") for one in operands)
         return False
 
-    def asks(self, held: Held) -> bool:
+    def asks(self, held: NumberPredicate) -> bool:
         """Whether a condition compares integers from before the loop with one that may be the iteration index."""
         return _subject(held) in self._differ and all(map(self._is_before, leaves(held.expr)))
 
@@ -93,7 +93,7 @@ def _differing(pairs: Iterable[tuple[Any, Any]]) -> set[Any]:
     return {place for place, value in pairs if first.setdefault(place, value) != value}
 
 
-def _subject(held: Held) -> Any:
+def _subject(held: NumberPredicate) -> Any:
     """Return the place and shape of a comparison without its constants."""
 
     def shape(expr: Any) -> Any:

@@ -23,10 +23,20 @@ from torchjanus.graph.switches.analysis.effects import ArmEffect, is_shown, merg
 from torchjanus.graph.switches.analysis.index_predicates import ITERATION, NUMBER, IndexPredicate, IndexPredicates
 from torchjanus.graph.switches.analysis.lists import FilledList
 from torchjanus.graph.switches.analysis.numbers import IterationNumbers, NumberStates, is_in_known, is_safe
-from torchjanus.trace.actions import Each, Extern, Invoked, Mutation, Op, Stored
-from torchjanus.trace.events import Decision, Entered, Fact, Left, Trace, Trips
-from torchjanus.trace.facts import Absent, Asserted, Computed, Filled, Found, Held, Keys, Pinned, Same
-from torchjanus.trace.loops.records import Frames, Plain
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop, InvokeOp, Op
+from torchjanus.trace.events import Decision, Fact, FunctionEntry, FunctionExit, LoopEnd, Trace
+from torchjanus.trace.facts import (
+    EmptinessTest,
+    HeapRead,
+    HostComputation,
+    IdentityTest,
+    KeyLookup,
+    KeySetRead,
+    NumberPredicate,
+    Specialization,
+    TensorPredicate,
+)
+from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
 from torchjanus.trace.terms import TensorRef, symbol_token
 from torchjanus.trace.user_code import MARKS
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, Traced, depends_on, leaves
@@ -85,7 +95,7 @@ class Iteration:
     compared: dict[Any, Expr]  # numbers of the host that its predicates compare
 
 
-def is_decided(frames: Frames, trace: Trace, changing: bool = False) -> bool:
+def is_decided(frames: LoopSnapshots, trace: Trace, changing: bool = False) -> bool:
     """Whether a tensor predicate or an index predicate occurs in the loop.
 
     With a constant trip count an index predicate has the same outcomes in all runs. ``changing``: whether the trip
@@ -101,7 +111,9 @@ def _is_size(leaf: Expr) -> bool:
     return isinstance(leaf, Size) or (isinstance(leaf, Read) and leaf.access_path.step in (Step.SIZE, Step.LEN))
 
 
-def iterations_in(trace: Trace, frames: Frames, held: NumberStates, lists: Mapping[Any, FilledList]) -> list[Iteration]:
+def iterations_in(
+    trace: Trace, frames: LoopSnapshots, held: NumberStates, lists: Mapping[Any, FilledList]
+) -> list[Iteration]:
     """Return the iterations of the loop. Raises NotMergeable where they do more than compute with tensors."""
     if any(plain.structure is None for plain in trace.plain[frames.plains[0] : frames.plains[-1]]):
         raise NotMergeable("branch-numbers", "an iteration computes with a plain number, and may know its index")
@@ -113,15 +125,15 @@ def iterations_in(trace: Trace, frames: Frames, held: NumberStates, lists: Mappi
 def subject_of(fact: Any) -> Any:
     """Return the subject of a fact, without what the fact states."""
     match fact:
-        case Found(access_path=access_path):
+        case HeapRead(access_path=access_path):
             return ("found", access_path.token)
-        case Absent(base=base, key=key):
+        case KeyLookup(base=base, key=key):
             return ("absent", base.token, key.expr.token if isinstance(key, Traced) else token_of(key))
-        case Filled(access_path=access_path) | Keys(access_path=access_path):
+        case EmptinessTest(access_path=access_path) | KeySetRead(access_path=access_path):
             return (type(fact).__name__, access_path.token)
-        case Same(first=first, second=second):
+        case IdentityTest(first=first, second=second):
             return ("same", first.token, second.token)
-        case Held(expr=expr) | Pinned(expr=expr):
+        case NumberPredicate(expr=expr) | Specialization(expr=expr):
             return (type(fact).__name__, expr.token)
     return fact.token
 
@@ -130,7 +142,7 @@ def subject_of(fact: Any) -> Any:
 class _NativeArguments:
     """Plain numbers that native code received."""
 
-    plain: Plain
+    plain: UntracedComputation
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +155,9 @@ class _UntracedComputation:
 class _LoopReader:
     """Walks over the events of one loop."""
 
-    def __init__(self, trace: Trace, frames: Frames, held: NumberStates, lists: Mapping[Any, FilledList]) -> None:
+    def __init__(
+        self, trace: Trace, frames: LoopSnapshots, held: NumberStates, lists: Mapping[Any, FilledList]
+    ) -> None:
         self.trace, self.frames, self.held, self.lists = trace, frames, held, lists
         self.before = NamesBeforeLoop(trace, frames)
         self.rows = self.before.rows
@@ -152,7 +166,7 @@ class _LoopReader:
         self.sharing = Counter(trace.memory)
         # Index arguments of iterations, each minus the iteration index.
         self.offsets: dict[Any, list[int]] = {}
-        self.reads = {e.access_path: e.value for e in trace.events if isinstance(e, Found) and e.kind == "number"}
+        self.reads = {e.access_path: e.value for e in trace.events if isinstance(e, HeapRead) and e.kind == "number"}
         self.questions = IndexPredicates(trace, frames)
 
     def iterations(self) -> Any:
@@ -279,35 +293,39 @@ class _IterationReader:
         return self.loop.sources(tensor, self.iteration)
 
     def _event(self, event: Any) -> None:
-        question = isinstance(event, Held) and self.loop.questions.asks(event)
-        fact = not question and isinstance(event, Held | Pinned | Computed) and not depends_on(event.expr, Fetch)
+        question = isinstance(event, NumberPredicate) and self.loop.questions.asks(event)
+        fact = (
+            not question
+            and isinstance(event, NumberPredicate | Specialization | HostComputation)
+            and not depends_on(event.expr, Fetch)
+        )
         self.numbers.begin((type(event).__name__, len(self.events)) if not fact else ("fact", subject_of(event)))
         if isinstance(event, Op):
             self._operation(event)
-        elif isinstance(event, Asserted):
+        elif isinstance(event, TensorPredicate):
             self.asked.add(len(self.events))
             self.events.append(replace(event, ref=self._ref(event.ref), after=self._position(event.after)))
         elif question:
             compared = self.loop.questions.compared(event.expr)
             self._ask(self.numbers.form(compared), event.outcome, event.place, leaves(compared))
-        elif isinstance(event, Held | Pinned | Computed):
+        elif isinstance(event, NumberPredicate | Specialization | HostComputation):
             self._condition(event)
-        elif isinstance(event, Plain):
+        elif isinstance(event, UntracedComputation):
             self._compute(event)
         elif isinstance(event, _NativeArguments):
             self.numbers.hold((*event.plain.operands, *event.plain.reals))
-        elif isinstance(event, Decision | Entered | Left | Trips):
+        elif isinstance(event, Decision | FunctionEntry | FunctionExit | LoopEnd):
             self.events.append(event)
-        elif isinstance(event, Found) and event.access_path.waits_for:
+        elif isinstance(event, HeapRead) and event.access_path.waits_for:
             raise NotMergeable("branch-native-call", "an iteration uses what an extern call gave")
-        elif isinstance(event, Extern | Mutation | Stored):
+        elif isinstance(event, Extern | ContainerMutation | HeapWrite):
             self.events.append(merged(self.loop.trace, event, self.numbers))
-        elif isinstance(event, Each) or not isinstance(event, Fact):
+        elif isinstance(event, HostLoop) or not isinstance(event, Fact):
             raise NotMergeable("branch-effects", "an iteration does more than compute, decide and write")
         else:
             self.facts.append(event)
 
-    def _compute(self, plain: Plain) -> None:
+    def _compute(self, plain: UntracedComputation) -> None:
         if self.loop.questions.is_of_host(plain):
             return
         form, answer = self.numbers.compute(plain)
@@ -330,7 +348,7 @@ class _IterationReader:
         return TensorRef(-len(self.takes))
 
     def _condition(self, event: Any) -> None:
-        if isinstance(event, Computed) and is_safe(event.expr):
+        if isinstance(event, HostComputation) and is_safe(event.expr):
             return
         self.numbers.hold_parts(event.expr)
         found = list(leaves(event.expr))
@@ -338,7 +356,7 @@ class _IterationReader:
             if any(isinstance(leaf, Size) for leaf in found):
                 return  # all iterations work on tensors of the same sizes
             self.facts.append(event)
-        elif isinstance(event, Held):
+        elif isinstance(event, NumberPredicate):
             self.asked.add(len(self.events))
             self.events.append(replace(event, expr=self._expr(event.expr)))
         else:
@@ -346,7 +364,7 @@ class _IterationReader:
 
     def _operation(self, op: Op) -> None:
         name = op.name.rpartition(".")[2]
-        if isinstance(op, Invoked) or isinstance(op.func, MARKS) or not op.outs or knows(op) or name in _OF_THEMSELVES:
+        if isinstance(op, InvokeOp) or isinstance(op.func, MARKS) or not op.outs or knows(op) or name in _OF_THEMSELVES:
             raise NotMergeable("branch-arms-differ", "an iteration makes a call that cannot be part of an arm")
         if op.name in _INDEXING and self._index(op):
             self.after.append(self.after[-1])
@@ -426,7 +444,9 @@ class _IterationReader:
             if expr.access_path not in self.loop.reads:
                 raise NotMergeable("branch-numbers", "an iteration uses a number that other runs do not find")
             value = self.loop.reads[expr.access_path]
-            self.facts.append(Pinned(expr, value, self.loop.frames.place, "an iteration of a loop is made for it"))
+            self.facts.append(
+                Specialization(expr, value, self.loop.frames.place, "an iteration of a loop is made for it")
+            )
             return value
         if isinstance(expr, Apply):
             args = tuple(map(self._expr, expr.args))
@@ -435,7 +455,7 @@ class _IterationReader:
         return expr
 
 
-def _merged(events: Sequence[Any], plains: Sequence[tuple[int, Plain]]) -> list[Any]:
+def _merged(events: Sequence[Any], plains: Sequence[tuple[int, UntracedComputation]]) -> list[Any]:
     """Return the events with each plain computation inserted before the event that it precedes."""
     found: list[Any] = []
     pending = list(reversed(plains))
@@ -452,6 +472,6 @@ def _token(event: Any) -> Any:
         return ("op", id(event.func), symbol_token((event.args, event.kwargs)), event.outs, event.modes, event.draws)
     if isinstance(event, IndexPredicate):
         return ("question", event.form, event.place, event.outcome)
-    if isinstance(event, Asserted):
+    if isinstance(event, TensorPredicate):
         return ("asserted", event.ref.number, event.place, event.outcome)
     return event.token

@@ -13,10 +13,10 @@ from typing import Any
 
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.variable_states import has_only_grown
-from torchjanus.trace.actions import Mutation, Stored
+from torchjanus.trace.actions import ContainerMutation, HeapWrite
 from torchjanus.trace.events import ALL, Trace
-from torchjanus.trace.loops.records import Frames
-from torchjanus.trace.recipes import Build, Constant, Number, Recipe, TensorOf
+from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.recipes import Constant, NewObject, Number, Recipe, TensorOf
 
 __all__ = ["FilledList", "check_unseen", "filled_in", "without_filled"]
 
@@ -34,7 +34,7 @@ class FilledList:
         return self.items[self.lengths[iteration]] if self.lengths[iteration + 1] > self.lengths[iteration] else None
 
 
-def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
+def filled_in(trace: Trace, frames: LoopSnapshots) -> dict[Any, FilledList]:
     """Return the lists to which each iteration appends one number or nothing, by a variable that holds them."""
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]}
     builds = {build.number: build for build in _builds(trace)}
@@ -60,7 +60,7 @@ def filled_in(trace: Trace, frames: Frames) -> dict[Any, FilledList]:
     return found
 
 
-def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
+def without_filled(frames: LoopSnapshots, lists: Mapping[Any, FilledList]) -> LoopSnapshots:
     """Return the loop without the states of these lists under any name."""
     held = {frames.states[0][name][2] for name in lists}
     named = {n for state in frames.states for n, v in state.items() if v[:1] == ("new",) and v[2] in held}
@@ -72,23 +72,25 @@ def without_filled(frames: Frames, lists: Mapping[Any, FilledList]) -> Frames:
     return replace(frames, states=states)
 
 
-def check_unseen(trace: Trace, frames: Frames) -> None:
+def check_unseen(trace: Trace, frames: LoopSnapshots) -> None:
     """Check that nothing reads what depends on the arms taken, in the iterations or later. Raises NotMergeable.
 
     This covers containers from before the call that iterations fill, and places they write, tensors and numbers
     excepted."""
     iterations = trace.events[frames.starts[0] : frames.end]
-    filled = {event.base.token for event in iterations if isinstance(event, Mutation)}
+    filled = {event.base.token for event in iterations if isinstance(event, ContainerMutation)}
     looked = {number for position, number in trace.peeked if position >= frames.starts[0]} if filled else set()
     if any(number in looked and access_path.token in filled for number, access_path in trace.owners.items()):
         raise NotMergeable("branch-lists", "iterations look into a list that they fill")
-    written = {event.where for event in iterations if isinstance(event, Stored) and not _is_loop_carried(trace, event)}
+    written = {
+        event.where for event in iterations if isinstance(event, HeapWrite) and not _is_loop_carried(trace, event)
+    }
     asked = {where for position, where in trace.reread if position >= frames.starts[0]}
     if not written.isdisjoint(asked) or any((base, ALL) in asked for base, _ in written):
         raise NotMergeable("branch-lists", "iterations read what they have written")
 
 
-def _is_loop_carried(trace: Trace, event: Stored) -> bool:
+def _is_loop_carried(trace: Trace, event: HeapWrite) -> bool:
     """Whether it replaces a value by a tensor or number, so that the value at this place is loop-carried."""
     if event.new or "delete" in event.how:
         return False
@@ -100,5 +102,5 @@ def _is_number(recipe: Any) -> bool:
     return isinstance(recipe, Number) or (isinstance(recipe, Constant) and type(recipe.value) in (int, float))
 
 
-def _builds(trace: Trace) -> Iterator[Build]:
-    return (part for part in trace.recipe_parts() if isinstance(part, Build))
+def _builds(trace: Trace) -> Iterator[NewObject]:
+    return (part for part in trace.recipe_parts() if isinstance(part, NewObject))

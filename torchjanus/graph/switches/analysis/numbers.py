@@ -15,9 +15,9 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.analysis.host_recurrences import entering
-from torchjanus.trace.actions import Stored
+from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.events import Trace
-from torchjanus.trace.loops.records import Frames, Plain
+from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
 from torchjanus.trace.recipes import Constant, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, InductionVariable, Read, Size, Traced
 
@@ -63,7 +63,7 @@ _FUNCTIONS = {
 }  # fmt: skip
 
 
-def _function_of(plain: Plain) -> Any:
+def _function_of(plain: UntracedComputation) -> Any:
     """Return the function that was applied to plain integers; None where it is not known."""
     match plain.structure:
         case ("tuple", ("str", str(op)), ("tuple", *operands)):
@@ -106,7 +106,7 @@ def is_in_known(name: Any, state: Mapping[Any, Any]) -> bool:
     return next((kind == "known" for kind in kinds if kind in ("known", "new")), False)
 
 
-def place_of(event: Stored) -> AccessPath | None:
+def place_of(event: HeapWrite) -> AccessPath | None:
     """Return the access path of a write; None where it may differ between iterations."""
     if isinstance(event.key, Traced) or event.how not in ("item", "field"):
         return None
@@ -120,7 +120,7 @@ class WrittenNumbers:
     contents: dict[Any, Any] = field(default_factory=dict)
     access_paths: dict[Any, Any] = field(default_factory=dict)
 
-    def write(self, trace: Trace, event: Stored) -> None:
+    def write(self, trace: Trace, event: HeapWrite) -> None:
         """Record a write."""
         access_path, recipes = place_of(event), trace.recipes.get(id(event), ())
         if access_path is None or not recipes:
@@ -143,14 +143,14 @@ class NumberStates:
     access_paths: dict[Any, Any]  # of the places
 
     @staticmethod
-    def of(trace: Trace, frames: Frames, places: Mapping[Any, AccessPath]) -> NumberStates:
+    def of(trace: Trace, frames: LoopSnapshots, places: Mapping[Any, AccessPath]) -> NumberStates:
         """Return the contents for a loop. ``places``: the places that other runs write."""
         heap, states = WrittenNumbers(), list[dict[Any, Any]]()
         limits = (*frames.starts, frames.end)
         for position, event in enumerate(trace.events[: frames.end + 1]):
             while len(states) < len(limits) and limits[len(states)] <= position:
                 states.append(contents_of(frames.states[len(states)]) | heap.contents)
-            if isinstance(event, Stored):
+            if isinstance(event, HeapWrite):
                 heap.write(trace, event)
         while len(states) < len(limits):
             states.append(contents_of(frames.states[len(states)]) | heap.contents)
@@ -228,7 +228,7 @@ class IterationNumbers:
             raise NotMergeable("branch-numbers", "a number of an iteration follows no formula")
         return self.take(expr)
 
-    def compute(self, plain: Plain) -> tuple[Any, bool | None]:
+    def compute(self, plain: UntracedComputation) -> tuple[Any, bool | None]:
         """Record a computation with plain numbers; return its form and, for a comparison, the outcome (else None)."""
         func = None if plain.reals else _function_of(plain)
         if func is None:

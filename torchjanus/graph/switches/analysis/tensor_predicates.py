@@ -19,7 +19,7 @@ from torchjanus.graph.switches.analysis.carried_numbers import Tree
 from torchjanus.graph.switches.analysis.index_predicates import IndexPredicate
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted
+from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr
 
@@ -60,7 +60,9 @@ class PredicateLowering:
         answer = self._value(tree)
         if not isinstance(answer, TensorRef):
             raise NotMergeable("branch-index", "the decision depends on nothing that a tensor tells")
-        self.trace.events.append(Asserted(answer, question.outcome, self.operations + len(self.added), question.place))
+        self.trace.events.append(
+            TensorPredicate(answer, question.outcome, self.operations + len(self.added), question.place)
+        )
 
     def _value(self, tree: Tree) -> Any:
         if tree[0] == "c":

@@ -13,7 +13,7 @@ from typing import Any
 from torchjanus.core.access_path import token_of
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import is_in_known
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 
 __all__ = ["check_states", "has_only_grown", "is_slot", "without_elements"]
 
@@ -27,7 +27,7 @@ def is_slot(name: Any) -> bool:
     return len(name) > 2 and name[-1] != "length"
 
 
-def check_states(frames: Frames) -> dict[Any, Any]:
+def check_states(frames: LoopSnapshots) -> dict[Any, Any]:
     """Return what iterations leave that was absent or different before the loop: variable -> description.
 
     Raises NotMergeable where a value is not the same after each iteration. Tensors and numbers may differ; a list may
@@ -109,7 +109,7 @@ def _growth(values: list[int], before: Any) -> Any:
     return ("grows", *steps)
 
 
-def without_elements(frames: Frames, made: Container[int]) -> Frames:
+def without_elements(frames: LoopSnapshots, made: Container[int]) -> LoopSnapshots:
     """Return the loop without states of elements of growing lists. Raises NotMergeable if they change otherwise.
 
     ``made``: tensors that the iterations made."""
@@ -139,13 +139,13 @@ def without_elements(frames: Frames, made: Container[int]) -> Frames:
     return replace(frames, states=(states[0], *(state | shapes for state in states[1:])))
 
 
-def has_only_grown(frames: Frames, name: Any) -> bool:
+def has_only_grown(frames: LoopSnapshots, name: Any) -> bool:
     """Whether the earlier elements of this list stay in it. For lists from before the call the heap facts show it."""
     marks = [state.get((*name, "list", "marks"), (None, (None,)))[1] for state in frames.states]
     return all(record is marks[0][0] for record, *_ in marks)
 
 
-def _shape_of_growth(frames: Frames, name: Any) -> Any:
+def _shape_of_growth(frames: LoopSnapshots, name: Any) -> Any:
     """Return the description of what each iteration appends. Raises NotMergeable where it differs."""
     marks = [state[*name, "marks"][1] for state in frames.states if (*name, "marks") in state]
     if len(marks) != len(frames.states) or not has_only_grown(frames, name[:-1]):

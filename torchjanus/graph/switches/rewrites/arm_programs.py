@@ -25,7 +25,7 @@ from torchjanus.graph.switches.analysis.iterations import Source
 from torchjanus.graph.switches.analysis.tensor_predicates import PredicateLowering
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Found, Held
+from torchjanus.trace.facts import HeapRead, NumberPredicate, TensorPredicate
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.recipes import Constant, TensorOf
 from torchjanus.trace.terms import TensorRef
@@ -69,7 +69,7 @@ def _program(
     for position, event in enumerate(arm.events):
         if isinstance(event, IndexPredicate):
             asking.ask(questions[position], event, numbered)
-        elif isinstance(event, Op | Asserted | Held):
+        elif isinstance(event, Op | TensorPredicate | NumberPredicate):
             asking.operations += isinstance(event, Op)
             trace.events.append(_renumbered(event, numbered, asking.moved, arm.fetched, trace.fetched))
     ends = [inputs + one[1] if one[0] == "own" else places[one] for one in resolved.ends[number]]
@@ -118,11 +118,11 @@ def _answer(asked: torch.Tensor) -> torch.Tensor:
     return asked.detach().reshape(()).ne(0)
 
 
-def _found(access_path: AccessPath, kind: tuple[Any, ...]) -> Found:
+def _found(access_path: AccessPath, kind: tuple[Any, ...]) -> HeapRead:
     size, stride, dtype, device, needs = kind
     example = torch.empty_strided(size, stride, dtype=dtype, device=device)
     detail = ("Tensor", str(dtype).removeprefix("torch."), size, stride, str(device), needs, True)
-    return Found(access_path, example, "tensor", detail)
+    return HeapRead(access_path, example, "tensor", detail)
 
 
 def _renumbered(
@@ -144,9 +144,9 @@ def _renumbered(
             return TensorRef(numbered(value.number))
         return expr(value) if isinstance(value, Expr) else value
 
-    if isinstance(event, Asserted):
+    if isinstance(event, TensorPredicate):
         return replace(event, ref=TensorRef(numbered(event.ref.number)), after=moved(event.after))
-    if isinstance(event, Held):
+    if isinstance(event, NumberPredicate):
         return replace(event, expr=expr(event.expr))
     outs = tuple(TensorRef(numbered(ref.number)) for ref in event.outs)
     return replace(event, args=map_leaves(event.args, leaf), kwargs=map_leaves(event.kwargs, leaf), outs=outs)

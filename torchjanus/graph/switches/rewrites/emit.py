@@ -30,9 +30,9 @@ from torchjanus.graph.switches.rewrites.later_uses import apart, operations_in
 from torchjanus.graph.switches.rewrites.numbering import Renumbering
 from torchjanus.graph.switches.rewrites.positions import PositionRewriter
 from torchjanus.trace.actions import Op
-from torchjanus.trace.events import Fact, Trace, Trips
-from torchjanus.trace.facts import Asserted, Found, is_question
-from torchjanus.trace.loops.records import Frames, LoopInstance
+from torchjanus.trace.events import Fact, LoopEnd, Trace
+from torchjanus.trace.facts import HeapRead, TensorPredicate, is_question
+from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Size
 
@@ -42,7 +42,7 @@ MOST = 4  # records of one loop, see ``SwitchSites.fits``
 _NUMBER = ((), (), torch.int64, torch.device("cpu"), False)
 
 
-def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Trace:
+def with_switches(trace: Trace, frames: LoopSnapshots, known: list[SwitchSites]) -> Trace:
     """Return the run with the iterations of this loop as switches.
 
     ``known``: what earlier runs have shown of the loop, one record per set of compatible runs. Raises NotMergeable
@@ -72,7 +72,7 @@ def with_switches(trace: Trace, frames: Frames, known: list[SwitchSites]) -> Tra
     return _SwitchRewriter(trace, frames, switches, after, taken, acting).trace()
 
 
-def _made(trace: Trace, frames: Frames) -> set[int]:
+def _made(trace: Trace, frames: LoopSnapshots) -> set[int]:
     """Return the tensors that the iterations make."""
     events = trace.events[frames.starts[0] : frames.end]
     return {ref.number for event in events if isinstance(event, Op) for ref in event.outs}
@@ -102,7 +102,7 @@ class _SwitchRewriter(PositionRewriter):
         self.results = self._results
         rest, result = self.rest()
         old, start = self.old, self.start
-        leading = next((n for n, event in enumerate(rest) if not isinstance(event, Trips)), len(rest))
+        leading = next((n for n, event in enumerate(rest) if not isinstance(event, LoopEnd)), len(rest))
         hoisted = {subject_of(event) for event in events if isinstance(event, Fact)}
         tail = [*rest[:leading], *check, *rest[leading:]]
         places = self.places_anew(len(events), len(iterations), len(check), leading)
@@ -176,7 +176,7 @@ class _SwitchRewriter(PositionRewriter):
                 continue
             fact = latest.get(subject, fact)
             events.append(fact)
-            if isinstance(fact, Found) and fact.kind == "tensor" and fact.access_path.token not in numbers:
+            if isinstance(fact, HeapRead) and fact.kind == "tensor" and fact.access_path.token not in numbers:
                 if id(fact.value) in inputs:  # another path to a tensor that was found before
                     numbers[fact.access_path.token] = inputs[id(fact.value)]
                     continue
@@ -370,7 +370,7 @@ class _SwitchRewriter(PositionRewriter):
         events: list[Any] = [
             Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stacked),), quiet, place),
             Op(are_known, "are known", (TensorRef(stacked), *limits), {}, (TensorRef(known),), quiet, place),
-            Asserted(TensorRef(known), True, after + 2, apart(place, 0)),
+            TensorPredicate(TensorRef(known), True, after + 2, apart(place, 0)),
         ]
         events += self.check_rows(resolved, TensorRef(stacked), quiet, after + operations_in(events))
         self.last = dict(self._results[-1])
@@ -382,7 +382,7 @@ class _SwitchRewriter(PositionRewriter):
         for position, (tensor, outcome) in enumerate(zip(self.gated, flow.reached(arms), strict=True)):
             one = TensorRef(self.new())
             events.append(Op(torch.select, "torch.select", (reached, 0, position), {}, (one,), quiet, place))
-            events.append(Asserted(one, outcome, after + operations_in(events), apart(place, 1 + position)))
+            events.append(TensorPredicate(one, outcome, after + operations_in(events), apart(place, 1 + position)))
             if not outcome:
                 events.append(Op(flow.close, "close", (TensorRef(tensor),), {}, (), quiet, place))
         for name in self.lasts:

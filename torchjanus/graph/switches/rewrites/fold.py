@@ -23,8 +23,8 @@ from torchjanus.graph.switches.analysis.iterations import is_decided
 from torchjanus.graph.switches.rewrites.emit import with_switches
 from torchjanus.graph.switches.rewrites.host_decisions import host_draws
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Held
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.facts import NumberPredicate, TensorPredicate
+from torchjanus.trace.loops.records import LoopSnapshots
 
 __all__ = ["SWITCHES", "SWITCH_OPERANDS", "LoopMerger"]
 
@@ -48,7 +48,7 @@ class LoopMerger:
         """Record the decisions of a run's regions, the predicates that ended its loops, and the loops' trip counts."""
         for iterations in terminated_loops(trace):
             last = trace.events[iterations.end - 1]
-            if isinstance(last, Asserted | Held) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
+            if isinstance(last, TensorPredicate | NumberPredicate) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
                 self._leaving.add(last.place)
         for frames in trace.frames:
             known = self._counts.setdefault(frames.place, set())
@@ -58,7 +58,7 @@ class LoopMerger:
         for frames in (one for one in trace.frames if one.region):
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
             first = next(asked, None)
-            if isinstance(first, Asserted | Held):
+            if isinstance(first, TensorPredicate | NumberPredicate):
                 key = (frames.place, met[frames.place])  # each region of an iteration counts for itself
                 met[frames.place] += 1
                 self._outcomes.setdefault(key, set()).add(bool(first.outcome))
@@ -77,11 +77,11 @@ class LoopMerger:
         """Whether tensors decide in the iterations of a loop, or in enough regions that these become switches."""
         return not trace.failures and any(self._is_decided(frames, trace) for frames in self._frames(trace))
 
-    def _is_decided(self, frames: Frames, trace: Trace) -> bool:
+    def _is_decided(self, frames: LoopSnapshots, trace: Trace) -> bool:
         changing = len(self._counts.get(frames.place, ())) > 1
         return is_decided(frames, trace, changing) and not self._is_left(frames, trace)
 
-    def _is_left(self, frames: Frames, trace: Trace) -> bool:
+    def _is_left(self, frames: LoopSnapshots, trace: Trace) -> bool:
         """Whether the only predicate of the iterations ends the loop, and the run has a one-iteration form.
 
         Then one graph serves all runs, without a switch."""
@@ -91,7 +91,7 @@ class LoopMerger:
             return False
         return is_one_iteration_form(trace, max(asked) + 1)
 
-    def _frames(self, trace: Trace) -> list[Frames]:
+    def _frames(self, trace: Trace) -> list[LoopSnapshots]:
         joins = self._joins
         return [frames for frames in trace.frames if joins or not frames.region]
 
@@ -119,7 +119,7 @@ class LoopMerger:
                 passed, done = 0, True
         return merged if done else trace
 
-    def _next(self, trace: Trace, passed: int) -> Frames | None:
+    def _next(self, trace: Trace, passed: int) -> LoopSnapshots | None:
         """Return the loop or region to merge next, after ``passed`` that cannot be merged; None at the end.
 
         Innermost loops come first, in program order; then if-regions, the outermost first."""
@@ -132,7 +132,7 @@ class LoopMerger:
         order = [*inner, *regions]
         return order[passed] if passed < len(order) else None
 
-    def switches(self, trace: Trace, loop: Frames) -> list[SwitchSites]:
+    def switches(self, trace: Trace, loop: LoopSnapshots) -> list[SwitchSites]:
         """Return what is known of the loop, for runs with the same events before it."""
         arm = (loop.place, NamesBeforeLoop(trace, loop).token)
         found = self._known.setdefault(arm, [])
@@ -147,7 +147,7 @@ class _MergeContext:
     """The context of the passes: a ``loop`` in whose iterations tensors decide."""
 
     merger: LoopMerger
-    loop: Frames
+    loop: LoopSnapshots
 
 
 def _begin(trace: Trace, deciding: _MergeContext) -> Trace:
@@ -211,5 +211,5 @@ SWITCHES = PassList(
 )
 
 
-def _is_within(one: Frames, other: Frames) -> bool:
+def _is_within(one: LoopSnapshots, other: LoopSnapshots) -> bool:
     return other.starts[0] <= one.starts[0] and one.end <= other.end

@@ -1,6 +1,6 @@
 """Hoists the host's random draws out of a loop, so that tensors decide what the host decided by chance.
 
-Where one call gives all draws (``Several``), the trip count may change. ``host_decisions`` finds
+Where one call gives all draws (``BatchedExtern``), the trip count may change. ``host_decisions`` finds
 the draws and the predicates.
 """
 
@@ -14,11 +14,11 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
-from torchjanus.trace.actions import Extern, Op, Several
+from torchjanus.trace.actions import BatchedExtern, Extern, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Asserted, Found, Held
-from torchjanus.trace.loops.records import Frames
-from torchjanus.trace.rewriting import Adding
+from torchjanus.trace.facts import HeapRead, NumberPredicate, TensorPredicate
+from torchjanus.trace.loops.records import LoopSnapshots
+from torchjanus.trace.rewriting import AddingRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Read
 
@@ -78,7 +78,7 @@ def _numbers(drawn: Any, kind: type, dtype: torch.dtype) -> torch.Tensor:
     return torch.tensor(drawn, dtype=dtype)
 
 
-def hoisted_draws(old: Trace, frames: Frames, draws: HostDraws) -> DrawHoister:
+def hoisted_draws(old: Trace, frames: LoopSnapshots, draws: HostDraws) -> DrawHoister:
     """Return the rewriter: one call for all draws where that is possible."""
     number = draws.externs[0][0] if draws.externs[0] else -1
     call, count = old.events[number], frames.count
@@ -90,7 +90,7 @@ def hoisted_draws(old: Trace, frames: Frames, draws: HostDraws) -> DrawHoister:
     kinds = {
         type(event.value)
         for event in old.events
-        if isinstance(event, Found) and event.access_path in draws.access_paths
+        if isinstance(event, HeapRead) and event.access_path in draws.access_paths
     }
     (kind, *others) = kinds
     if others or kind not in (float, int) or not all(_is_compared(form, kind) for form, _ in draws.asked.values()):
@@ -112,13 +112,13 @@ def _is_drawn(form: Any) -> bool:
     return isinstance(form, DrawPlaceholder) or (isinstance(form, Apply) and any(map(_is_drawn, form.args)))
 
 
-class DrawHoister(Adding):
+class DrawHoister(AddingRewriter):
     """Rewrites the run with each draw as its own call before the loop."""
 
     dtype = torch.int64  # of the predicates' results
     skipped = 0  # unused results before those of the first iteration
 
-    def __init__(self, old: Trace, frames: Frames, draws: HostDraws) -> None:
+    def __init__(self, old: Trace, frames: LoopSnapshots, draws: HostDraws) -> None:
         super().__init__(old)
         self.frames, self.draws, self.at = frames, draws, frames.starts[0]
         self.before = sum(isinstance(event, Op) for event in old.events[: self.at])
@@ -173,7 +173,7 @@ class DrawHoister(Adding):
             if position in draws.held:
                 key, iteration = draws.held[position]
                 ref = TensorRef(rows[key] + iteration)
-                event = Asserted(ref, event.outcome, operations + self.inserted, event.place)  # type: ignore[union-attr]
+                event = TensorPredicate(ref, event.outcome, operations + self.inserted, event.place)  # type: ignore[union-attr]
             else:
                 operations += isinstance(event, Op)
                 event = self.event(event, operations)
@@ -208,7 +208,7 @@ class DrawHoister(Adding):
         asked = tuple(Apply(int, (self._of(form, iteration),)) for iteration in range(self.count))
         return Op(_answers, "answers", asked, {}, (), self.modes, place)
 
-    def framed(self, frames: Frames) -> Frames:
+    def framed(self, frames: LoopSnapshots) -> LoopSnapshots:
         """Return the loop's frames: the trip count is constant, since that many numbers are drawn."""
         return replace(frames, count=None)
 
@@ -231,7 +231,7 @@ class _BatchedDrawHoister(DrawHoister):
 
     dtype = torch.bool
 
-    def __init__(self, old: Trace, frames: Frames, draws: HostDraws, kind: type) -> None:
+    def __init__(self, old: Trace, frames: LoopSnapshots, draws: HostDraws, kind: type) -> None:
         super().__init__(old, frames, draws)
         self.kind = kind
         self.skipped = frames.begins  # an iteration takes the element of its index
@@ -243,11 +243,11 @@ class _BatchedDrawHoister(DrawHoister):
         call = old.events[self.draws.externs[0][0]]
         assert isinstance(call, Extern)
         assert isinstance(frames.count, Expr)
-        several = Several(
+        several = BatchedExtern(
             call.func, call.args, call.kwargs, call.place, call.number, call.after, call.effects, count=frames.count
         )
         self.recipes[id(several)] = old.recipes.get(id(call), ())
-        values = {event.access_path: event.value for event in old.events if isinstance(event, Found)}
+        values = {event.access_path: event.value for event in old.events if isinstance(event, HeapRead)}
         value = self.together([self.kind(values[self.draws.given[iteration, 0]]) for iteration in range(self.count)])
         self.number = self.new((self.count,), value.dtype)
         self.tensors[self.number], self.access_paths[self.number] = value, self.given
@@ -256,9 +256,9 @@ class _BatchedDrawHoister(DrawHoister):
         return [
             *(old.events[at] for at in self.draws.first),
             several,
-            Found(self.given, value, "tensor", detail, place=call.place),
-            Found(size, self.count, "number", place=call.place),
-            Held(Apply(operator.eq, (frames.count, Read(size))), True, call.place),
+            HeapRead(self.given, value, "tensor", detail, place=call.place),
+            HeapRead(size, self.count, "number", place=call.place),
+            NumberPredicate(Apply(operator.eq, (frames.count, Read(size))), True, call.place),
         ]
 
     def asking(self, form: Any, place: Place) -> Op:
@@ -268,7 +268,7 @@ class _BatchedDrawHoister(DrawHoister):
         args = (TensorRef(self.number), first if exchanged else other)
         return Op(func, f"torch.{func.__name__}", args, {}, (), self.modes, place)
 
-    def framed(self, frames: Frames) -> Frames:
+    def framed(self, frames: LoopSnapshots) -> LoopSnapshots:
         return frames
 
 

@@ -16,10 +16,10 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.rewrites.hoist_draws import DrawPlaceholder, HostDraws, hoisted_draws
 from torchjanus.trace.actions import Extern, Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found, Held
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.facts import HeapRead, NumberPredicate
+from torchjanus.trace.loops.records import LoopSnapshots
 from torchjanus.trace.operands import expressions_in
-from torchjanus.trace.recipes import Constant, FoundAt, Number
+from torchjanus.trace.recipes import Constant, ExistingObject, Number
 from torchjanus.trace.values import Apply, Expr, Fetch, Read, Size, leaves
 
 __all__ = ["host_draws"]
@@ -31,7 +31,7 @@ _ASKING = (
 )  # fmt: skip
 
 
-def host_draws(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
+def host_draws(trace: Trace, frames: LoopSnapshots) -> tuple[Trace, LoopSnapshots]:
     """Return the run in which tensors decide what the host decided by chance in this loop, and the loop in it.
 
     Returns the arguments where there is nothing to do. Raises NotMergeable where it is not possible."""
@@ -50,7 +50,7 @@ def host_draws(trace: Trace, frames: Frames) -> tuple[Trace, Frames]:
 class _DrawFinder:
     """Finds the draws in the iterations of a loop."""
 
-    def __init__(self, trace: Trace, frames: Frames) -> None:
+    def __init__(self, trace: Trace, frames: LoopSnapshots) -> None:
         self.trace, self.frames = trace, frames
         self.limits = list(zip(frames.starts, (*frames.starts[1:], frames.end), strict=True))
         self.own: dict[AccessPath, tuple[int, int]] = {}  # of a drawn number -> its iteration, order of the call
@@ -69,7 +69,7 @@ class _DrawFinder:
         }
         for at in range(self.frames.starts[0], self.frames.end):
             event = trace.events[at]
-            if isinstance(event, Found):
+            if isinstance(event, HeapRead):
                 known = called.get(event.access_path.waits_for - 1) if event.access_path.waits_for else None
                 if known is not None:
                     if event.kind != "number" or known in self.own.values():
@@ -82,7 +82,7 @@ class _DrawFinder:
         for iteration, (start, end) in enumerate(self.limits):
             for at in range(start, end):
                 event = trace.events[at]
-                if isinstance(event, Held) and (form := self._form(event.expr, iteration)) is not None:
+                if isinstance(event, NumberPredicate) and (form := self._form(event.expr, iteration)) is not None:
                     key = (event.place, _token(form))
                     asked.setdefault(key, (form, event.place))
                     held[at] = (key, iteration)
@@ -136,7 +136,8 @@ class _DrawFinder:
         for call in (call for some in calls for call in some):
             recipes = trace.recipes.get(id(call), ())
             plain = all(
-                isinstance(r, Constant | FoundAt) or (isinstance(r, Number) and not _is_late(r.expr)) for r in recipes
+                isinstance(r, Constant | ExistingObject) or (isinstance(r, Number) and not _is_late(r.expr))
+                for r in recipes
             )
             if not call.effects.harmless or call.draws or call.chosen or call.stale or call.changes or not plain:
                 raise NotMergeable("branch-native-call", "an iteration makes an extern call with effects")

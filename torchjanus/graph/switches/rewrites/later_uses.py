@@ -21,10 +21,10 @@ from torchjanus.graph.switches.analysis.before_loop import NamesBeforeLoop
 from torchjanus.graph.switches.analysis.iterations import subject_of
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Fact, Trace
-from torchjanus.trace.facts import Found, Held, Pinned
-from torchjanus.trace.loops.records import Frames, Plain
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Repeat, RowOf
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
+from torchjanus.trace.loops.records import LoopSnapshots, UntracedComputation
+from torchjanus.trace.recipes import CollectedItems, Constant, ExistingObject, NewObject, Number, RowOf
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Expr, Fetch, Size
 
@@ -41,13 +41,13 @@ def apart(place: Place, number: int) -> Place:
     return replace(place, column=-1 - number)
 
 
-class LiveOutRewriter(Rewriting):
+class LiveOutRewriter(TraceRewriter):
     """Rewrites the uses of live-outs. Raises NotMergeable where it is not known which variable is meant."""
 
     def __init__(
         self,
         old: Trace,
-        frames: Frames,
+        frames: LoopSnapshots,
         switches: SwitchSites,
         after: LiveOutUses,
         taken: list[Arm],
@@ -75,7 +75,7 @@ class LiveOutRewriter(Rewriting):
         self.last: Mapping[Any, int] = {}  # final values of the variables
         self.shift = 0  # operations that the rewrite adds to those of the loop
         self.marks_behind: list[tuple[int, int]] = []  # (operation, event) after which a mark is inserted
-        found = (event for event in old.events if isinstance(event, Found) and event.kind == "tensor")
+        found = (event for event in old.events if isinstance(event, HeapRead) and event.kind == "tensor")
         # Tensors from before the call, by access path.
         self._found = {event.access_path.token: -1 for event in found}
         self._found |= {access_path.token: number for number, access_path in old.access_paths.items()}
@@ -162,16 +162,16 @@ class LiveOutRewriter(Rewriting):
         return super().expr(expr)
 
     def recipe(self, recipe: Any) -> Any:
-        if isinstance(recipe, Repeat | RowOf):
+        if isinstance(recipe, CollectedItems | RowOf):
             raise NotMergeable("branch-results", "what all iterations gave leaves the step")
-        if isinstance(recipe, FoundAt) and (number := self._found.get(recipe.access_path.token)) is not None:
+        if isinstance(recipe, ExistingObject) and (number := self._found.get(recipe.access_path.token)) is not None:
             if self.after.variable(number) is not None:
                 raise NotMergeable("branch-results", "a result of the loop may be a tensor from before it")
             return recipe
         if isinstance(recipe, Constant) and type(recipe.value) in (int, float):
             made = self.number(recipe.value)
             return recipe if made is recipe.value else Number(made)
-        if isinstance(recipe, Build) and recipe.number in self.acting.filled:
+        if isinstance(recipe, NewObject) and recipe.number in self.acting.filled:
             lengths = next(one.lengths for one in self.acting.lists.values() if one.number == recipe.number)
             first, last = recipe.items[: lengths[0]], recipe.items[lengths[-1] :]
             rows = () if self.results is None else self.acting.filled[recipe.number]
@@ -191,7 +191,7 @@ class LiveOutRewriter(Rewriting):
                 self.recipes[id(event)] = tuple(map(self.recipe, old.recipes[id(event)]))
         plains = [*old.plain[self.frames.plains[-1] :], *old.given[self.frames.given[-1] :]]
         regions = [one for one in old.frames if one.region and one.starts[0] >= self.end]
-        begun: list[tuple[Frames, Any]] = []
+        begun: list[tuple[LoopSnapshots, Any]] = []
         for position, event in enumerate(old.events[self.end :], self.end):
             while begun and begun[-1][0].end <= position:
                 frames, context = begun.pop()
@@ -230,11 +230,11 @@ class LiveOutRewriter(Rewriting):
                 self._constant(arg)
 
     def event(self, event: Any, after: int) -> Any:
-        if isinstance(event, Held | Pinned):
+        if isinstance(event, NumberPredicate | Specialization):
             self._constant(event.expr)
         return super().event(event, after)
 
-    def _compute(self, plain: Plain) -> None:
+    def _compute(self, plain: UntracedComputation) -> None:
         """Check that plain numbers that Python computes with are not loop-carried: they might decide anything."""
         self.after.begin("plain")
         if any(self.after.number(value) is not None for value in (*plain.operands, *plain.reals)):

@@ -7,14 +7,14 @@ from typing import Any
 
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Found
-from torchjanus.trace.rewriting import Rewriting
+from torchjanus.trace.facts import HeapRead
+from torchjanus.trace.rewriting import TraceRewriter
 from torchjanus.trace.terms import TensorRef
 
 __all__ = ["Renumbering"]
 
 
-class Renumbering(Rewriting):
+class Renumbering(TraceRewriter):
     """Numbers the tensors in the order in which they occur in the run."""
 
     def __init__(self, old: Trace) -> None:
@@ -25,7 +25,7 @@ class Renumbering(Rewriting):
             by_access_path.setdefault(access_path, []).append(number)
         for event in old.events:
             found: list[int] = []
-            if isinstance(event, Found):
+            if isinstance(event, HeapRead):
                 found = by_access_path.get(event.access_path, [])
             elif isinstance(event, Op):
                 found = [ref.number for ref in event.outs]

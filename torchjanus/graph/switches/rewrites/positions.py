@@ -12,7 +12,7 @@ from typing import Any
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import KINDS
 from torchjanus.graph.switches.rewrites.row_reads import RowReadRewriter
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 
 __all__ = ["PositionRewriter"]
 
@@ -69,7 +69,7 @@ class PositionRewriter(RowReadRewriter):
         except NotMergeable:
             return ("object", "unknown", name)
 
-    def frames_anew(self, place: Any) -> Iterator[Frames]:
+    def frames_anew(self, place: Any) -> Iterator[LoopSnapshots]:
         """Yield the frames of the loops after this one."""
         for frames in self.old.frames:
             if frames.starts[0] < self.end:

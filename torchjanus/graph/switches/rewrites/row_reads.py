@@ -21,7 +21,7 @@ from torchjanus.graph.switches.analysis.arms import ResolvedArms
 from torchjanus.graph.switches.analysis.iterations import IndexedRead, Source
 from torchjanus.graph.switches.rewrites.later_uses import LiveOutRewriter, apart
 from torchjanus.trace.actions import Op
-from torchjanus.trace.facts import Asserted
+from torchjanus.trace.facts import TensorPredicate
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Size
 
@@ -123,7 +123,7 @@ class RowReadRewriter(LiveOutRewriter):
             there = TensorRef(self.new())
             args = (arms, TensorRef(base), taking, _dimension_of(one), self.frames.begins + one.more)
             yield Op(are_there, "are there", args, {}, (there,), modes, place)
-            yield Asserted(there, True, after + 1 + number, apart(place, _ROWS + number))
+            yield TensorPredicate(there, True, after + 1 + number, apart(place, _ROWS + number))
 
 
 def _picked(one: IndexedRead, base: int, key: int, number: int) -> Op:

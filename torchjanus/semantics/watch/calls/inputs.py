@@ -30,7 +30,7 @@ from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.semantics.torch.torch_state import ambient_modes
 from torchjanus.semantics.watch.objects.base import WatchBase
 from torchjanus.trace.actions import WITHIN
-from torchjanus.trace.recipes import Build, Constant, FoundAt, Number, Recipe, TensorOf
+from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number, Recipe, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
@@ -148,7 +148,7 @@ class CallInputWatch(WatchBase):
                 self._cannot_pass(code, name, value)
                 return None
             given.append((names[name], recipe))
-        if method is not None and not isinstance(given[0][1], FoundAt):
+        if method is not None and not isinstance(given[0][1], ExistingObject):
             return None
         # The modes and flags are part of the identity: nothing else distinguishes calls under other ones.
         callee = (
@@ -221,11 +221,11 @@ class CallInputWatch(WatchBase):
         if access_path is not None:
             changed = self.recording.is_changed if self.step is self else self.recording.is_written
             unknown = access_path.waits_for or access_path.is_grown or changed(value)
-            return None if unknown else FoundAt(access_path)
+            return None if unknown else ExistingObject(access_path)
         if is_one_of(type(value), (tuple, list)):
             parts = [self._recipe(part, tensors, within + 1) for part in value]
             # The number of a Build is irrelevant here: each argument is a new container.
-            return None if None in parts else Build(within, type(value), tuple(parts), ())
+            return None if None in parts else NewObject(within, type(value), tuple(parts), ())
         return None
 
 

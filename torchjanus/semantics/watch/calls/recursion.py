@@ -1,6 +1,6 @@
 """Watch the calls of a recursive function one by one, so that they can share one graph (JANUS, section 4.2.1).
 
-Each call has a trace of its own and is one ``Invoked`` event in its caller's trace. The step reads, before its first
+Each call has a trace of its own and is one ``InvokeOp`` event in its caller's trace. The step reads, before its first
 call, the shared heap values that calls are known to rely on.
 """
 
@@ -30,11 +30,11 @@ from torchjanus.semantics.record.places import StateSlot
 from torchjanus.semantics.torch.torch_state import ambient_modes
 from torchjanus.semantics.watch.calls.inputs import CallInputWatch, RecursiveCall, is_own
 from torchjanus.semantics.watch.objects.finalization import Finalization
-from torchjanus.trace.actions import Extern, Invoked, Mutation, Op, Stored, name_of
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op, name_of
 from torchjanus.trace.around import around
 from torchjanus.trace.calls import TENSOR
 from torchjanus.trace.events import Trace
-from torchjanus.trace.facts import Absent, Filled, Found, Instance, Keys, Same
+from torchjanus.trace.facts import EmptinessTest, HeapRead, IdentityTest, InstanceTest, KeyLookup, KeySetRead
 from torchjanus.trace.recipes import Constant, Number, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
@@ -107,7 +107,7 @@ class RecursionWatch(CallInputWatch):
                 reason="recursion-result",
             )
         self.recursions.made.setdefault(call.callee, made)
-        event = Invoked(
+        event = InvokeOp(
             _never, call.fn.__qualname__, args, shared, outs, ambient_modes(), place,
             callee=call.callee, given=call.given, made=made, call=trace, grown=added, own=tuple(call.own),
             counted=step.recording.accumulators.starts(lists) if step is self else (),
@@ -252,7 +252,7 @@ class RecursionWatch(CallInputWatch):
             return False
         self.recording.keep(classes)
         self.recording.note_once(
-            Instance(access_path, classes, isinstance(plain(value), classes), self.recording.place)
+            InstanceTest(access_path, classes, isinstance(plain(value), classes), self.recording.place)
         )
         return True
 
@@ -296,9 +296,9 @@ class RecursionWatch(CallInputWatch):
         trace = recording.trace
         stored: dict[int, torch.Tensor] = {}
         for event in trace.events:
-            if not isinstance(event, Stored | Mutation):
+            if not isinstance(event, HeapWrite | ContainerMutation):
                 continue
-            if isinstance(event, Mutation) and event.base.is_grown:
+            if isinstance(event, ContainerMutation) and event.base.is_grown:
                 # A tensor that was read from the heap becomes a row like any other.
                 number = recording.number(event.args[0])
                 if number is not None:
@@ -314,7 +314,7 @@ class RecursionWatch(CallInputWatch):
                         self._refuse("a recursive call stores a tensor with a history", "", event.place)
                 elif not isinstance(recipe, Number | Constant):
                     self._refuse("a recursive call stores something else than tensors and numbers", "", event.place)
-        inner = {out.number for event in trace.events if isinstance(event, Invoked) for out in event.outs}
+        inner = {out.number for event in trace.events if isinstance(event, InvokeOp) for out in event.outs}
         others = [t for n in (*trace.access_paths, *inner) if (t := trace.tensors[n]) is not None]
         single = all(not share_memory([t], (o for o in stored.values() if o is not t)) for t in stored.values())
         if not single or share_memory(stored.values(), [*others, *given]):
@@ -357,13 +357,13 @@ class RecursionWatch(CallInputWatch):
             with contextlib.suppress(KeyError, AttributeError, IndexError, TypeError):
                 self._read_again(fact)
         for number, access_path in list(recording.trace.access_paths.items()):
-            if any(isinstance(f, Found) and f.access_path == access_path for f in self.recursions.facts.values()):
+            if any(isinstance(f, HeapRead) and f.access_path == access_path for f in self.recursions.facts.values()):
                 self.shared.setdefault(number)
 
     def _read_again(self, fact: Any) -> None:
         recording, (args, kwargs) = self.recording, self.given
         match fact:
-            case Found(access_path=access_path, kind=kind, kept=kept):
+            case HeapRead(access_path=access_path, kind=kind, kept=kept):
                 value = access_path.read(args, kwargs)
                 if access_path.token in recording.counts:
                     return
@@ -381,32 +381,32 @@ class RecursionWatch(CallInputWatch):
                         ref = self.framework.ref(value)
                         if ref is not None:
                             self.shared.setdefault(ref.number)
-            case Absent(base=base, key=key):
+            case KeyLookup(base=base, key=key):
                 recording.absent(base, key, key in base.read(args, kwargs))
-            case Filled(access_path=access_path):
+            case EmptinessTest(access_path=access_path):
                 recording.filled(access_path, bool(len(access_path.read(args, kwargs))))
-            case Keys(access_path=access_path):
+            case KeySetRead(access_path=access_path):
                 recording.keys(access_path, tuple(access_path.read(args, kwargs)))
-            case Same(first=first, second=second):
+            case IdentityTest(first=first, second=second):
                 same = first.read(args, kwargs) is second.read(args, kwargs)
-                recording.note_once(Same(first, second, same, recording.place))
+                recording.note_once(IdentityTest(first, second, same, recording.place))
 
 
-def _is_plain_write(event: Stored | Mutation) -> bool:
+def _is_plain_write(event: HeapWrite | ContainerMutation) -> bool:
     """Whether a write sets an attribute, or appends to a list that is common to all calls."""
-    if isinstance(event, Mutation):
+    if isinstance(event, ContainerMutation):
         return event.owner is list and event.method == "append" and not is_local(event.base)
     place = event.how == "field" or (event.how == "item" and event.base.step is Step.DICT)
     return place and type(event.key) is str
 
 
-def _known_before(events: list[Any], call: Trace) -> Iterator[Found]:
+def _known_before(events: list[Any], call: Trace) -> Iterator[HeapRead]:
     """Yield the step's earlier reads of shared values that a call relies on."""
     relied: set[Any] = set()
     for event in call.events:
-        if isinstance(event, Found) and not is_local(event.access_path):
+        if isinstance(event, HeapRead) and not is_local(event.access_path):
             relied.update(at.token for at in event.access_path.prefixes())
-    return (event for event in events if isinstance(event, Found) and event.access_path.token in relied)
+    return (event for event in events if isinstance(event, HeapRead) and event.access_path.token in relied)
 
 
 def _never(*args: Any, **kwargs: Any) -> Any:

@@ -37,8 +37,8 @@ from torchjanus.semantics.watch.loops.iteration_values import (
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
 from torchjanus.semantics.watch.loops.untraced import UntracedWatch, are_alike
 from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_lookup
-from torchjanus.trace.events import Trips
-from torchjanus.trace.facts import Held
+from torchjanus.trace.events import LoopEnd
+from torchjanus.trace.facts import NumberPredicate
 from torchjanus.trace.loops.plains import counted, sums
 from torchjanus.trace.loops.records import LoopInstance, LoopRecord
 from torchjanus.trace.loops.recurrences import find_recurrences
@@ -295,7 +295,7 @@ class LoopWatch(UntracedWatch):
     ) -> None:  # fmt: skip
         trace, first = self.recording.trace, numbers[0] if numbers else None
         self._known("_counters").pop(id(loop_record), None)
-        self.recording.note(Trips(len(loop_record.starts), place))
+        self.recording.note(LoopEnd(len(loop_record.starts), place))
         loop_record.end = len(trace.events) - 1
         frames = trace.frames[-1] if trace.frames else None
         if (
@@ -322,7 +322,7 @@ class LoopWatch(UntracedWatch):
             return
         for count in counts[1:]:
             if count.token != counts[0].token:
-                self.recording.note(Held(Apply(operator.eq, (counts[0], count)), True, place))
+                self.recording.note(NumberPredicate(Apply(operator.eq, (counts[0], count)), True, place))
         if listed and listed[0] is not None:
             self._note_lengths(listed[0], len(loop_record.starts), place)
         if type(first) is int:

@@ -16,7 +16,7 @@ from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.watch.objects.base import WatchBase
-from torchjanus.trace.loops.records import Frames
+from torchjanus.trace.loops.records import LoopSnapshots
 
 __all__ = ["RegionWatch"]
 
@@ -63,4 +63,4 @@ class _Region(AbstractContextManager[None, None]):
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
         place, end = watch.recording.place, len(run.events)
-        run.frames.append(Frames((self._start,), end, states, None, (), place, plains, given, region=True))
+        run.frames.append(LoopSnapshots((self._start,), end, states, None, (), place, plains, given, region=True))

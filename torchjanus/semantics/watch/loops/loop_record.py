@@ -15,9 +15,9 @@ from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended
 from torchjanus.semantics.record.write_record import WriteRecord
 from torchjanus.semantics.watch.loops.iteration_values import by_iteration, is_back
-from torchjanus.trace.events import Trips
+from torchjanus.trace.events import LoopEnd
 from torchjanus.trace.loops.plains import counted
-from torchjanus.trace.loops.records import Frames, Loop, LoopRecord, Plain
+from torchjanus.trace.loops.records import Loop, LoopRecord, LoopSnapshots, UntracedComputation
 from torchjanus.trace.values import Expr
 
 __all__ = ["ActiveLoop"]
@@ -91,12 +91,12 @@ class ActiveLoop:
             self._states.append(state_of(self._recording, self._escaped))
             steps = () if span is None else ((span.start, span.step),)
             known = None if is_back(span) and counting else count
-            found = Frames(
+            found = LoopSnapshots(
                 tuple(starts), len(trace.events), tuple(self._states), known, steps,
                 self.place, tuple(self.plains), tuple(self._given), counting, unpinned=self.loop_record.unpinned,
             )  # fmt: skip
             trace.frames.append(found)
-        self._recording.note(Trips(len(starts), self.place))
+        self._recording.note(LoopEnd(len(starts), self.place))
         trace.loops.append(Loop(self.place, tuple(starts), len(trace.events) - 1))
         self.loop_record.end = len(trace.events) - 1
 
@@ -111,6 +111,6 @@ class ActiveLoop:
             number -= 1
             trace.plain[number] = replace(trace.plain[number], position=end - 1)
 
-    def computed(self) -> list[list[Plain]]:
+    def computed(self) -> list[list[UntracedComputation]]:
         """Return the untraced computations of each iteration."""
         return [self._recording.trace.plain[a:b] for a, b in itertools.pairwise(self.plains)]

@@ -20,8 +20,8 @@ from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_but_few, reals, total_of, where
 from torchjanus.semantics.watch.loops.untraced_values import structure_of
 from torchjanus.semantics.watch.objects.lists import ContainerReadWatch
-from torchjanus.trace.facts import Held
-from torchjanus.trace.loops.records import ByIteration, Plain
+from torchjanus.trace.facts import NumberPredicate
+from torchjanus.trace.loops.records import ByIteration, UntracedComputation
 from torchjanus.trace.values import (
     Apply,
     Expr,
@@ -80,7 +80,7 @@ class UntracedWatch(ContainerReadWatch):
         whole, others = tuple(integers(values)), tuple(reals(values))
         if (whole or others) and not self._in_library(at):
             trace = self.recording.trace
-            trace.given.append(Plain(len(trace.events), whole, reals=others))
+            trace.given.append(UntracedComputation(len(trace.events), whole, reals=others))
 
     def _note_length(self, at: Site, holder: Any) -> None:
         """Record that the program reads the length of its own container: it may equal the number of iterations."""
@@ -117,7 +117,9 @@ class UntracedWatch(ContainerReadWatch):
         if not self._in_library(at) or self._have_recorded_floats(values):
             trace = self.recording.trace
             whole, others = tuple(integers(values)), tuple(reals(values))
-            trace.plain.append(Plain(len(trace.events), whole, total, structure, others, where(at), lookup, compared))
+            trace.plain.append(
+                UntracedComputation(len(trace.events), whole, total, structure, others, where(at), lookup, compared)
+            )
 
     def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
         """Record an untraced float result: computations of libraries on it are recorded, too."""
@@ -209,7 +211,7 @@ class UntracedWatch(ContainerReadWatch):
                 length = Read(access_path.then(Step.LEN))
                 if length.token != count.token:
                     self.natives.whole_length(obj)
-                    self.recording.note(Held(Apply(operator.eq, (count, length)), True, place))
+                    self.recording.note(NumberPredicate(Apply(operator.eq, (count, length)), True, place))
         self._known("_indexed_lists").clear()
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:

@@ -17,7 +17,7 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch.loops.counted import LoopWatch
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
-from torchjanus.trace.events import Entered, Left
+from torchjanus.trace.events import FunctionEntry, FunctionExit
 from torchjanus.trace.loops.records import LoopRecord
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
@@ -161,7 +161,7 @@ class WhileWatch(LoopWatch):
         """Whether the predicate belongs to the same loop instance: its function has not returned since."""
         deep = 0
         for event in self.recording.trace.events[loop.active_loop.starts[-1] :]:
-            deep += isinstance(event, Entered) - isinstance(event, Left)
+            deep += isinstance(event, FunctionEntry) - isinstance(event, FunctionExit)
             if deep < 0:
                 return False
         return deep == 0

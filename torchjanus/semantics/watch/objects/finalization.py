@@ -23,10 +23,19 @@ from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
-from torchjanus.trace.actions import Extern, Mutation, Stored
-from torchjanus.trace.recipes import Again, Build, Constant, FoundAt, Number, Recipe, TensorAt, TensorOf
+from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite
+from torchjanus.trace.recipes import (
+    Constant,
+    ExistingObject,
+    NewObject,
+    Number,
+    ObjectReference,
+    Recipe,
+    TensorAt,
+    TensorOf,
+)
 from torchjanus.trace.terms import TensorRef
-from torchjanus.trace.values import Described, Traced, plain
+from torchjanus.trace.values import DisplayedValue, Traced, plain
 
 __all__ = ["ARGS", "Finalization"]
 
@@ -49,11 +58,11 @@ class Finalization:
         trace = self.trace
         self.recording.advance_iterators()
         for event in trace.events:
-            if isinstance(event, Stored):
+            if isinstance(event, HeapWrite):
                 computed = (self.recipe(event.key),) if isinstance(event.key, Traced) else ()
                 values = () if event.value is ABSENT else (self.recipe(event.value),)
                 trace.recipes[id(event)] = (*values, *computed)
-            elif isinstance(event, Mutation):
+            elif isinstance(event, ContainerMutation):
                 trace.recipes[id(event)] = tuple(self.recipe(a) for a in event.args)
             elif isinstance(event, Extern):
                 self._extern = event
@@ -62,7 +71,7 @@ class Finalization:
         trace.result = self.recipe(result)
         trace.built = self._built
         for event in trace.events:
-            if isinstance(event, Stored | Mutation | Extern):
+            if isinstance(event, HeapWrite | ContainerMutation | Extern):
                 for value in self._parts_of(event):
                     self.bare(value)
         for made in self.recording.made_classes:  # reachable through their bases and metaclasses
@@ -77,16 +86,16 @@ class Finalization:
                 type.__setattr__(cls, name, settled)
 
     @staticmethod
-    def _parts_of(event: Stored | Mutation | Extern) -> tuple[Any, ...]:
-        if isinstance(event, Stored):
+    def _parts_of(event: HeapWrite | ContainerMutation | Extern) -> tuple[Any, ...]:
+        if isinstance(event, HeapWrite):
             return () if event.value is ABSENT else (event.value,)
-        if isinstance(event, Mutation):
+        if isinstance(event, ContainerMutation):
             return event.args
         return (*event.args, *event.kwargs.values())
 
     def recipe(self, value: Any) -> Recipe:
         """Return the recipe to make ``value`` at each call. Values without one are refused."""
-        if isinstance(value, Traced | Described):
+        if isinstance(value, Traced | DisplayedValue):
             return Number(value.expr)
         if isinstance(value, torch.Tensor):
             return self._tensor(value)
@@ -96,16 +105,16 @@ class Finalization:
             return Constant(value)
         access_path = self.recording.owner(value)
         if access_path is not None:
-            return FoundAt(access_path)
+            return ExistingObject(access_path)
         number = self._built.get(id(value))
         if number is not None:
             if number in self._open:
                 self._refuse(value, "it holds itself, and cannot be made before what it holds.")
-            return Again(number)
+            return ObjectReference(number)
         if type(value) is torch.Size:
             number = self._built[id(value)] = len(self._built)
             self.recording.keep(value)
-            return Build(number, torch.Size, tuple(map(self.recipe, value)), ())
+            return NewObject(number, torch.Size, tuple(map(self.recipe, value)), ())
         if self._is_constant(value):
             return Constant(value)
         return self._new(value)
@@ -138,7 +147,7 @@ class Finalization:
         access_path = self.recording.owner(value)
         number = self.recording.number(value)
         if access_path is not None and (self._extern is None or number is None or self.recording.is_as_before(value)):
-            return FoundAt(access_path)
+            return ExistingObject(access_path)
         if self._extern is not None and number is not None:
             return TensorAt(TensorRef(number), self._extern.after)
         if number is None:
@@ -182,7 +191,7 @@ class Finalization:
         attributes = tuple((name, self.recipe(part)) for name, part in (parts.attributes or {}).items())
         self._open = opened
         maxlen = value.maxlen if isinstance(value, collections.deque) else None
-        return Build(number, cls, items, attributes, maxlen, parts.make, fields)
+        return NewObject(number, cls, items, attributes, maxlen, parts.make, fields)
 
     def _item(self, owner: Any, part: Any) -> Recipe:
         if isinstance(part, types.CellType) and self.recording.holds_cell(owner, part):

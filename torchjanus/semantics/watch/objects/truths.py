@@ -18,7 +18,7 @@ from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.watch.objects.base import WatchBase
 from torchjanus.trace.events import Decision
-from torchjanus.trace.facts import Asserted, Held
+from torchjanus.trace.facts import NumberPredicate, TensorPredicate
 from torchjanus.trace.values import Apply, Fetch, Read, Traced, TracedFloat, TracedInt, leaves, plain, trace_value
 
 __all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]
@@ -33,7 +33,7 @@ class Truth:
 
     outcome: bool
     expr: Any
-    event: Held | Asserted
+    event: NumberPredicate | TensorPredicate
 
 
 def is_counted(at: Site | None) -> bool:
@@ -41,7 +41,7 @@ def is_counted(at: Site | None) -> bool:
     return at is not None and at.kind == "counted"
 
 
-def truth_of(event: Held) -> Truth | None:
+def truth_of(event: NumberPredicate) -> Truth | None:
     """Return the outcome of a comparison as a Truth, None if sizes are compared: graphs specialise on them."""
     for leaf in leaves(event.expr):
         if not isinstance(leaf, Read | Fetch) or (
@@ -70,12 +70,12 @@ class TruthWatch(WatchBase):
             return value
         if not isinstance(getattr(fn, "__self__", None), torch.Tensor):
             return value
-        return self._fetched(value) if isinstance(self.recording.trace.events[-1], Asserted) else value
+        return self._fetched(value) if isinstance(self.recording.trace.events[-1], TensorPredicate) else value
 
     def _fetched(self, outcome: bool) -> Truth:
         """Replace the assertion just recorded by a fetch, and return it as a Truth."""
         event = self.recording.trace.events.pop()
-        assert isinstance(event, Asserted)
+        assert isinstance(event, TensorPredicate)
         fetch = Fetch(event.ref.number, event.after, int)
         self.recording.trace.fetched[fetch.token] = int(outcome)
         return Truth(outcome, fetch, event)
@@ -92,7 +92,7 @@ class TruthWatch(WatchBase):
         if isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
             self.at(at)
             outcome = bool(value)
-            value = self._fetched(outcome) if isinstance(events[-1], Asserted) else outcome
+            value = self._fetched(outcome) if isinstance(events[-1], TensorPredicate) else outcome
         if type(value) is not Truth:
             return super().branch(at, value)
         self._pending = value

@@ -19,7 +19,7 @@ from torchjanus.semantics.torch.sizes import holds_traced
 from torchjanus.semantics.watch.objects.base import WatchBase
 from torchjanus.semantics.watch.objects.truths import is_counted, truth_of
 from torchjanus.trace.events import Decision
-from torchjanus.trace.facts import Held, Same
+from torchjanus.trace.facts import IdentityTest, NumberPredicate
 from torchjanus.trace.values import (
     Apply,
     Read,
@@ -100,9 +100,9 @@ class ValueWatch(WatchBase):
             if a is None or b is None:  # a result of native code may be None at the next call
                 given = second if a is None else first
                 if given is not None and given.waits_for:
-                    recording.note_once(Same(given, AccessPath.const(None), same, recording.place))
+                    recording.note_once(IdentityTest(given, AccessPath.const(None), same, recording.place))
             if first is not None and second is not None and first != second:
-                recording.note_once(Same(first, second, same, recording.place))
+                recording.note_once(IdentityTest(first, second, same, recording.place))
             return same if op == "is" else not same
         if op in ("in", "not in"):
             found = self.natives.contains(b, a)
@@ -113,7 +113,7 @@ class ValueWatch(WatchBase):
             return function(a, b)
         if isinstance(a, Traced) or isinstance(b, Traced):
             asked, outcome = Apply(function, (symbol(a), symbol(b))), function(plain(a), plain(b))
-            truth = truth_of(Held(asked, outcome, recording.place)) if is_counted(at) else None
+            truth = truth_of(NumberPredicate(asked, outcome, recording.place)) if is_counted(at) else None
             return recording.hold(asked, outcome) if truth is None else truth
         if (
             op in ("==", "!=")
