@@ -62,6 +62,7 @@ PACKAGES: dict[str, list[set[str]]] = {
 STDLIB_ONLY = {"rewrite"}
 STDLIB_ONLY_MODULES = {
     "core/access_path.py",
+    "core/caches.py",
     "core/collector.py",
     "core/errors.py",
     "core/kinds.py",

@@ -6,6 +6,7 @@ without looking into what they call. A semantics overrides the hooks that it nee
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -89,22 +90,18 @@ def native_unpack(value: Any, before: int, star: bool, after: int) -> tuple[Any,
     return _unpacker(before, star, after)(value)
 
 
-_unpackers: dict[tuple[int, bool, int], Callable[[Any], tuple[Any, ...]]] = {}
-
-
+@functools.lru_cache(256)
 def _unpacker(before: int, star: bool, after: int) -> Callable[[Any], tuple[Any, ...]]:
     # Compiled code has the same instructions as the user's statement: CPython asks an iterator for one element more
     # than it needs, and words its errors by the number of targets.
-    made = _unpackers.get((before, star, after))
-    if made is None:
-        names = [f"a{number}" for number in range(before + star + after)]
-        targets = "".join(f"{'*' if star and number == before else ''}{name}, " for number, name in enumerate(names))
-        left = targets or "()"
-        right = "".join(f"{name}, " for name in names) or ""
-        namespace: dict[str, Any] = {}
-        exec(compile(f"def take(value):\n    {left} = value\n    return ({right})", __file__, "exec"), namespace)
-        made = _unpackers[before, star, after] = namespace["take"]
-    return made
+    names = [f"a{number}" for number in range(before + star + after)]
+    targets = "".join(f"{'*' if star and number == before else ''}{name}, " for number, name in enumerate(names))
+    left = targets or "()"
+    right = "".join(f"{name}, " for name in names) or ""
+    namespace: dict[str, Any] = {}
+    exec(compile(f"def take(value):\n    {left} = value\n    return ({right})", __file__, "exec"), namespace)
+    taking: Callable[[Any], tuple[Any, ...]] = namespace["take"]
+    return taking
 
 
 NOTHING: AbstractContextManager[Any, Any] = nullcontext()

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 import torch
 
+from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.effects import Effects, Undo
 
@@ -36,15 +37,12 @@ class Method:
         return getattr(owner, self.name)(*args, **kwargs)
 
 
-_methods: dict[str, Method] = {}
-
-
 def method(name: str) -> Method:
     """Return the Method of this name. There is one for each name, so that it can be compared by identity."""
-    made = _methods.get(name)
-    if made is None:
-        made = _methods.setdefault(name, Method(name))
-    return made
+    return _METHODS.get(name, lambda: Method(name))
+
+
+_METHODS: Interned[Method] = Interned()
 
 
 class Memory(Protocol):

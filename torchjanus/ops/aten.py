@@ -7,6 +7,7 @@ assumed.
 
 from __future__ import annotations
 
+import functools
 import keyword
 from dataclasses import dataclass
 from typing import Any
@@ -200,19 +201,14 @@ SAMPLERS: dict[Any, Any] = {
 }
 
 _NONE = Operator()
-_known: dict[Any, Operator] = {}  # of an overload; there are as many as operators are registered
 
 
 def operator_of(target: Any) -> Operator:
     """What is known of what a node calls; all properties are unset where that is no operator of a dispatcher."""
-    if not isinstance(target, torch._ops.OpOverload):
-        return _NONE
-    found = _known.get(target)
-    if found is None:
-        found = _known[target] = _read(target)
-    return found
+    return _read(target) if isinstance(target, torch._ops.OpOverload) else _NONE
 
 
+@functools.cache  # as many as operators are registered
 def _read(target: torch._ops.OpOverload) -> Operator:
     schema, tags = target._schema, target.tags
     aten, name = target.namespace == "aten", schema.name.removeprefix("aten::")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
 
+from torchjanus.core.caches import Recent
 from torchjanus.core.collector import uncollected
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.census import CENSUS
@@ -67,7 +68,7 @@ _lock = threading.RLock()
 _templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}
 # By id of rewritten code: the code without hooks, one object for all code made of one source.
 _unhooked: dict[int, tuple[weakref.ref[CodeType], CodeType]] = {}
-_known: dict[tuple[str, CodeType], CodeType] = {}
+_bare: Recent[CodeType] = Recent(4096)  # by file and content
 _twins: weakref.WeakKeyDictionary[FunctionType, tuple[Bind, CodeType, FunctionType]] = weakref.WeakKeyDictionary()
 
 
@@ -85,8 +86,8 @@ def code_of(fn: Any) -> CodeType:
     known = _unhooked.get(id(code))
     if known is None or known[0]() is not code:
         number = id(code)
-        bare = _without_hooks(code)
-        bare = _known.setdefault((code.co_filename, bare), bare)
+        made = _without_hooks(code)
+        bare = _bare.get((code.co_filename, made), lambda: made)
         known = weakref.ref(code, lambda _: _unhooked.pop(number, None)), bare
         _unhooked[number] = known
     return known[1]

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.caches import Recent
 from torchjanus.execute.compiled.compiling import bare, compile_for_sizes, patches, taken_by
 from torchjanus.execute.compiled.invoke import Part
 from torchjanus.execute.compiled.store import Product
@@ -20,8 +21,7 @@ from torchjanus.graph.lowering.prepared_bytes import fitting
 
 __all__ = ["compile_part", "kept_part", "load_part", "part_key", "request_part"]
 
-_PARTS: dict[Any, Part] = {}
-_MOST_KEPT = 64
+_PARTS: Recent[Part] = Recent(64)
 
 
 def part_key(writing: PreparedPart) -> Any:
@@ -31,17 +31,18 @@ def part_key(writing: PreparedPart) -> Any:
 
 def kept_part(writing: PreparedPart) -> Part | None:
     """Return the part, if this process has it."""
-    return _PARTS.get(part_key(writing))
+    return _PARTS.find(part_key(writing))
 
 
 def compile_part(writing: PreparedPart) -> Part:
     """Return the part, for any number of calls. Raises Refused."""
-    found = kept_part(writing)
-    if found is None:
+
+    def make() -> Part:
         with torch.no_grad():
             made = compile_for_sizes(writing.prepared, taken_by(writing.prepared), _patches(writing))
-        found = Part(made.call, fitting(writing.taken, made.conditions))
-    return _keep(writing, found)
+        return Part(made.call, fitting(writing.taken, made.conditions))
+
+    return _PARTS.get(part_key(writing), make)
 
 
 def request_part(writing: PreparedPart) -> Request:
@@ -52,16 +53,7 @@ def request_part(writing: PreparedPart) -> Request:
 
 def load_part(writing: PreparedPart, product: Product) -> Part:
     """Return the part that another process has compiled."""
-    return _keep(writing, Part(product.load(), fitting(writing.taken, product.conditions)))
-
-
-def _keep(writing: PreparedPart, part: Part) -> Part:
-    key = part_key(writing)
-    _PARTS.pop(key, None)
-    _PARTS[key] = part  # the most recently used ones are the last
-    for old in list(_PARTS)[:-_MOST_KEPT]:
-        _PARTS.pop(old, None)
-    return part
+    return _PARTS.put(part_key(writing), Part(product.load(), fitting(writing.taken, product.conditions)))
 
 
 def _patches(writing: PreparedPart) -> dict[str, Any]:

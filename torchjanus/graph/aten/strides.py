@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.core.caches import Recent
 from torchjanus.ops.aten import operator_of
 from torchjanus.trace.layout import Layout, Lying, layout_by, layout_of, number_of
 
@@ -63,7 +65,7 @@ def _text(number: Any) -> str:
     return str(number.node.expr) if isinstance(number, torch.SymInt) else str(number)
 
 
-_known: dict[Any, tuple[Layout | None, ...] | None] = {}
+_known: Recent[tuple[Layout | None, ...] | None] = Recent(4096)  # by operator and operands
 
 
 def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | None, ...] | None:
@@ -81,10 +83,9 @@ def _layouts(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Layout | Non
         if sum(_reach(size, stride) for size, stride, _ in cut.values()) > _MOST:
             continue
         key = func, tuple(cut.items()), repr([leaf for leaf in given if not isinstance(leaf, FakeTensor)])
-        if key not in _known:
-            _known[key] = _measure(func, cut, given, spec)
-        if _known[key] is not None:
-            return _known[key]
+        found = _known.get(key, partial(_measure, func, cut, given, spec))
+        if found is not None:
+            return found
     return None
 
 

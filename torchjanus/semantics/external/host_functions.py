@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import dis
+import functools
 import inspect
 import types
 from collections.abc import Iterator
@@ -33,7 +34,6 @@ _REACHING = frozenset(
 )
 _OF_GENERATORS = frozenset({"RETURN_GENERATOR", "YIELD_VALUE"})
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
-_known: dict[types.CodeType, tuple[frozenset[str], bool] | None] = {}
 
 
 def host_effects(fn: types.FunctionType) -> Effects | None:
@@ -45,10 +45,7 @@ def host_effects(fn: types.FunctionType) -> Effects | None:
 def _effects(fn: types.FunctionType, around: tuple[types.FunctionType, ...]) -> Effects | None:
     if fn in around or fn.__closure__ or fn.__kwdefaults__ or fn.__defaults__:
         return None
-    code = fn.__code__
-    if code not in _known:
-        _known[code] = _reads(code)
-    read = _known[code]
+    read = _reads(fn.__code__)
     if read is None:
         return None
     names, writes = read
@@ -67,6 +64,7 @@ def _effects(fn: types.FunctionType, around: tuple[types.FunctionType, ...]) -> 
     return WORLD if writes else ARRAYS
 
 
+@functools.lru_cache(1024)
 def _reads(code: types.CodeType) -> tuple[frozenset[str], bool] | None:
     """Return the globals that a function reads, and whether it may change an array; None if it does more."""
     if code.co_freevars or any(inner.co_flags & _GENERATOR and inner.co_name != "<genexpr>" for inner in _codes(code)):

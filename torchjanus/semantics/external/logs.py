@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import getattr, hasattr
 from torchjanus.hooks import program_frames
 from torchjanus.semantics.record.recording import Recording
@@ -57,9 +58,15 @@ def with_program_line(recording: Recording, fn: Any, kwargs: dict[str, Any]) -> 
 _TEMPLATE = (lambda *args, **kwargs: fn(*args, **kwargs)).__code__  # type: ignore[name-defined]  # noqa: F821, PLW0108
 
 
-@functools.cache
 def _called_from(fn: Callable[..., Any], file: str, line: int, function: str) -> Callable[..., Any]:
     """Return a function that calls ``fn`` from this line. There is one per line: it identifies the call."""
-    code = _TEMPLATE.replace(co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function)
-    made = types.FunctionType(code, {"fn": fn, "__name__": getattr(fn, "__module__", "")}, function)
-    return functools.wraps(fn)(made)
+
+    def make() -> Callable[..., Any]:
+        code = _TEMPLATE.replace(co_filename=file, co_firstlineno=line, co_name=function, co_qualname=function)
+        made = types.FunctionType(code, {"fn": fn, "__name__": getattr(fn, "__module__", "")}, function)
+        return functools.wraps(fn)(made)
+
+    return _CALLS.get((fn, file, line, function), make)
+
+
+_CALLS: Interned[Callable[..., Any]] = Interned()

@@ -78,7 +78,7 @@ class _CodeEffects:
     items: bool  # it may change a container or a tensor
 
 
-@functools.cache
+@functools.lru_cache(4096)
 def _code_effects(code: types.CodeType) -> _CodeEffects:
     names, sets, variables, shared, imports = set(code.co_names), set[str](), set[str](), set[str](), set[str]()
     items = False

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.caches import Interned
 from torchjanus.host.deferred_writes import make_exception
 from torchjanus.semantics.containers.parts import plain_exception
 
@@ -46,7 +47,7 @@ def history_of(tensor: torch.Tensor) -> str | None:
     return function.name().rsplit("::", 1)[-1] if name == "CppFunction" else name
 
 
-@functools.cache
+@functools.lru_cache(256)
 def _function_named(name: str) -> Any:
     """Return an identity whose results show a backward function of this name."""
 
@@ -120,7 +121,6 @@ def as_size(*parts: Any) -> torch.Size:
     return torch.Size(parts)
 
 
-@functools.cache
 def exception_of(cls: Any) -> Callable[..., BaseException]:
     """Return a function that makes exceptions of this class that were not raised."""
     base = plain_exception(cls)
@@ -128,7 +128,10 @@ def exception_of(cls: Any) -> Callable[..., BaseException]:
     def made(*args: Any) -> BaseException:
         return make_exception(cls, base, *args)  # type: ignore[no-any-return]
 
-    return made
+    return _EXCEPTIONS.get(cls, lambda: made)
+
+
+_EXCEPTIONS: Interned[Callable[..., BaseException]] = Interned()  # by class; recipes are compared by them
 
 
 def as_dict(*parts: Any) -> dict[Any, Any]:

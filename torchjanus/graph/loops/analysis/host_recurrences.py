@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.caches import Interned
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.trace.expressions import map_expr
 from torchjanus.trace.loops import recurrences
@@ -330,8 +331,6 @@ class HostScan:
 class HostColumn:
     """A function of the trip count: the list of the numbers that ``count`` iterations compute by a closed form."""
 
-    _known: dict[str, HostColumn] = {}  # noqa: RUF012  # equal forms share one object: expressions are compared by it
-
     def __init__(self, form: Form) -> None:
         self.form = form
         self.__name__ = f"numbers by {form}"
@@ -339,12 +338,13 @@ class HostColumn:
     @classmethod
     def of(cls, form: Form) -> HostColumn:
         """Return the object for this form."""
-        return cls._known.setdefault(repr(form), cls(form))  # 1 is not 1.0, nor 0.0 -0.0
+        return _COLUMNS.get(repr(form), lambda: cls(form))  # 1 is not 1.0, nor 0.0 -0.0
 
     def __call__(self, count: int) -> list[Any]:
         return recurrences.column(self.form, count)
 
 
+_COLUMNS: Interned[HostColumn] = Interned()  # expressions are compared by them
 _Run = Callable[[Any, int, tuple[Any, ...]], Any]
 
 
@@ -370,7 +370,7 @@ def _compiled(body: Any, places: dict[Any, int]) -> _Run:
     return lambda before, iteration, given: func(*(part(before, iteration, given) for part in parts))
 
 
-_SCANNINGS: dict[Any, HostScan] = {}  # by their structure: equal loops have equal scans
+_SCANS: Interned[HostScan] = Interned()  # by their structure: equal loops have equal scans
 
 
 def _given(body: Any) -> Iterator[Any]:
@@ -392,6 +392,4 @@ def _scanning(body: Any) -> tuple[HostScan, tuple[Any, ...]]:
         return (token_of(part.func), *map(form, part.args)) if isinstance(part, Apply) else expr_token(part)
 
     key = form(body)
-    if key not in _SCANNINGS:
-        _SCANNINGS[key] = HostScan(body, places, str(key))
-    return _SCANNINGS[key], tuple(given.values())
+    return _SCANS.get(key, lambda: HostScan(body, places, str(key))), tuple(given.values())

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.caches import Interned
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, KeyLookup, NumberPredicate, Specialization
@@ -30,8 +31,6 @@ class PairPart:
     """Makes a list of the values at one key of each element of a list. Raises TypeError if the elements are not all of
     this class and length."""
 
-    _known: dict[Any, PairPart] = {}  # noqa: RUF012  # equal ones share one object: access paths are compared by it
-
     def __init__(self, cls: type, length: int, key: Any) -> None:
         self._cls, self._length, self._key = cls, length, key
         self.__name__ = f"[element[{key!r}] for element in ...]"
@@ -39,7 +38,7 @@ class PairPart:
     @classmethod
     def of(cls, kind: type, length: int, key: Any) -> PairPart:
         """Return the object for these arguments."""
-        return cls._known.setdefault((kind, length, key), cls(kind, length, key))
+        return _PARTS.get((kind, length, key), lambda: cls(kind, length, key))
 
     def __call__(self, container: Any) -> list[Any]:
         if type(container) not in (list, tuple):
@@ -52,6 +51,9 @@ class PairPart:
                 raise TypeError("the elements are not alike")
             found.append(element[key])
         return found
+
+
+_PARTS: Interned[PairPart] = Interned()  # access paths are compared by them
 
 
 def is_part(access_path: AccessPath | None) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.caches import Interned
 from torchjanus.graph.recursion.entry_loops.iterations import items_of, rebased
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -25,8 +26,6 @@ __all__ = ["Column", "as_it_is", "column_along", "column_of", "lists_beside", "o
 class Column:
     """Makes a tensor of the value of an expression for each element of a list. Raises TypeError for an element of
     another class than in watched runs."""
-
-    _known: dict[Any, Column] = {}  # noqa: RUF012  # by arguments: access paths compare columns by identity
 
     def __init__(self, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> None:
         self._expr, self.kind, self._classes = expr, kind, tuple(classes)
@@ -41,7 +40,7 @@ class Column:
     def of(cls, expr: Expr, kind: type, classes: Sequence[tuple[AccessPath, type]]) -> Column:
         """Return the one instance with these arguments."""
         key = (expr.token, kind, tuple((access_path.token, known) for access_path, known in classes))
-        return cls._known.setdefault(key, cls(expr, kind, classes))
+        return _COLUMNS.get(key, lambda: cls(expr, kind, classes))
 
     def __call__(self, container: Any) -> torch.Tensor:
         if type(container) not in (list, tuple) or not container:
@@ -57,6 +56,9 @@ class Column:
             values.append(value)
         with torch._C.DisableTorchFunction():
             return torch.tensor(values)
+
+
+_COLUMNS: Interned[Column] = Interned()  # access paths are compared by them
 
 
 def as_it_is(column: torch.Tensor, **options: Any) -> torch.Tensor:

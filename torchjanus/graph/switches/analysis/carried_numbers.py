@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.access_path import token_of
+from torchjanus.core.caches import Interned
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.numbers import ArmSelection, Form, Source, is_safe
 from torchjanus.trace.values import Apply, Expr, Fetch
@@ -22,7 +23,7 @@ Tree = tuple[Any, ...]
 _OPEN = "?"  # a subtree that is not resolved
 
 
-_CHOSEN: dict[tuple[int, ...], ArmSelection] = {}
+_SELECTIONS: Interned[ArmSelection] = Interned()  # expressions are compared by them
 
 
 def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
@@ -39,7 +40,7 @@ def chosen(arm: Fetch, values: Sequence[Any]) -> Any:
         return different[0]
     if not all(map(is_safe, different)):
         raise NotMergeable("branch-numbers", "a number of one arm may raise in another arm")
-    return Apply(_CHOSEN.setdefault(tuple(places), ArmSelection(tuple(places))), (arm, *different))
+    return Apply(_SELECTIONS.get(tuple(places), lambda: ArmSelection(tuple(places))), (arm, *different))
 
 
 def _is_same(one: Any, other: Any) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import builtins
 import enum
-import functools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath, Step
+from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.rewrite import Site
@@ -377,14 +377,17 @@ class HeapWatch(ClassWatch):
         return AccessPath.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
 
 
-@functools.cache
 def lacks(name: str) -> Callable[[Any], bool]:
-    """Return a function that tests whether an object lacks the attribute ``name``. Cached, so that guards agree."""
+    """Return a function that tests whether an object lacks the attribute ``name``: one for each name, since guards are
+    compared by it."""
 
     def lacking(obj: Any) -> bool:
         return not hasattr(obj, name)
 
-    return lacking
+    return _LACKING.get(name, lambda: lacking)
+
+
+_LACKING: Interned[Callable[[Any], bool]] = Interned()
 
 
 def _native_getattr(obj: Any, name: str) -> Any:
