@@ -24,10 +24,18 @@ from torchjanus.host.contrary import contrary, failing
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.entries.path_tree import Branching, Fork
+from torchjanus.runtime.entries.path_tree import BranchPoint, PathTree
 from torchjanus.runtime.entries.path_tree_build import same_as
 from torchjanus.runtime.launch.emit import Emitter
-from torchjanus.runtime.launch.launch import MISS, RAISED, Beginning, Launch, Violation, build_beginning, build_launch
+from torchjanus.runtime.launch.launch import (
+    MISS,
+    RAISED,
+    Launch,
+    PrefixLaunch,
+    Violation,
+    build_beginning,
+    build_launch,
+)
 
 __all__ = ["Fault", "Injected", "Injection", "Part", "faults", "injected", "parts", "rehearsed"]
 
@@ -67,13 +75,13 @@ class Injection:
     struck: int = 0
 
 
-Part = Entry | Fork
+Part = Entry | BranchPoint
 
 
 def parts(step: Any) -> Iterator[Part]:
     """Yield the entries of a speculated function, and the parts that several of them share."""
     for route in step._learning.routes:
-        if isinstance(route, Branching):
+        if isinstance(route, PathTree):
             yield from route.forks()
     yield from step.entries
 
@@ -85,7 +93,7 @@ def faults(entry: Part) -> list[Fault]:
         for number, assumption in enumerate(entry.own)
         if not isinstance(assumption, Kept)
     ]
-    if isinstance(entry, Fork):
+    if isinstance(entry, BranchPoint):
         found.append(Fault("assertion", 0, f"a way that is known, at {entry.place}", f"decision at {entry.place}"))
     found += [
         Fault("assertion", number, f"is {assertion.expected}, at {assertion.place}", str(assertion.place))
@@ -99,7 +107,7 @@ def faults(entry: Part) -> list[Fault]:
 def _sort(entry: Part, assumption: Assumption) -> str:
     last = next((f" {access_path.step.value}" for access_path in assumption.access_paths()), "")
     waiting = " of an extern call" if waits_for(assumption) else ""
-    owner = next(entry.entries()) if isinstance(entry, Fork) else entry
+    owner = next(entry.entries()) if isinstance(entry, BranchPoint) else entry
     relaxable = ", relaxable" if owner.relaxable(assumption) else ""
     return f"{type(assumption).__name__}{last}{waiting}{relaxable}"
 
@@ -124,7 +132,7 @@ def injected(entry: Part, fault: Fault) -> Iterator[Injection]:
         1
     """
     injection = Injection(fault)
-    if isinstance(entry, Fork):
+    if isinstance(entry, BranchPoint):
         with _injected_before(entry, injection):
             yield injection
         return
@@ -142,7 +150,7 @@ def injected(entry: Part, fault: Fault) -> Iterator[Injection]:
 
 
 @contextmanager
-def _injected_before(fork: Fork, injection: Injection) -> Iterator[None]:
+def _injected_before(fork: BranchPoint, injection: Injection) -> Iterator[None]:
     """Do the same in a part that several entries share."""
     beginning, fault = fork.beginning, injection.fault
     run = beginning.names["run"]
@@ -161,12 +169,12 @@ def _injected_before(fork: Fork, injection: Injection) -> Iterator[None]:
         beginning.use(run)
 
 
-def _failing_beginning(fork: Fork, sound: Beginning, injection: Injection) -> Beginning:
+def _failing_beginning(fork: BranchPoint, sound: PrefixLaunch, injection: Injection) -> PrefixLaunch:
     """Return the code of the part with the fault; it may be the same code with another executor."""
     run = sound.names["run"]
     match injection.fault.kind:
         case "guard":
-            built: Beginning | None = None
+            built: PrefixLaunch | None = None
             changed = _changed(fork.own, injection.fault.number)
             if changed is not None:
                 with suppress(*_NO_CODE):
@@ -203,7 +211,7 @@ def _undecided(lowered: Lowered, injection: Injection) -> Callable[..., Any]:
 
 
 @contextmanager
-def _rehearsed_before(fork: Fork, injections: list[Injection]) -> Iterator[None]:
+def _rehearsed_before(fork: BranchPoint, injections: list[Injection]) -> Iterator[None]:
     beginning = fork.beginning
 
     def begin(args: Any, kwargs: Any, journal: Journal | None, live: Sequence[Any]) -> Any:
@@ -240,7 +248,7 @@ def rehearsed(entry: Part, which: Sequence[Fault]) -> Iterator[list[Injection]]:
     call, use ``injected``.)
     """
     injections = [Injection(fault) for fault in which]
-    if isinstance(entry, Fork):
+    if isinstance(entry, BranchPoint):
         with _rehearsed_before(entry, injections):
             yield injections
         return

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchjanus.host.dictionaries import Dictionaries, Questions
+from torchjanus.host.dictionaries import Dictionaries, DictionaryAssumptions
 
 RATE, PART, OTHER = 0.5, object(), object()
 KEY, STATE = torch.zeros(2), {"step": 1}
@@ -28,9 +28,9 @@ def heap() -> list[dict[Any, Any]]:
     ]
 
 
-def asked_of(held: list[dict[Any, Any]]) -> list[Questions]:
+def asked_of(held: list[dict[Any, Any]]) -> list[DictionaryAssumptions]:
     """What is true of the heap as it is made."""
-    first, second, third, fourth, fifth, sixth = found = [Questions(one) for one in held]
+    first, second, third, fourth, fifth, sixth = found = [DictionaryAssumptions(one) for one in held]
     first.equal.append(("rate", RATE))
     first.identical += [("part", PART), ("on", True)]
     first.absent.append("forward")
@@ -109,7 +109,7 @@ class Loud(dict[Any, Any]):
 
 
 def test_no_method_written_in_python_is_called() -> None:
-    questions = Questions(Loud(a=PART, b=1))
+    questions = DictionaryAssumptions(Loud(a=PART, b=1))
     questions.identical.append(("a", PART))
     questions.equal.append(("b", 1))
     questions.absent.append("c")

@@ -89,8 +89,8 @@ def struck_lines(name: str, nth: int = 1, first: int = 0) -> tuple[list[str], in
             if number >= _FIRST:
                 arranged.setdefault(place, [*learning.routes])
                 learning.routes.keep([*arranged[place]])
-            patience = learning.patience
-            patience._faults, patience._in_a_row, patience.given_up, patience.closed = 0, 0, "", ""
+            policy = learning.policy
+            policy._faults, policy._in_a_row, policy.given_up, policy.closed = 0, 0, "", ""
         tracer = _Tracer(waiting.pop(0) if waiting and number > _FIRST else None)
         before = sys.gettrace()
         if number >= _FIRST:

@@ -11,7 +11,7 @@ import torchjanus
 from tests.injection.driving import inject
 from tests.programs import harness
 from torchjanus.execute.running.gate import Generators
-from torchjanus.runtime.entries.path_tree import Fork
+from torchjanus.runtime.entries.path_tree import BranchPoint
 from torchjanus.testing import Fault, faults, injected, parts, rehearsed
 
 EVERY = list(harness.programs())
@@ -185,11 +185,11 @@ def test_faults_strike_in_what_several_paths_begin_with() -> None:
     for number in range(12):
         step(torch.ones(3) * (-1) ** number)
     fork = next(parts(step))
-    assert isinstance(fork, Fork)
+    assert isinstance(fork, BranchPoint)
     kinds = {fault.kind for fault in faults(fork)}
     assert kinds == {"guard", "assertion", "operation"}
     for kind in sorted(kinds):
-        fork = next(part for part in parts(step) if isinstance(part, Fork))
+        fork = next(part for part in parts(step) if isinstance(part, BranchPoint))
         fault = next(fault for fault in faults(fork) if fault.kind == kind)
         with injected(fork, fault) as injection:
             assert step(torch.ones(3)).item() == 6

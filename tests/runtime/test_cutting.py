@@ -90,7 +90,7 @@ def test_python_makes_both_parts_where_it_makes_calls(monkeypatch: pytest.Monkey
     fast = torchjanus.speculate(Model().step, executor="replay")
     losses(fast, 20)
     model = Model()
-    fast._learning.patience.give_up("a test")
+    fast._learning.policy.give_up("a test")
     losses(fast, 2)
     assert fast.given_up == "a test" and "a test" in str(torchjanus.explain(fast))
     assert losses(model.step, 2)

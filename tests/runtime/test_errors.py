@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.runtime.learning import patience
+from torchjanus.runtime.learning import policy
 from torchjanus.runtime.runs import records
 
 
@@ -144,9 +144,9 @@ def test_calls_that_raise_are_not_watched_for_ever() -> None:
     for call in range(200):
         with pytest.raises(KeyError):
             fast(torch.ones(1), f"missing {call}")
-    assert fast.statistics().watched <= patience.MAX_WATCHED
+    assert fast.statistics().watched <= policy.MAX_WATCHED
     before = fast.statistics().speculated
-    for _ in range(patience.TRIED_AGAIN):  # after many misses graphs are not looked for at each call
+    for _ in range(policy.TRIED_AGAIN):  # after many misses graphs are not looked for at each call
         fast(torch.ones(1), "a")
     after = fast.statistics().speculated
     assert after > before
@@ -208,7 +208,7 @@ def test_records_do_not_grow_with_the_number_of_calls() -> None:
         fast(torch.ones(1 + call % 7) * (-1 if call % 3 == 0 else 1))
     assert len(fast.events) <= records.MAX_EVENTS
     for call in range(3 * records.MAX_EVENTS):
-        fast._learning.story.say("note", f"event {call}")
+        fast._learning.event_log.record("note", f"event {call}")
     assert len(fast.events) == records.MAX_EVENTS
     assert fast.events[0].text != "event 0"
     assert fast.events[-1].text == f"event {3 * records.MAX_EVENTS - 1}"

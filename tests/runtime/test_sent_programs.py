@@ -15,7 +15,7 @@ from torchjanus.graph.lowering.graph_bytes import signature
 from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.lowering.program_bytes import pack_program, unpack_program
 from torchjanus.graph.operators.loop_op import own_keys
-from torchjanus.runtime.runs import kept
+from torchjanus.runtime.runs import lowering_cache
 
 # Those with recursive calls, and with iterations in which tensors decide.
 OWN = frozenset(
@@ -32,7 +32,7 @@ OURS = [pair for pair in harness.programs() if pair[0] in OWN]
     [pytest.param(*pair, id="-".join(pair), marks=pytest.mark.slow if n % 24 else ()) for n, pair in enumerate(OURS)],
 )
 def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def elsewhere(program: Program) -> Any:
+    def remote(program: Program) -> Any:
         packed, text = pack_program(program), signature(program)
         if packed is None or text is None:
             assert not own_functions(program), "was not sent"
@@ -47,5 +47,5 @@ def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
             return lower_rolled(program)
         return unpack_made(made, program, reserved=True)
 
-    monkeypatch.setattr(kept, "lower_rolled", elsewhere)
+    monkeypatch.setattr(lowering_cache, "lower_rolled", remote)
     check(harness.files()[category], name)

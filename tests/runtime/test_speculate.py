@@ -29,7 +29,7 @@ from torchjanus.rewrite import source
 from torchjanus.runtime import keep_speculated, speculated
 from torchjanus.runtime.entries import entry as entry_module
 from torchjanus.runtime.learning import learning
-from torchjanus.runtime.runs import kept
+from torchjanus.runtime.runs import lowering_cache
 from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.watch.objects.finalization import Finalization
@@ -601,7 +601,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 FAULTS: dict[str, tuple[Any, str]] = {
     "generalise": (entry_module, "generalise"),
-    "lower": (kept, "lower_rolled"),
+    "lower": (lowering_cache, "lower_rolled"),
     "build_launch": (entry_module, "build_launch"),
     "Engine": (entry_module, "Engine"),
     "learn": (learning.Learning, "learn"),

@@ -23,7 +23,7 @@ from torchjanus.execute.running.base import Numbers, Violated
 from torchjanus.execute.running.gate import Generators, State
 from torchjanus.graph.recursion.cells.invoke_op import laid_now, laid_out
 
-__all__ = ["NUDGES", "Doubt", "Suspect"]
+__all__ = ["NUDGES", "DeterminacyCheck", "Suspect"]
 
 # Changes of the inputs (units in the last place), and the multiple of the resulting difference that counts as rounding.
 NUDGES = ((2, 16.0), (64, 2.0), (64, 2.0), (16, 4.0), (16, 4.0), (16, 4.0), (16, 4.0), (2, 16.0))
@@ -51,7 +51,7 @@ class Suspect:
         self.expected = duplicate(self.expected.detach())
 
 
-class Doubt:
+class DeterminacyCheck:
     """The disagreements of one call, and all that is needed to make the call again."""
 
     def __init__(self, inputs: Sequence[torch.Tensor], slots: Numbers, before: State, suspects: list[Suspect]) -> None:

@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 import torch
 
 from torchjanus.execute.comparing import ONE, Size, distance, duplicate, same_bits, size_of
-from torchjanus.execute.determinacy import Doubt, Suspect
+from torchjanus.execute.determinacy import DeterminacyCheck, Suspect
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Numbers, Violated
@@ -92,7 +92,7 @@ class Trial:
         self._warm = False  # whether both have run
         self._spreads: dict[tuple[int, int], float] = {}  # see Doubt.spreads
         self._thorough = thorough
-        self._doubt: Doubt | None = None
+        self._doubt: DeterminacyCheck | None = None
         self._replay = replay or Replay(candidate.lowered)
         self._generators = Generators(candidate.lowered)
         self._one = threading.Lock()
@@ -182,7 +182,7 @@ class Trial:
             kept = attempt.copies  # inputs that are not updated still have their old contents
             for index, old in zip(self.lowered.mutated, olds, strict=True):
                 kept[index] = old
-            self._doubt = Doubt(kept, [*slots], before, suspects)
+            self._doubt = DeterminacyCheck(kept, [*slots], before, suspects)
         del attempt
         give_back()
         return values

@@ -111,7 +111,7 @@ def access_paths_of(
             yield event.base
 
 
-class Given(Protocol):
+class GraphResults(Protocol):
     """Writes results of the graph into the same Source. Each method returns the name of the result."""
 
     def tensor(self, number: int) -> str:
@@ -130,7 +130,7 @@ class Given(Protocol):
 class Commit:
     """Writes the values of recipes, and the writes that use them, into a Source."""
 
-    def __init__(self, source: Source, given: Given, recipes: Iterable[Recipe]) -> None:
+    def __init__(self, source: Source, given: GraphResults, recipes: Iterable[Recipe]) -> None:
         self.source = source
         self._given = given
         self._built: dict[int, str] = {}

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.kinds import is_one_of
 from torchjanus.host.checks import same_keys, same_value
 
-__all__ = ["Dictionaries", "Questions"]
+__all__ = ["Dictionaries", "DictionaryAssumptions"]
 
 version = torch._C._dynamo.guards.dict_version  # increases with each write to any dictionary
 
@@ -24,7 +24,7 @@ _MISSING: Any = object()
 _ORDERED = (dict, collections.defaultdict)  # an OrderedDict may change its order without a write
 
 
-class Questions:
+class DictionaryAssumptions:
     """What is assumed of one dictionary, checked below any method of its class that is written in Python."""
 
     __slots__ = ("absent", "container", "equal", "filled", "identical", "items", "keys", "present", "writes")
@@ -75,11 +75,11 @@ class Dictionaries:
 
     __slots__ = ("_often", "_quiet", "_rarely", "_seen")
 
-    def __init__(self, asked: list[Questions]) -> None:
+    def __init__(self, asked: list[DictionaryAssumptions]) -> None:
         self._rarely = asked
         self._quiet = tuple(questions.container for questions in asked)  # those of ``_rarely``
         # written again and again, such as a namespace with the variables of a loop
-        self._often: tuple[Questions, ...] = ()
+        self._often: tuple[DictionaryAssumptions, ...] = ()
         self._seen = -1  # the newest version of the quiet ones when all their assumptions held
 
     def unbroken(self) -> bool:

@@ -32,7 +32,7 @@ from torchjanus.host.assumption import (
     ValueOf,
 )
 from torchjanus.host.checks import Hooks
-from torchjanus.host.dictionaries import Dictionaries, Questions
+from torchjanus.host.dictionaries import Dictionaries, DictionaryAssumptions
 from torchjanus.host.source import Source, answers
 from torchjanus.trace.values import Apply, Read
 
@@ -51,7 +51,7 @@ class Requirements:
         self._empty: list[Any] = []  # containers that must be empty
         self._filled: list[Any] = []  # containers that must not be empty
         self._hooks: list[Any] = []  # hooks of modules and optimizers, which must be empty
-        self._dictionaries: dict[int, Questions] = {}  # known ones, by identity
+        self._dictionaries: dict[int, DictionaryAssumptions] = {}  # known ones, by identity
         # keys and objects in known sequences, by the sequence's name
         self._same_items: dict[str, tuple[list[Any], list[Any]]] = {}
 
@@ -227,15 +227,15 @@ class Requirements:
             source.fail_if(f"{name}.handle.next_id != {name}.seen and {name}.registered()")
         self._empty, self._filled, self._hooks, self.hookless = [], [], [], []
 
-    def _asked(self, access_path: AccessPath) -> Questions | None:
+    def _asked(self, access_path: AccessPath) -> DictionaryAssumptions | None:
         """Return the assumptions on the known dictionary at this access path; None if there is none."""
         held = self.source.pinned(access_path)
         if held is None or not isinstance(held[0], dict):
             return None
         self.source.value(access_path)  # its own access path is read and checked before
-        return self._dictionaries.setdefault(id(held[0]), Questions(held[0]))
+        return self._dictionaries.setdefault(id(held[0]), DictionaryAssumptions(held[0]))
 
-    def _asked_for_item(self, access_path: AccessPath) -> Questions | None:
+    def _asked_for_item(self, access_path: AccessPath) -> DictionaryAssumptions | None:
         """Return the assumptions on a known dictionary of which this is an item that has not been read."""
         if access_path.step is not Step.ITEM or access_path.base is None or self.source.has(access_path):
             return None

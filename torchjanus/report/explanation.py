@@ -28,13 +28,13 @@ from torchjanus.runtime import Entry, Event, Overhead, Speculated, Statistics
 from torchjanus.semantics.known.trusted import is_trusted_module
 from torchjanus.semantics.protocols.virtualize import home_of
 
-__all__ = ["EntryStory", "Explanation", "explain"]
+__all__ = ["EntryExplanation", "Explanation", "explain"]
 
 _SHOWN = 40
 
 
 @dataclass(frozen=True, slots=True)
-class EntryStory:
+class EntryExplanation:
     """One graph: its size, its executor, its assumptions, its inputs."""
 
     number: int
@@ -66,7 +66,7 @@ class Explanation:
     given_up: str
     being_made: str
     overhead: Overhead
-    entries: tuple[EntryStory, ...]
+    entries: tuple[EntryExplanation, ...]
     refusals: tuple[Refusal, ...]
     remarks: tuple[Remark, ...]
     events: tuple[Event, ...]
@@ -100,16 +100,16 @@ def explain(step: Any) -> Explanation:
         step.given_up,
         step.being_made,
         step.overhead,
-        tuple(_story(number, entry, step.path_to(entry)) for number, entry in enumerate(step.entries, 1)),
+        tuple(_entry_explanation(number, entry, step.path_to(entry)) for number, entry in enumerate(step.entries, 1)),
         tuple(step.refusals),
         tuple(step.remarks),
         tuple(step.events),
     )
 
 
-def _story(number: int, entry: Entry, decisions: list[Assertion]) -> EntryStory:
+def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) -> EntryExplanation:
     plan, lowered = entry.plan, entry.lowered
-    return EntryStory(
+    return EntryExplanation(
         number,
         lowered.nodes,
         len(plan.access_paths),
@@ -171,24 +171,24 @@ def _source(place: Place) -> str:
     return linecache.getline(place.file, place.line).strip()
 
 
-def _lines(story: Explanation) -> list[str]:
-    s = story.statistics
+def _lines(explanation: Explanation) -> list[str]:
+    s = explanation.statistics
     lines = [
-        f"{story.name}  ({_where(story.place)})",
+        f"{explanation.name}  ({_where(explanation.place)})",
         f"  {s.calls} calls: {s.speculated} speculated, {s.watched} watched, {s.imperative} imperative; "
         f"{s.missed} missed, {s.violated} violated, {s.refused} refused; {s.compiles} compiles, {s.entries} entries",
     ]
-    if story.given_up:
-        lines.append(f"  runs imperatively: {story.given_up}")
-    if story.being_made:
-        lines.append(f"  {story.being_made}; until then calls are Python's (step.wait() waits for it)")
-    for entry in story.entries:
+    if explanation.given_up:
+        lines.append(f"  runs imperatively: {explanation.given_up}")
+    if explanation.being_made:
+        lines.append(f"  {explanation.being_made}; until then calls are Python's (step.wait() waits for it)")
+    for entry in explanation.entries:
         lines += _entry_lines(entry)
     if s.watched:
-        lines.append(f"  overhead: {story.overhead}")
-    if story.refusals:
+        lines.append(f"  overhead: {explanation.overhead}")
+    if explanation.refusals:
         lines.append("  refused:")
-        for refusal in story.refusals:
+        for refusal in explanation.refusals:
             place = refusal.place if refusal.caller == NOWHERE else refusal.caller
             inner = "" if place is refusal.place else f" (in {_where(refusal.place)})"
             lines.append(f"    {_where(place)}{inner}  {refusal.what}: {refusal.why} [{refusal.reason}]")
@@ -196,7 +196,7 @@ def _lines(story: Explanation) -> list[str]:
                 lines.append(f"        {text}")
             if refusal.remedy:
                 lines.append(f"        instead: {refusal.remedy}")
-    own = [remark for remark in story.remarks if not _is_library(remark.place)]
+    own = [remark for remark in explanation.remarks if not _is_library(remark.place)]
     if own:
         lines.append("  not optimised:")
     for remark in own[:_SHOWN]:
@@ -205,7 +205,7 @@ def _lines(story: Explanation) -> list[str]:
         if text := _source(remark.place):
             lines.append(f"        {text}")
         lines.append(f"        instead: {reason.remedy}")
-    shown_events = [event for event in story.events if event.kind != "refused"]
+    shown_events = [event for event in explanation.events if event.kind != "refused"]
     if shown_events:
         lines.append("  what happened:")
         seen: Counter[tuple[str, str]] = Counter((e.kind, e.text) for e in shown_events)
@@ -217,12 +217,12 @@ def _lines(story: Explanation) -> list[str]:
                 more = f" ({times} times)" if times > 1 else ""
                 code = f" [{event.reason}]" if event.reason and not event.text.endswith("]") else ""
                 lines.append(f"    call {event.call}: {_where(event.place)}  {event.kind}: {event.text}{code}{more}")
-    if story.codes:
+    if explanation.codes:
         lines.append("  what a [code] means and what to do: torchjanus explain CODE")
     return lines
 
 
-def _entry_lines(entry: EntryStory) -> list[str]:
+def _entry_lines(entry: EntryExplanation) -> list[str]:
     lines = [
         f"  entry {entry.number}: {entry.nodes} operations, {entry.inputs} tensors in, "
         f"{entry.updates} updated in place; "

@@ -57,9 +57,9 @@ class Calls:
         self.fn = fn
         self.learning = learning
         self.counts = learning.counts
-        self.story = learning.story
-        self.patience = learning.patience
-        self.awaiting = learning.awaiting
+        self.event_log = learning.event_log
+        self.policy = learning.policy
+        self.pending_graphs = learning.pending_graphs
         self.budget = learning.budget
 
     @staticmethod
@@ -90,7 +90,7 @@ class Calls:
             return self._after_failure(result.by or route.entries[0], result, args, kwargs, journal)
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
-        self.patience.served()
+        self.policy.served()
         if self.learning.paths.lingers and _learning.acquire(blocking=False):
             try:
                 self.learning.paths.let_go(args, kwargs)
@@ -159,7 +159,7 @@ class Calls:
         if found is None:
             return self.by_python(args, kwargs)
         assert journal is not None
-        self.patience.repeated()
+        self.policy.repeated()
         self.budget.learns("repeat")
         return self._watched(found, args, kwargs, journal)[0]
 
@@ -187,7 +187,7 @@ class Calls:
     def close(self, journal: Journal, served: bool = False) -> None:
         """Close the journal, and record each extern call that a graph made and the program did not."""
         for record in journal.close(served):
-            self.story.say("extern", f"{name_of(record.func)} was called, and the program did not come to it")
+            self.event_log.record("extern", f"{name_of(record.func)} was called, and the program did not come to it")
 
     def _is_within(self) -> bool:
         """Whether the call is part of another watched run or of a dispatch mode, and so must not be watched itself."""
@@ -205,34 +205,34 @@ class Calls:
         if modes := foreign_modes():
             what = f"the step runs under {modes}"
             why = "it sees each call of torch, of which a graph makes none."
-            self.story.refuse(Refusal("torch-mode", what, why, "Leave it out."))
+            self.event_log.refuse(Refusal("torch-mode", what, why, "Leave it out."))
             return self._run_imperatively(args, kwargs, journal)
-        due = self.counts.calls >= self.patience.again
-        if self.patience.given_up and not due:
-            self.patience.missed()
+        due = self.counts.calls >= self.policy.again
+        if self.policy.given_up and not due:
+            self.policy.missed()
             return self._run_imperatively(args, kwargs, journal)
         if self._is_within() or not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
             if due:
                 learning.begin_again()
-            if self.patience.closed:
-                self.patience.unserved()
+            if self.policy.closed:
+                self.policy.unserved()
                 return self._run_imperatively(args, kwargs, journal)
             if learning.routes.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
                 self.counts.missed += 1
-            if self.awaiting.waits:
+            if self.pending_graphs.waits:
                 if journal is not None and journal.records:
-                    self.awaiting.wasted()
+                    self.pending_graphs.wasted()
                 self._take_up()
                 return self._run_imperatively(args, kwargs, journal)
-            if not self.patience.has_time():
-                route = self._relax(args, kwargs, journal) if self.patience.may_relax() else None
+            if not self.policy.has_time():
+                route = self._relax(args, kwargs, journal) if self.policy.may_relax() else None
                 if route is not None:
                     return self._retry(route, args, kwargs, journal, watching=False)
-                self.patience.missed()
+                self.policy.missed()
                 return self._run_imperatively(args, kwargs, journal)
             return self._learn_from(args, kwargs, journal)
         finally:
@@ -240,7 +240,7 @@ class Calls:
 
     def _take_up(self) -> None:
         """Put a graph that another process has made to use, if the current call permits that."""
-        if not self.awaiting.elsewhere.over or self._is_within() or not self.patience.may_make() or hindrance():
+        if not self.pending_graphs.remote.over or self._is_within() or not self.policy.may_make() or hindrance():
             return
         if _learning.acquire(blocking=False):
             begun = self.budget.clock()
@@ -254,14 +254,14 @@ class Calls:
         """Use a graph that was made in another process, if it is there."""
         with room(), uncollected(kept=True):
             try:
-                self.awaiting.go_on()
+                self.pending_graphs.go_on()
             except Exception as error:
-                self.patience.fault(error)
+                self.policy.fault(error)
 
     def wait(self) -> None:
         """Return when no graph is being made in another process."""
-        while self.awaiting.waits:
-            self.awaiting.elsewhere.wait()
+        while self.pending_graphs.waits:
+            self.pending_graphs.remote.wait()
             with _learning:
                 self._go_on()
 
@@ -271,7 +271,7 @@ class Calls:
             route = self._relax(args, kwargs, journal)
             if route is not None:
                 return self._retry(route, args, kwargs, journal)
-        if self.awaiting.waits or not self.patience.may_watch():
+        if self.pending_graphs.waits or not self.policy.may_watch():
             return self._run_imperatively(args, kwargs, journal)
         return self._watch(args, kwargs, journal)
 
@@ -283,7 +283,7 @@ class Calls:
             with uncollected():
                 return self.learning.relax(args, {**kwargs, RESULTS: results} if results else kwargs)
         except Exception as error:
-            self.patience.fault(error)
+            self.policy.fault(error)
             return None
 
     def _retry(
@@ -305,10 +305,10 @@ class Calls:
 
     def _after_violation(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
         """Make the call by Python, watched if another path is worth learning."""
-        if self.awaiting.waits:
+        if self.pending_graphs.waits:
             self._take_up()
             return self._run_imperatively(args, kwargs, journal)
-        if not self.patience.may_watch_on() or self._is_within() or hindrance():
+        if not self.policy.may_watch_on() or self._is_within() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not _learning.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
@@ -324,8 +324,8 @@ class Calls:
             target, leading = underlying(self.fn)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
-            self.story.refuse(Refusal("no-source", f"{self.fn!r} cannot be rewritten", str(error)))
-            self.patience.give_up(str(error))
+            self.event_log.refuse(Refusal("no-source", f"{self.fn!r} cannot be rewritten", str(error)))
+            self.policy.give_up(str(error))
             return None
         kind = next((kind for flag, kind in _SUSPENDED.items() if target.__code__.co_flags & flag), None)
         if kind is not None:
@@ -333,8 +333,8 @@ class Calls:
             why = f"calling it makes a {kind} and runs nothing of it yet."
             remedy = "Speculate on a plain function that does the work between two awaits or yields."
             refusal = Refusal("step-suspends", f"the step is a {kind}", why, remedy, place)
-            self.story.refuse(refusal)
-            self.patience.give_up(str(refusal))
+            self.event_log.refuse(refusal)
+            self.policy.give_up(str(refusal))
             return None
         return target, leading
 
@@ -351,13 +351,13 @@ class Calls:
         try:
             result, trace = self._watched(found, args, kwargs, journal)
         except BaseException as error:
-            self.story.say("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
+            self.event_log.record("raised", f"the call raised {type(error).__name__}: no trace of it is kept")
             raise
         try:
             with room(), uncollected(kept=True):
                 self.learning.learn(trace, args, kwargs)
         except Exception as error:
-            self.patience.fault(error)
+            self.policy.fault(error)
         return result
 
     def _after_failure(
@@ -406,6 +406,6 @@ class Calls:
         if trace.failures:
             learning.raised(entry, error)
         else:
-            self.patience.fault(error)
+            self.policy.fault(error)
             learning.drop(entry, f"its graph raised {type(error).__name__} where eager does not")
         return result

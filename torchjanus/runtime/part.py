@@ -18,9 +18,9 @@ from torchjanus.execute.processes.background import busy
 from torchjanus.hooks import current
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.calls import Calls
+from torchjanus.runtime.execution_policy import ExecutionPolicy
 from torchjanus.runtime.launch.launch import MISS, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.runs.records import Profile
 
 __all__ = ["Part"]
@@ -36,8 +36,20 @@ class Part:
     """
 
     __slots__ = (
-        "_budget", "_counts", "_patience", "_routes", "_taken", "_ticks", "_verify", "_whole", "after", "before",
-        "calls", "fn", "learning", "pace"
+        "_budget",
+        "_counts",
+        "_policy",
+        "_routes",
+        "_taken",
+        "_ticks",
+        "_verify",
+        "_whole",
+        "after",
+        "before",
+        "calls",
+        "execution_policy",
+        "fn",
+        "learning"
     )  # fmt: skip
 
     def __init__(
@@ -57,11 +69,13 @@ class Part:
         self._whole = whole
         self.learning = learning
         self.calls = Calls(fn, learning)
-        self.pace = Pace(learning.story.say, measures=learning.routes.executor == "auto", busy=busy)
+        self.execution_policy = ExecutionPolicy(
+            learning.event_log.record, measures=learning.routes.executor == "auto", busy=busy
+        )
         self._budget = learning.budget
         self._counts = learning.counts
         self._routes = learning.routes
-        self._patience = learning.patience
+        self._policy = learning.policy
         self._verify = verify
         self._ticks: deque[tuple[int, int, int]] = deque(maxlen=MAX_TICKS)
 
@@ -93,32 +107,32 @@ class Part:
 
     def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call of the part: by Python or by a graph."""
-        pace = self.pace
-        if self._counts.speculated >= pace.due and current() is None:
-            if pace.rest:
-                pace.rest -= 1
+        execution_policy = self.execution_policy
+        if self._counts.speculated >= execution_policy.due and current() is None:
+            if execution_policy.rest:
+                execution_policy.rest -= 1
                 return self._by_python(args, kwargs)
             return self._paced(args, kwargs)
         return self._by_graph(args, kwargs)
 
     def _paced(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by Python or by a graph, whichever is faster, and time it if a measurement is going on."""
-        counts, pace, routes = self._counts, self.pace, self._routes
-        if self._patience.given_up:
+        counts, execution_policy, routes = self._counts, self.execution_policy, self._routes
+        if self._policy.given_up:
             return self._by_graph(args, kwargs)
         engines = [engine for route in routes for engine in route.engines]
         kind = functools.partial(routes.dispatch.foresee, args, kwargs)
-        python, speculated = pace.trial(counts.speculated, engines, kind), counts.speculated
-        if not pace.measuring:
+        python, speculated = execution_policy.trial(counts.speculated, engines, kind), counts.speculated
+        if not execution_policy.measuring:
             return self._by_python(args, kwargs) if python else self._by_graph(args, kwargs)
         started = _now()
         result = (self._by_python if python else self._by_graph)(args, kwargs)
         seconds = _now() - started
         if python or counts.speculated > speculated:
-            pace.took(bool(python), seconds, counts.speculated)
-            self._budget.share = pace.found
+            execution_policy.took(bool(python), seconds, counts.speculated)
+            self._budget.share = execution_policy.found
         else:
-            pace.untimed(counts.speculated)
+            execution_policy.untimed(counts.speculated)
         return result
 
     def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -133,8 +147,8 @@ class Part:
 
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by a graph, if there is one for it."""
-        patience, routes = self._patience, self._routes
-        if patience.is_idle and patience.rests(self.pace.share) and current() is None:
+        policy, routes = self._policy, self._routes
+        if policy.is_idle and policy.rests(self.execution_policy.share) and current() is None:
             return self._by_python(args, kwargs)
         self._counts.calls += 1
         budget, made = self._budget, False

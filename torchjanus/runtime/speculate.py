@@ -22,8 +22,8 @@ from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.cutting import Cut
 from torchjanus.runtime.entries.engine import check_executor
 from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.execution_policy import ExecutionPolicy
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.pace import Pace
 from torchjanus.runtime.part import Part
 from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
@@ -104,16 +104,16 @@ class Speculated(Generic[P, R]):
         if cut is None:
             return False
         before = self._learning
-        before.story.say("cut", cut.description, cut.place)
-        story = before.story
+        before.event_log.record("cut", cut.description, cut.place)
+        event_log = before.event_log
         after = Learning(
-            story.name,
-            story.home,
+            event_log.name,
+            event_log.home,
             watch=self.watch,
             executor=self.executor,
             cut=self._cut_off,
             after=before,
-            passes=pass_log(story.name, story.home, cut.part),
+            passes=pass_log(event_log.name, event_log.home, cut.part),
         )
         self._cut, self._part = cut, self._part_of(cut.part, after, cut)
         before.end()
@@ -130,8 +130,8 @@ class Speculated(Generic[P, R]):
         return self._part.calls
 
     @property
-    def _pace(self) -> Pace:
-        return self._part.pace
+    def _execution_policy(self) -> ExecutionPolicy:
+        return self._part.execution_policy
 
     @property
     def entries(self) -> list[Entry]:
@@ -145,27 +145,27 @@ class Speculated(Generic[P, R]):
     @property
     def refusals(self) -> list[Refusal]:
         """What could not be speculated on."""
-        return self._learning.story.refusals
+        return self._learning.event_log.refusals
 
     @property
     def remarks(self) -> list[Remark]:
         """Loops, branches and recursive calls that are not optimised, and why."""
-        return list(self._learning.story.remarks)
+        return list(self._learning.event_log.remarks)
 
     @property
     def events(self) -> list[Event]:
         """What happened, in order; only the latest events if there were many."""
-        return list(self._learning.story.events)
+        return list(self._learning.event_log.events)
 
     @property
     def being_made(self) -> str:
         """What another process is making before calls can be speculated, or ""."""
-        return str(self._learning.awaiting)
+        return str(self._learning.pending_graphs)
 
     @property
     def given_up(self) -> str:
         """Why Python makes all calls from now on, or ""."""
-        return self._learning.patience.given_up
+        return self._learning.policy.given_up
 
     @property
     def pass_log(self) -> PassLog | None:
@@ -203,7 +203,7 @@ class Speculated(Generic[P, R]):
 
     def statistics(self) -> Statistics:
         """Return the counts so far."""
-        return Statistics(**self._learning.story.totals(), entries=len(self.entries))
+        return Statistics(**self._learning.event_log.totals(), entries=len(self.entries))
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""

@@ -87,7 +87,7 @@ def run(name: str, kind: str, steps: int, every: int, limit: float, small: bool 
     }
 
 
-TOLD = ("fault", "pace", "given up", "unrolled")
+TOLD = ("fault", "executor", "given up", "unrolled")
 
 
 def main() -> None:

@@ -105,7 +105,7 @@ class Contender:
         engines = [engine for route in self.janus._learning.routes for engine in route.engines]
         if not engines and any(event.kind == "budget" for event in self.janus.events):
             return True  # no graph can make the calls, and no more are watched until that costs nothing
-        pace = self.janus._pace
+        pace = self.janus._execution_policy
         chosen = self.janus.executor != "auto" or (pace._measured is not None and not pace.measuring)
         return chosen and not any(e.trying or e._ticket for e in engines)
 
@@ -113,7 +113,7 @@ class Contender:
         """Wait for the compiler; the calls that decide what runs a graph are made by ``run``."""
         began = time.perf_counter()
         if self.janus is not None:
-            while self.janus.being_made and not self.janus._learning.awaiting.elsewhere.over:
+            while self.janus.being_made and not self.janus._learning.pending_graphs.elsewhere.over:
                 if time.perf_counter() - began > limit:
                     break
                 time.sleep(0.05)
@@ -136,9 +136,11 @@ class Contender:
                 "watched": counts.watched,
                 "speculated": counts.speculated,
                 "calls": counts.calls,
-                "runs": ["Python, by measure"] if self.janus._pace.eager else [engine.current for engine in engines],
+                "runs": ["Python, by measure"]
+                if self.janus._execution_policy.eager
+                else [engine.current for engine in engines],
                 "notes": [note for engine in engines for note in engine.notes]
-                + [event.text for event in self.janus.events if event.kind == "pace"],
+                + [event.text for event in self.janus.events if event.kind == "executor"],
                 "refused": [str(refusal) for refusal in self.janus.refusals][:3],
                 "given_up": self.janus.given_up,
             }

@@ -10,7 +10,7 @@ import torch
 from torch.nn.functional import linear
 
 from tests.graph.regions.test_loop import body_of
-from torchjanus.execute.compiled.loop import CompiledLoop, writings
+from torchjanus.execute.compiled.loop import CompiledLoop, prepared_blocks
 from torchjanus.execute.regions.loop import ReplayLoop
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.products import TALL, HoistedProduct, with_products, without_products
@@ -74,7 +74,7 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(
     iteration_: Iteration, batch: int, count: int
 ) -> None:
     partition, given = made(iteration_, batch)
-    written = writings(partition, [None])
+    written = prepared_blocks(partition, [None])
     iterations = CompiledLoop(partition, written, [writing.prepared.graph for writing in written])
     one_by_one = ReplayLoop(partition)
     weights = [tensor.detach() for tensor in given["invariant"]]
@@ -120,4 +120,4 @@ def test_gradients_that_are_products_are_made_after_the_iterations() -> None:
 def test_iterations_without_gradients_have_products_before_them_all_the_same() -> None:
     partition, _ = made(cell, 2, requires=False)
     assert partition.backward is None
-    assert len(writings(partition, [None])[0].block.ahead) == 1
+    assert len(prepared_blocks(partition, [None])[0].block.ahead) == 1

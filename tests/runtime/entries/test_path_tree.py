@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import torchjanus
 from torchjanus import Speculated, speculate
 from torchjanus.runtime.entries.engine import Engine
-from torchjanus.runtime.entries.path_tree import Branching, Fork
+from torchjanus.runtime.entries.path_tree import BranchPoint, PathTree
 
 
 def signed(sign: float, at: int = 0) -> torch.Tensor:
@@ -29,9 +29,9 @@ def taught(step: Callable[..., Any], **options: Any) -> Speculated[..., Any]:
     return fast
 
 
-def tree(fast: Speculated[..., Any]) -> Branching:
+def tree(fast: Speculated[..., Any]) -> PathTree:
     (route,) = fast._learning.routes
-    assert isinstance(route, Branching)
+    assert isinstance(route, PathTree)
     return route
 
 
@@ -49,7 +49,7 @@ def test_what_both_ways_do_is_done_before_the_decision() -> None:
 
     fast = taught(step)
     made = tree(fast)
-    assert isinstance(made.root, Fork)
+    assert isinstance(made.root, BranchPoint)
     shared = targets(made.root.engine.lowered)
     assert {"aten.mm.default", "aten.tanh.default", "aten.gt.Scalar"} <= set(shared)
     rests = [targets(entry.lowered) for entry in made.entries]
@@ -177,7 +177,7 @@ def test_an_extern_call_that_only_one_way_waits_for_keeps_the_graphs_apart() -> 
         return x * 3
 
     fast = taught(step)
-    assert not any(isinstance(route, Branching) for route in fast._learning.routes)
+    assert not any(isinstance(route, PathTree) for route in fast._learning.routes)
     for at in range(6):
         count = len(taken)
         x = signed(-1 if at % 2 else 1, at)

@@ -11,7 +11,7 @@ import torch
 import torchjanus
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries import engine
-from torchjanus.runtime.entries.path_tree import Branching
+from torchjanus.runtime.entries.path_tree import PathTree
 from torchjanus.runtime.entries.standby import LEAST, TRIED, Standby
 from torchjanus.runtime.launch.launch import MISS
 
@@ -101,7 +101,7 @@ def test_calls_that_go_the_compiled_way_stay_compiled(monkeypatch: pytest.Monkey
     fast.wait()
     calls(-1, 1, -1, 1)
     (tree,) = fast._learning.routes
-    assert isinstance(tree, Branching)
+    assert isinstance(tree, PathTree)
     assert tree.standby is not None
     before = tree.standby._served
     calls(*[1, -1] * 4)

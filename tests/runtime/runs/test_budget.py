@@ -12,7 +12,7 @@ import torch
 
 import torchjanus
 from torchjanus.execute.processes.background import Ticket
-from torchjanus.runtime.learning import learning, patience
+from torchjanus.runtime.learning import learning, policy
 from torchjanus.runtime.runs import budget
 from torchjanus.runtime.runs.budget import AT_ONCE, BURST, FREE_CALLS, SHARE, TIMED, UNLIKE, WASTED, Budget
 
@@ -414,7 +414,7 @@ def repeating(monkeypatch: pytest.MonkeyPatch) -> tuple[Any, list[Any]]:
         return real(*args)
 
     monkeypatch.setattr(fast._calls, "_watched", spy)
-    monkeypatch.setattr(patience, "MAX_WATCHED", 0)  # no other way is learnt
+    monkeypatch.setattr(policy, "MAX_WATCHED", 0)  # no other way is learnt
     return fast, watched
 
 
@@ -433,8 +433,8 @@ def test_while_the_first_graph_is_made_elsewhere_calls_are_only_python_s(monkeyp
     fast(x, "a")
     learnt = fast._learning
     ticket = Ticket(lambda: None, "is being made")  # type: ignore[arg-type, return-value]
-    learnt.awaiting.elsewhere._tickets["it"] = ticket
-    learnt.awaiting._making = lambda: None
+    learnt.pending_graphs.remote._tickets["it"] = ticket
+    learnt.pending_graphs._making = lambda: None
     monkeypatch.setattr(fast._calls, "slow", None)
     for _ in range(5):
         assert torch.equal(fast(x, "a"), x + 1)
@@ -526,7 +526,7 @@ def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, m
     watched: list[Any] = []
     real = fast._calls._watched
     monkeypatch.setattr(fast._calls, "_watched", lambda *args: (watched.append(args), real(*args))[1])
-    monkeypatch.setattr(patience, "MAX_WATCHED", 0)
+    monkeypatch.setattr(policy, "MAX_WATCHED", 0)
     account = limit(fast, clock)
     account.by_python(0.01)
     account.charge("watch", 1000.0)
@@ -540,6 +540,6 @@ def test_the_first_call_that_may_have_to_be_repeated_is_foreseen(clock: Clock, m
 
 def test_what_is_given_up_is_not_repeated_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     fast, watched = repeating(monkeypatch)
-    fast._learning.patience.give_up("a test")
+    fast._learning.policy.give_up("a test")
     same_as_eager(fast, 20)
     assert len(watched) == 1  # graphs are tried now and then; one whose taking had to be repeated is not

@@ -7,7 +7,7 @@ import torch
 import torchjanus
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
-from torchjanus.runtime.runs.texts import MANY, Texts
+from torchjanus.runtime.runs.texts import MANY, VaryingTexts
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
 
@@ -21,7 +21,7 @@ def run_with(**texts: str) -> Trace:
 
 
 def test_the_third_value_relaxes() -> None:
-    texts = Texts()
+    texts = VaryingTexts()
     assert texts.learn(run_with(mode="train", name="a")) == []
     assert texts.learn(run_with(mode="eval", name="b")) == []
     assert texts.learn(run_with(mode="train", name="c")) == [(AccessPath.kwarg("name"), Place("p.py", 1))]
@@ -31,7 +31,7 @@ def test_the_third_value_relaxes() -> None:
 
 
 def test_other_constants_are_left_alone() -> None:
-    texts = Texts()
+    texts = VaryingTexts()
     for value in (b"a", True, None, 1j):
         trace = Trace()
         trace.events.append(HeapRead(AccessPath.kwarg("k"), value, "constant"))

@@ -15,7 +15,7 @@ from torch._inductor import CompiledArtifact, standalone_compile  # type: ignore
 
 from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.after_mutation import options
-from torchjanus.execute.compiled.loop import Writing
+from torchjanus.execute.compiled.loop import PreparedBlock
 from torchjanus.execute.regions.loop import loops_of
 from torchjanus.execute.regions.switch import switches_of
 from torchjanus.graph.ir.lowered import Lowered
@@ -140,7 +140,7 @@ def compile_step(lowered: Lowered, prepared: Prepared, patches: dict[str, Any]) 
     return compile_for_sizes(prepared, examples, patches)
 
 
-def compile_block(writing: Writing, patches: dict[str, Any]) -> CompiledArtifact:
+def compile_block(writing: PreparedBlock, patches: dict[str, Any]) -> CompiledArtifact:
     """Compile a block of a loop's iterations."""
     return _compile(writing.prepared, [*writing.examples, *writing.prepared.constants], patches)
 

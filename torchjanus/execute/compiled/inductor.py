@@ -19,7 +19,7 @@ from torchjanus.execute.compiled.compiling import (
     risks_in,
 )
 from torchjanus.execute.compiled.invoke import CompiledCalls, calls_to_compile, compile_calls, compiled_calls
-from torchjanus.execute.compiled.loop import CompiledLoop, compiled_loops, loops_to_compile, writings
+from torchjanus.execute.compiled.loop import CompiledLoop, compiled_loops, loops_to_compile, prepared_blocks
 from torchjanus.execute.compiled.shared_parts import compile_part
 from torchjanus.execute.compiled.store import Verdict
 from torchjanus.execute.replay import Replay
@@ -48,7 +48,7 @@ class Inductor:
         with Ambience(lowered):
             step = compile_step(lowered, prepared, patches)
             for partition, counts in wanted:
-                made = writings(partition, counts)
+                made = prepared_blocks(partition, counts)
                 loops.append(CompiledLoop(partition, made, [compile_block(one, patches) for one in made]))
             recursions = [compile_calls(one, compile_part) for one in calls_to_compile(lowered)]
         self._fill(lowered, prepared, step, loops, recursions)

@@ -14,7 +14,7 @@ import torch
 from torchjanus.core.errors import refused
 from torchjanus.execute.compiled.artifacts import bare_call
 from torchjanus.execute.compiled.invoke_trial import disagreement
-from torchjanus.execute.regions.invoke import CellCalls, CellRun, ForestCalls, Run, Tensors, invocations_of
+from torchjanus.execute.regions.invoke import BatchedCalls, CellCalls, CellRun, Run, Tensors, invocations_of
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.invoke_for_inductor import (
     PARTS,
@@ -132,7 +132,7 @@ def _worth_it(partition: Partition) -> list[tuple[int, str]]:
     # An estimate before the first run: nodes with many children are rare.
     takes = (len(cell.takes) for cell in partition.recursion.cells)
     batches: Sequence[float] = [8.0 / max(1, count - 3) if count else 1.0 for count in takes]
-    if isinstance(known, ForestCalls) and known.runs:
+    if isinstance(known, BatchedCalls) and known.runs:
         batches = [count / known.runs for count in known.batches]
     found = {}
     for number, parts in enumerate(partition.cells):
@@ -152,7 +152,7 @@ def compiled_calls(lowered: Lowered, made: Sequence[CompiledCalls]) -> list[Call
     return [calls for calls in found if calls is not None]
 
 
-class CompiledCalls(ForestCalls):
+class CompiledCalls(BatchedCalls):
     """See graph.recursion.cells.invoke_op.Calls."""
 
 

@@ -22,17 +22,17 @@ from torchjanus.graph.regions.partition import Partition, Source
 
 __all__ = [
     "CompiledLoop",
-    "Writing",
+    "PreparedBlock",
     "compiled_loops",
     "loops_to_compile",
-    "writings",
+    "prepared_blocks",
 ]
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Writing:
+class PreparedBlock:
     """A block prepared for Inductor: its arguments are tensors, a buffer for each output, and constants.
 
     It adds the outputs in ``added`` to the contents of their buffers.
@@ -42,13 +42,13 @@ class Writing:
     block: Block
     examples: tuple[torch.Tensor, ...]
 
-    def bare(self) -> Writing:
+    def bare(self) -> PreparedBlock:
         """Return what is needed to run the block once it has been compiled."""
         prepared = self.prepared.bare()
-        return Writing(prepared, replace(self.block, graph=prepared.graph), ())
+        return PreparedBlock(prepared, replace(self.block, graph=prepared.graph), ())
 
 
-def writings(partition: Partition, counts: Iterable[int | None]) -> list[Writing]:
+def prepared_blocks(partition: Partition, counts: Iterable[int | None]) -> list[PreparedBlock]:
     """Return what has to be compiled for loops of these trip counts: forward and backward of blocks, and of single
     iterations if some are left over."""
     counts = list(counts)
@@ -95,7 +95,7 @@ def compiled_loops(lowered: Lowered, made: Sequence[CompiledLoop]) -> list[LoopR
     return [runners_of(compiled_key(partition.key)) for partition, _ in loops_to_compile(lowered)]
 
 
-def _writing(block: Block, added: frozenset[int]) -> Writing:
+def _writing(block: Block, added: frozenset[int]) -> PreparedBlock:
     placeholders = [node for node in block.graph.graph.nodes if node.op == "placeholder"]
     examples = []
     for source, rows, node in zip(block.sources, block.rows, placeholders, strict=True):
@@ -130,7 +130,7 @@ def _writing(block: Block, added: frozenset[int]) -> Writing:
         node.meta.clear()  # Inductor derives it again from the examples, for buffers too
     graph.lint()
     prepared.graph.recompile()
-    return Writing(replace(prepared, copies=()), block, tuple(examples))
+    return PreparedBlock(replace(prepared, copies=()), block, tuple(examples))
 
 
 Call = Callable[..., Any]
@@ -139,7 +139,7 @@ Call = Callable[..., Any]
 class CompiledLoop:
     """See graph.operators.loop_op.Iterations."""
 
-    def __init__(self, partition: Partition, made: Sequence[Writing], calls: Sequence[Call]) -> None:
+    def __init__(self, partition: Partition, made: Sequence[PreparedBlock], calls: Sequence[Call]) -> None:
         """``calls``: the compiled functions of ``made``."""
         self.partition = partition
         parts = [(writing.block, call, writing.prepared.constants) for writing, call in zip(made, calls, strict=True)]

@@ -15,7 +15,7 @@ import torch
 from torchjanus.execute.compiled.compiling import Compiled, examples_of, patches_for, prepared_of
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.invoke import Part, PartToCompile, assembled, calls_to_compile, parts_to_compile
-from torchjanus.execute.compiled.loop import CompiledLoop, Writing, loops_to_compile, writings
+from torchjanus.execute.compiled.loop import CompiledLoop, PreparedBlock, loops_to_compile, prepared_blocks
 from torchjanus.execute.compiled.shared_parts import kept_part, load_part, part_key, request_part
 from torchjanus.execute.compiled.store import Product, Verdict, fingerprint, store_in_use
 from torchjanus.execute.compiled.worker import Compilation, Request
@@ -26,18 +26,18 @@ from torchjanus.graph.lowering.for_inductor import Prepared
 from torchjanus.graph.recursion.cells.partition import Partition as CallPartition
 from torchjanus.graph.regions.partition import Partition
 
-__all__ = ["Order", "Pending", "expect", "hand_on", "order_of", "pack_order"]
+__all__ = ["CompileOrder", "Pending", "expect", "order_of", "pack_order", "transfer_order"]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CompileOrder:
     """An Inductor executor to be made by another process: of the step, of blocks of ``loops``, and of parts of
     ``recursions``' cells (without those that this process has already)."""
 
     lowered: Lowered
     prepared: Prepared
     requests: tuple[Request, ...]
-    loops: tuple[tuple[Partition, list[Writing]], ...]
+    loops: tuple[tuple[Partition, list[PreparedBlock]], ...]
     recursions: tuple[tuple[CallPartition, tuple[tuple[PartToCompile, Part | None], ...]], ...] = ()
 
     def start(self) -> Pending:
@@ -55,7 +55,7 @@ class Order:
         return None if store is None else Verdict(store, fingerprint(("agrees with replay", *keys, *parts)))
 
 
-def order_of(lowered: Lowered) -> Order:
+def order_of(lowered: Lowered) -> CompileOrder:
     """Return all that another process needs to compile the graph. Raises Refused where Inductor cannot take it."""
     if (packed := _ORDERED.pop(lowered.graph, None)) is not None:
         return _unpack_order(packed, lowered)
@@ -63,7 +63,7 @@ def order_of(lowered: Lowered) -> Order:
     requests = [Request.of(prepared, examples_of(lowered, prepared), patches, dtype)]
     loops = []
     for partition, counts in loops_to_compile(lowered):
-        made = writings(partition, counts)
+        made = prepared_blocks(partition, counts)
         requests += [Request.of(w.prepared, [*w.examples, *w.prepared.constants], patches, dtype) for w in made]
         loops.append((partition, made))
     recursions = []
@@ -71,7 +71,7 @@ def order_of(lowered: Lowered) -> Order:
         parts = tuple((part, kept_part(part.writing)) for part in parts_to_compile(recursion))
         requests += [request_part(part.writing) for part, kept in parts if kept is None]
         recursions.append((recursion, parts))
-    return Order(lowered, prepared, tuple(requests), tuple(loops), tuple(recursions))
+    return CompileOrder(lowered, prepared, tuple(requests), tuple(loops), tuple(recursions))
 
 
 # Orders that another process has prepared, by graph.
@@ -83,17 +83,21 @@ def expect(lowered: Lowered, order: bytes) -> None:
     _ORDERED[lowered.graph] = order
 
 
-def hand_on(whole: Lowered, part: Lowered) -> None:
+def transfer_order(whole: Lowered, part: Lowered) -> None:
     """Move the whole graph's prepared order to its last part, which is what is compiled."""
     if (order := _ORDERED.pop(whole.graph, None)) is not None:
         _ORDERED[part.graph] = order
 
 
-def pack_order(order: Order) -> bytes | None:
+def pack_order(order: CompileOrder) -> bytes | None:
     """Return an order for another process that has the same graph; None where it holds tensors, or compiled parts."""
     parts = [pair for _, some in order.recursions for pair in some]
-    writings = [writing for _, made in order.loops for writing in made]
-    prepared = [order.prepared, *(one.prepared for one in writings), *(part.writing.prepared for part, _ in parts)]
+    prepared_blocks = [writing for _, made in order.loops for writing in made]
+    prepared = [
+        order.prepared,
+        *(one.prepared for one in prepared_blocks),
+        *(part.writing.prepared for part, _ in parts),
+    ]
     if any(kept is not None for _, kept in parts) or any(one.constants for one in prepared):
         return None
     requests = tuple(request.packed() for request in order.requests)
@@ -109,7 +113,7 @@ def _place(partition: object, places: Sequence[object]) -> int:
     return next(place for place, one in enumerate(places) if one is partition)
 
 
-def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
+def _unpack_order(packed: bytes, lowered: Lowered) -> CompileOrder:
     """Return the order, for this graph."""
     prepared, asked, loops, recursions = pickle.loads(packed)
     threads, places = torch.get_num_threads(), [*loops_of(lowered.program)]
@@ -121,14 +125,14 @@ def _unpack_order(packed: bytes, lowered: Lowered) -> Order:
     first = len(requests) - len(there)
     left = [request for request, kept in zip(requests[first:], there, strict=True) if not kept]
     made = tuple((places[place], made) for place, made in loops)
-    return Order(lowered, prepared, (*requests[:first], *left), made, tuple(found))
+    return CompileOrder(lowered, prepared, (*requests[:first], *left), made, tuple(found))
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
     """An Inductor executor that is being made. ``found``: the products that were in the store."""
 
-    order: Order
+    order: CompileOrder
     found: list[Product | None]
     compilation: Compilation | None
 
@@ -150,8 +154,8 @@ class Pending:
         first = next(products)
         step = Compiled(first.load(), first.conditions)
         loops = [
-            CompiledLoop(partition, writings, [next(products).load() for _ in writings])
-            for partition, writings in order.loops
+            CompiledLoop(partition, prepared_blocks, [next(products).load() for _ in prepared_blocks])
+            for partition, prepared_blocks in order.loops
         ]
         recursions = []
         for recursion, parts in order.recursions:

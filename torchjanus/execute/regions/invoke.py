@@ -22,7 +22,7 @@ from torchjanus.graph.recursion.cells.partition import Partition
 from torchjanus.graph.recursion.cells.split import CellParts, Source
 from torchjanus.graph.recursion.variants.plan import Batch, LevelSchedule, ReductionBatch, ReductionSchedule
 
-__all__ = ["CellCalls", "CellRun", "ForestCalls", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
+__all__ = ["BatchedCalls", "CellCalls", "CellRun", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 
 Tensors = Sequence[torch.Tensor]
 
@@ -39,7 +39,7 @@ class Run:
     buffers: list[torch.Tensor]
     cells: list[CellRun | None]  # None: no call runs the cell
     gradients: list[Any] = field(default_factory=list)
-    sums: list[_Sums | None] = field(default_factory=list)  # for each total
+    sums: list[_ReductionSums | None] = field(default_factory=list)  # for each total
 
     def give(self, buffer: int, rows: torch.Tensor, gradient: torch.Tensor) -> None:
         """Add gradients to these rows. Where rows are used once there is nothing to add to."""
@@ -95,7 +95,7 @@ class CellRun:
         return True
 
 
-class _Sums:
+class _ReductionSums:
     """What is added up for one total, by batch."""
 
     def __init__(self, added: ReductionSchedule) -> None:
@@ -203,7 +203,7 @@ class CellCalls:
 _TRUE = torch.ones((), dtype=torch.bool)
 
 
-class ForestCalls:
+class BatchedCalls:
     """Runs the calls of a level schedule. See graph.recursion.cells.invoke_op.Calls."""
 
     def __init__(self, partition: Partition, cells: Sequence[CellCalls]) -> None:
@@ -225,7 +225,7 @@ class ForestCalls:
                 buffers[index].narrow(0, 0, seed.size(0)).copy_(seed)
             sizes = [seed.size(0) for seed in seeds]
             run = Run(forest, self._once, shared, sizes, buffers, self._runs(forest))
-            run.sums = [None if added is None else _Sums(added) for added in forest.added]
+            run.sums = [None if added is None else _ReductionSums(added) for added in forest.added]
             positions, summed = [0] * len(self.cells), [0] * len(run.sums)
             self.runs += 1
             for own in run.cells:
@@ -377,8 +377,8 @@ def room(total: int, like: Like) -> torch.Tensor:
     return torch.empty((total * like.size[0], *like.size[1:]), dtype=like.dtype)
 
 
-def _replay(partition: Partition) -> ForestCalls:
-    return ForestCalls(partition, [CellCalls(number, parts) for number, parts in enumerate(partition.cells)])
+def _replay(partition: Partition) -> BatchedCalls:
+    return BatchedCalls(partition, [CellCalls(number, parts) for number, parts in enumerate(partition.cells)])
 
 
 def invocations_of(program: Program) -> Iterator[Partition]:
@@ -401,9 +401,9 @@ def ready_calls(program: Program) -> list[Calls]:
     return made
 
 
-def run_by_replay(invocation: Invocation) -> list[ForestCalls]:
+def run_by_replay(invocation: Invocation) -> list[BatchedCalls]:
     """Run the invocation by replay outside of a graph, as long as the returned list is kept."""
-    made: list[ForestCalls] = []
+    made: list[BatchedCalls] = []
 
     def run(partition: Partition) -> None:
         made.append(_replay(partition))

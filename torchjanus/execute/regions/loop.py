@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.execute.regions.switch import ReplayChooser, switches_of
+from torchjanus.execute.regions.switch import ReplaySwitch, switches_of
 from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.graph.ir.program import Program
@@ -296,7 +296,7 @@ def ready(program: Program) -> list[Any]:
     for switch in switches_of(program):
         chooser: Any = known_iterations(switch.key)
         if chooser is None:
-            chooser = ReplayChooser(switch)
+            chooser = ReplaySwitch(switch)
             register(switch.key, chooser)
         made.append(chooser)
     for partition in loops_of(program):

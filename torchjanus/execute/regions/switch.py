@@ -23,18 +23,18 @@ from torchjanus.graph.regions.partition import Direction
 from torchjanus.graph.regions.saved_values import returned
 from torchjanus.graph.regions.switch import Switch, SwitchPartition
 
-__all__ = ["ReplayChooser", "switches_of"]
+__all__ = ["ReplaySwitch", "switches_of"]
 
 
-class ReplayChooser:
+class ReplaySwitch:
     """See graph.operators.switch_op.SwitchRunner. Results are bitwise those of the arm taken."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition
-        self._forward = _Printing(partition).function()
+        self._forward = _ArmsPrinter(partition).function()
         self._backward = [None if arm.backward is None else printed(arm.backward) for arm in partition.arms]
 
-    def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         partition = self.partition
         with below_autograd():
             made = self._forward(given)
@@ -49,7 +49,7 @@ class ReplayChooser:
             columns = [g.zeros() if s is None else s for s, g in zip(saved, partition.columns, strict=True)]
             return apart([*flat[: partition.results], torch.tensor(arm), *columns], given)
 
-    def choose_backward(
+    def backward(
         self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         partition = self.partition
@@ -83,7 +83,7 @@ class ReplayChooser:
             return apart(gradients, tangents, kept)
 
 
-class _Numbered(ReplaySource):
+class _ValueNames(ReplaySource):
     """Names values by how they are computed: equal values of several arms have one name."""
 
     def __init__(self, names: dict[Any, str]) -> None:
@@ -95,14 +95,14 @@ class _Numbered(ReplaySource):
         return self.names[value] if hasattr(value, "all_input_nodes") else super().text(value)
 
 
-class _Printing:
+class _ArmsPrinter:
     """Prints the forward graphs of the arms as one function: values that several compute equally are computed once."""
 
     def __init__(self, partition: SwitchPartition) -> None:
         self.partition = partition
         self.names: dict[Any, str] = {}
         self.numbers: dict[Any, str] = {}
-        self.source = _Numbered(self.names)
+        self.source = _ValueNames(self.names)
         self.lines: list[str] = []
         self.graphs = [arm.forward.graph for arm in partition.arms]
         self.nodes = [list(graph.graph.nodes) for graph in self.graphs]
@@ -112,11 +112,11 @@ class _Printing:
 
     def function(self) -> Any:
         inputs = {f"i{source.index}" for arm in self.partition.arms for source in arm.forward.sources}
-        self.lines.append("def choose(given):")
+        self.lines.append("def forward(given):")
         self.lines += [f"    {name} = given[{name[1:]}]" for name in sorted(inputs)]
         self._part(list(range(len(self.graphs))), 0, frozenset(), 1)
         exec(compile("\n".join(self.lines), "<torchjanus switch>", "exec"), self.source.constants)
-        return self.source.constants["choose"]
+        return self.source.constants["forward"]
 
     def _number(self, number: int, direction: Direction) -> None:
         drawn, sources = 0, iter(direction.sources)

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_of
 
-__all__ = ["CHOOSE", "CHOOSE_BACKWARD", "CHOOSE_RANDOM", "REACHED", "UNKNOWN", "SwitchRunner", "is_switch"]
+__all__ = ["REACHED", "SWITCH", "SWITCH_BACKWARD", "SWITCH_RANDOM", "UNKNOWN", "SwitchRunner", "is_switch"]
 
 UNKNOWN = -1  # the number of an arm that is not known
 
@@ -20,11 +20,11 @@ UNKNOWN = -1  # the number of an arm that is not known
 class SwitchRunner(Protocol):
     """Runs one of several arms. Results are new tensors that share no memory."""
 
-    def choose(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def forward(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Return the results, the number of the arm taken, and the values saved for backward."""
         ...
 
-    def choose_backward(
+    def backward(
         self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the gradients. ``present``: for each differentiable result, "1" if it has a tangent, else "0"."""
@@ -39,16 +39,16 @@ class GradientReach(Protocol):
         ...
 
 
-def _choose(key: int, gives: str, given: Any) -> list[torch.Tensor]:
-    chooser: Any = runners_of(key)
-    return chooser.choose(given)  # type: ignore[no-any-return]
+def _switch(key: int, gives: str, given: Any) -> list[torch.Tensor]:
+    runner: Any = runners_of(key)
+    return runner.forward(given)  # type: ignore[no-any-return]
 
 
-def _choose_backward(
+def _switch_backward(
     key: int, gives: str, present: str, arm: torch.Tensor, tangents: Any, kept: Any
 ) -> list[torch.Tensor]:
-    chooser: Any = runners_of(key)
-    return chooser.choose_backward(present, int(arm), tangents, kept)  # type: ignore[no-any-return]
+    runner: Any = runners_of(key)
+    return runner.backward(present, int(arm), tangents, kept)  # type: ignore[no-any-return]
 
 
 def _reached(key: int, count: int, arms: torch.Tensor) -> torch.Tensor:
@@ -56,11 +56,11 @@ def _reached(key: int, count: int, arms: torch.Tensor) -> torch.Tensor:
     return torch.tensor(reaching.reached(arms.tolist()), dtype=torch.bool)
 
 
-def _choose_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
+def _switch_shapes(key: int, gives: str, given: Any) -> list[torch.Tensor]:
     return shapes_of(gives, 1)
 
 
-def _choose_backward_shapes(
+def _switch_backward_shapes(
     key: int, gives: str, present: str, arm: Any, tangents: Any, kept: Any
 ) -> list[torch.Tensor]:
     return shapes_of(gives, 1)
@@ -70,15 +70,15 @@ def _reached_shapes(key: int, count: int, arms: torch.Tensor) -> torch.Tensor:
     return torch.empty((count,), dtype=torch.bool, device=arms.device)
 
 
-_CHOOSE = "(int key, str gives, Tensor[] given) -> Tensor[]"
+_SWITCH = "(int key, str gives, Tensor[] given) -> Tensor[]"
 _BACKWARD = "(int key, str gives, str present, Tensor way, Tensor[] tangents, Tensor[] kept) -> Tensor[]"
 
-CHOOSE = define("choose", _CHOOSE, _choose, _choose_shapes, TAGS)
-CHOOSE_RANDOM = define("choose_random", _CHOOSE, _choose, _choose_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
-CHOOSE_BACKWARD = define("choose_backward", _BACKWARD, _choose_backward, _choose_backward_shapes, TAGS)
+SWITCH = define("switch", _SWITCH, _switch, _switch_shapes, TAGS)
+SWITCH_RANDOM = define("switch_random", _SWITCH, _switch, _switch_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
+SWITCH_BACKWARD = define("switch_backward", _BACKWARD, _switch_backward, _switch_backward_shapes, TAGS)
 REACHED = define("reached", "(int key, int count, Tensor arms) -> Tensor", _reached, _reached_shapes, TAGS)
 
 
 def is_switch(target: object) -> bool:
     """Whether a node's target is one of these operators."""
-    return target in (CHOOSE, CHOOSE_RANDOM, CHOOSE_BACKWARD, REACHED)
+    return target in (SWITCH, SWITCH_RANDOM, SWITCH_BACKWARD, REACHED)

@@ -20,7 +20,7 @@ from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Program, Ref
 from torchjanus.graph.operators.loop_op import TensorSignature, new_key, signature_text
-from torchjanus.graph.operators.switch_op import CHOOSE, CHOOSE_BACKWARD, CHOOSE_RANDOM
+from torchjanus.graph.operators.switch_op import SWITCH, SWITCH_BACKWARD, SWITCH_RANDOM
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.select import selecting
 from torchjanus.graph.regions.sizes import named
@@ -197,7 +197,7 @@ class _SwitchFunction(torch.autograd.Function):
     def forward(ctx: Any, partition: SwitchPartition, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         ctx.set_materialize_grads(False)
         arm = TensorSignature(torch.int64, (), False)
-        target = CHOOSE_RANDOM if partition.random else CHOOSE
+        target = SWITCH_RANDOM if partition.random else SWITCH
         made = target(partition.key, signature_text((*partition.gives, arm, *partition.columns)), list(given))
         results = partition.results
         ctx.mark_non_differentiable(*(one for i, one in enumerate(made) if i not in partition.tangents))
@@ -223,7 +223,7 @@ class _SwitchFunction(torch.autograd.Function):
         results: list[Any] = [None] * ctx.inputs
         if "1" in present and partition.wanted:
             arm, *kept = ctx.saved_tensors
-            made = CHOOSE_BACKWARD(
+            made = SWITCH_BACKWARD(
                 partition.key, signature_text(partition.gradients), present, arm,
                 [tangent for tangent in given if tangent is not None], list(kept),
             )  # fmt: skip

@@ -14,7 +14,7 @@ from typing import Any
 from torchjanus.core.access_path import AccessPath, token_of
 from torchjanus.host.assumption import Assumption, Identity, TensorKind, TypeOf, ValueOf
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.entries.path_tree import Branching
+from torchjanus.runtime.entries.path_tree import PathTree
 
 __all__ = ["Dispatch", "Route"]
 
@@ -22,7 +22,7 @@ log = logging.getLogger("torchjanus")
 
 WORTHWHILE = 3  # with fewer graphs it is as fast to try each
 
-Route = Entry | Branching  # what is tried on a call
+Route = Entry | PathTree  # what is tried on a call
 Feature = tuple[str, Any]
 _BROKEN = (KeyError, AttributeError, IndexError, TypeError, ValueError, ReferenceError)
 

@@ -22,7 +22,7 @@ from torchjanus.execute.compiled.loading import ready_to_load
 from torchjanus.execute.compiled.store import Verdict, look_around
 from torchjanus.execute.memory import give_back
 from torchjanus.execute.processes.background import Ticket, submit
-from torchjanus.execute.processes.orders import hand_on, order_of
+from torchjanus.execute.processes.orders import order_of, transfer_order
 from torchjanus.execute.replay import Replay
 from torchjanus.execute.running.base import Executable, Violated
 from torchjanus.execute.staged import Staged
@@ -121,7 +121,7 @@ class Engine:
             tail = tail_of(lowered)
             staged = Staged(lowered, tail)
             exchange(staged.begin)
-            hand_on(lowered, tail.lowered)
+            transfer_order(lowered, tail.lowered)
             lowered, exchange = tail.lowered, staged.use
         self._compiled = lowered
         self.replay = Replay.of(lowered)

@@ -45,7 +45,7 @@ from torchjanus.host.assumption import (
 )
 from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.launch.launch import Launch, build_launch
-from torchjanus.runtime.runs.kept import Elsewhere, Pending, lowered_or_kept
+from torchjanus.runtime.runs.lowering_cache import Pending, RemoteLowering, lowered_or_cached
 from torchjanus.runtime.runs.paths import Group
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.trace.blanks import is_blank
@@ -190,7 +190,7 @@ def _unmade(assumption: Assumption, kwargs: dict[str, Any]) -> bool:
     return any(o.waits_for and o.waits_for - 1 not in results for o in assumption.access_paths())
 
 
-def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhere: Elsewhere | None = None) -> Entry:
+def make_entry(group: Group, executor: str, variant_table: VariantTable, remote: RemoteLowering | None = None) -> Entry:
     """Generalise, lower, guard and compile one path.
 
     Raises Refused where there is no graph for the path, Split where there is none for all sizes of its tensors, Pending
@@ -198,7 +198,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
     """
     plan = _planned(group, variant_table)
     try:
-        plan, lowered = _lowered(group, plan, variant_table, elsewhere)
+        plan, lowered = _lowered(group, plan, variant_table, remote)
     except Pending:
         group.planned = group.planned or (_asked(group), plan)  # whoever awaits it calls again
         raise
@@ -211,7 +211,7 @@ def make_entry(group: Group, executor: str, variant_table: VariantTable, elsewhe
             group.held = True
         else:
             raise
-        return make_entry(group, executor, variant_table, elsewhere)
+        return make_entry(group, executor, variant_table, remote)
     group.planned = None
     _ask_few(group, plan, lowered)
     measured = plan.sizes | {s.token: expr for s, expr in zip(plan.measures, lowered.measures, strict=True)}
@@ -275,7 +275,7 @@ def alone(entry: Entry, executor: str) -> Entry:
 
 
 def _lowered(
-    group: Group, plan: EntryPlan, variant_table: VariantTable, elsewhere: Elsewhere | None
+    group: Group, plan: EntryPlan, variant_table: VariantTable, remote: RemoteLowering | None
 ) -> tuple[EntryPlan, Lowered]:
     """Return the plan and its graph. Trip counts become sizes where the values of all iterations are used together, or
     computed together."""
@@ -283,7 +283,7 @@ def _lowered(
     if not group.counted and (is_nested(made) or any(node.func is host_column for node in made.nodes)):
         plan = _counted(group, variant_table)
     try:
-        lowered = _lower(plan, elsewhere)
+        lowered = _lower(plan, remote)
         _check_made(group, plan, lowered)
         return plan, lowered
     except (FixedTripCount, Split) as held:
@@ -291,7 +291,7 @@ def _lowered(
             raise
         try:
             plan = _counted(group, variant_table)
-            return plan, lowered_or_kept(plan.program, elsewhere)
+            return plan, lowered_or_cached(plan.program, remote)
         except (Refused, Fixed):
             group.counted, group.planned = False, None
             raise held from None
@@ -325,11 +325,11 @@ def _counted(group: Group, variant_table: VariantTable) -> EntryPlan:
     return plan
 
 
-def _lower(plan: EntryPlan, elsewhere: Elsewhere | None) -> Lowered:
+def _lower(plan: EntryPlan, remote: RemoteLowering | None) -> Lowered:
     """Lower the program. Raises Refused, or Split if the cause are sizes that vary, or Pending."""
     try:
         with without_function_modes():
-            return lowered_or_kept(plan.program, elsewhere)
+            return lowered_or_cached(plan.program, remote)
     except Fixed as fixed:
         members = plan.dimensions.symbols
         held = {(o.token, d): why for k, why in fixed.dimensions.items() if k < len(members) for o, d in members[k]}
@@ -390,13 +390,13 @@ def _memory(plan: EntryPlan, lowered: Lowered) -> Sequence[Distinct]:
     if not fresh:
         return ()
     changed = {*lowered.mutated, *lowered.restored}
-    elsewhere = {one.index for one in lowered.replaced}
-    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - elsewhere)
-    moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in elsewhere)
+    remote = {one.index for one in lowered.replaced}
+    held = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in changed - remote)
+    moving = tuple(t for i, t in enumerate(plan.pinned) if t is not None and i in remote)
     # A pair matters only if one of its tensors changes: if no new tensor changes, new tensors may share memory.
     examples = [plan.program.inputs[i].example for i in fresh]
     examples = [tensor for tensor in examples if not is_blank(tensor)]  # its memory was shared with no other tensor
-    together = any(i in changed | elsewhere for i in fresh)
+    together = any(i in changed | remote for i in fresh)
     memory = Memory(held)
     shares = not apart(examples, moving) or any(memory.holds(t.data_ptr()) for t in examples)
     if shares or (together and not distinct(examples)):
@@ -407,7 +407,7 @@ def _memory(plan: EntryPlan, lowered: Lowered) -> Sequence[Distinct]:
             "Clone it before the step.",
         )
     one = Distinct(NOWHERE, tuple(plan.access_paths[i] for i in fresh), held, together, moving)
-    return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | elsewhere))
+    return (one, *_memory_of_others(plan, [i for i in fresh if i in changed], changed | remote))
 
 
 def _memory_of_others(plan: EntryPlan, written: Sequence[int], held: Collection[int]) -> Iterator[Distinct]:

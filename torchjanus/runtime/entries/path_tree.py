@@ -28,25 +28,25 @@ from torchjanus.runtime.entries.standby import Standby
 from torchjanus.runtime.launch.launch import (
     MISS,
     RAISED,
-    Beginning,
     Failure,
+    PrefixLaunch,
     Violation,
     failure,
 )
 
-__all__ = ["Branching", "Fork"]
+__all__ = ["BranchPoint", "PathTree"]
 
 SETTLED = 24  # calls that a tree stays unchanged before it is compiled
 APART = 3  # calls between requests to compile its parts: each takes milliseconds, all at once would be noticed
 
 
 @dataclass(slots=True)
-class Fork:
+class BranchPoint:
     """A branch point: what is computed before the decision, and an arm for each outcome that was seen."""
 
-    beginning: Beginning
+    beginning: PrefixLaunch
     engine: Engine
-    arms: tuple[Fork | Entry, ...]
+    arms: tuple[BranchPoint | Entry, ...]
     assertions: tuple[Assertion, ...]  # what holds in each arm
     plan: EntryPlan  # of one of the paths, restricted to this part
     own: tuple[Assumption, ...]  # the assumptions that are checked here
@@ -66,7 +66,7 @@ class Fork:
     def entries(self) -> Iterator[Entry]:
         """Yield the paths that pass through it."""
         for arm in self.arms:
-            yield from arm.entries() if isinstance(arm, Fork) else (arm,)
+            yield from arm.entries() if isinstance(arm, BranchPoint) else (arm,)
 
     @property
     def place(self) -> Place:
@@ -79,10 +79,10 @@ class Fork:
 
 
 @dataclass(slots=True)
-class Branching:
+class PathTree:
     """A path tree. It is tried on a call as an entry would be."""
 
-    root: Fork
+    root: BranchPoint
     entries: tuple[Entry, ...]
     used: int = 0
     runs: int = 0
@@ -137,11 +137,11 @@ class Branching:
                 return result
         return self._made(lambda entry, live: entry.launch.call(args, kwargs, journal, live), args, kwargs, journal)
 
-    def stand_by(self, before: Entry | Branching) -> None:
+    def stand_by(self, before: Entry | PathTree) -> None:
         """Use the previous route until this one is compiled, if the previous one is compiled."""
         if Standby.pays(before):
             self.standby = Standby(before, self.engines)
-        elif isinstance(before, Branching) and before.standby is not None:
+        elif isinstance(before, PathTree) and before.standby is not None:
             self.standby = before.standby.of(self.engines)
 
     def _by_standby(
@@ -200,19 +200,19 @@ class Branching:
     def path_to(self, entry: Entry) -> list[Assertion]:
         """Return the decisions that lead to an entry, from the first on."""
 
-        def search(fork: Fork) -> list[Assertion] | None:
+        def search(fork: BranchPoint) -> list[Assertion] | None:
             for arm, assertion in zip(fork.arms, fork.assertions, strict=True):
-                below = search(arm) if isinstance(arm, Fork) else [] if arm is entry else None
+                below = search(arm) if isinstance(arm, BranchPoint) else [] if arm is entry else None
                 if below is not None:
                     return [assertion, *below]
             return None
 
         return search(self.root) or []
 
-    def forks(self) -> Iterator[Fork]:
+    def forks(self) -> Iterator[BranchPoint]:
         """Yield all forks, breadth first."""
         pending = [self.root]
         while pending:
             fork = pending.pop(0)
             yield fork
-            pending += [arm for arm in fork.arms if isinstance(arm, Fork)]
+            pending += [arm for arm in fork.arms if isinstance(arm, BranchPoint)]

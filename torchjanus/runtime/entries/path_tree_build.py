@@ -19,7 +19,7 @@ from torchjanus.graph.recursion.cells.invoke_op import is_invoke, known_calls
 from torchjanus.host.assumption import Assumption, Condition, Distinct, Identity, TensorKind, ValueOf
 from torchjanus.runtime.entries.engine import Engine
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.entries.path_tree import Branching, Fork
+from torchjanus.runtime.entries.path_tree import BranchPoint, PathTree
 from torchjanus.runtime.launch.launch import build_beginning, build_launch
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.events import Event, Trace
@@ -60,7 +60,7 @@ def divide(entries: Sequence[Entry]) -> Tree | None:
     return tree if isinstance(tree, Tree) else None
 
 
-def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
+def branch(entries: Sequence[Entry], executor: str) -> PathTree | None:
     """Return one tree of these entries, if they differ only by decisions of tensors; None otherwise."""
     tree = divide(entries)
     shared = None if tree is None else split_paths([_path(entry) for entry in entries], tree)
@@ -68,8 +68,8 @@ def branch(entries: Sequence[Entry], executor: str) -> Branching | None:
         return None
     leaves_made: dict[int, Entry] = {}
     root = _Assembly(entries, executor, leaves_made).part(shared, frozenset())
-    assert isinstance(root, Fork)
-    return Branching(root, tuple(leaves_made[number] for number in range(len(entries))))
+    assert isinstance(root, BranchPoint)
+    return PathTree(root, tuple(leaves_made[number] for number in range(len(entries))))
 
 
 def _path(entry: Entry) -> Path:
@@ -148,7 +148,7 @@ class _Assembly:
         self.executor = "replay" if any(entry.whole.program.dimensions for entry in entries) else executor
         self.made = made
 
-    def part(self, part: CommonPrefix | PathRemainder, checked: frozenset[Any]) -> Fork | Entry:
+    def part(self, part: CommonPrefix | PathRemainder, checked: frozenset[Any]) -> BranchPoint | Entry:
         """Make one part. ``checked``: the assumptions that earlier parts check."""
         if isinstance(part, PathRemainder):
             return self._rest(part, checked)
@@ -162,7 +162,7 @@ class _Assembly:
         engine = Engine(part.lowered, self.executor, beginning.use)
         known = checked | {same_as(a) for a in mine}
         arms = tuple(self.part(arm, known) for arm in part.arms)
-        return Fork(beginning, engine, arms, part.assertions, plan, tuple(own), part.live)
+        return BranchPoint(beginning, engine, arms, part.assertions, plan, tuple(own), part.live)
 
     def _rest(self, part: PathRemainder, checked: frozenset[Any]) -> Entry:
         entry = self.entries[part.path]

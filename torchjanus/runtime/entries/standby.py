@@ -20,7 +20,7 @@ TRIED = 16  # calls before the first check of the outcome
 LEAST = 8  # one call of so many has to take the old path: each other call runs a graph for nothing
 
 
-class Old(Protocol):
+class PreviousRoute(Protocol):
     """What was tried on a call before: an entry, or a tree."""
 
     @property
@@ -32,12 +32,12 @@ class Old(Protocol):
 class Standby:
     """Makes calls by ``old`` until all of the ``new`` engines have been compiled."""
 
-    def __init__(self, old: Old, new: Sequence[Engine]) -> None:
+    def __init__(self, old: PreviousRoute, new: Sequence[Engine]) -> None:
         self._old, self._new = old, new
         self._tried = self._served = 0
 
     @staticmethod
-    def pays(old: Old) -> bool:
+    def pays(old: PreviousRoute) -> bool:
         """Whether the old route is compiled."""
         return all(engine.compiled is not None for engine in old.engines)
 

@@ -30,7 +30,7 @@ from torchjanus.graph.generalize.generalize import Effect
 from torchjanus.host.deferred_writes import write_all
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.entries.path_tree import Branching
+from torchjanus.runtime.entries.path_tree import PathTree
 from torchjanus.runtime.launch.launch import LATE, MISS, RAISED, Violation
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.values import Traced
@@ -154,14 +154,14 @@ class _Rehearsal:
 
 
 def shadow_call(
-    route: Entry | Branching, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None
+    route: Entry | PathTree, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None = None
 ) -> Any:
     """Run the graph for this call on copies of its inputs, and change nothing.
 
     Extern calls that it needs are made through the journal, so that the program's own run does not repeat them. Returns
     a Shadow, or what the launch returns instead: MISS, RAISED or a Violation. Raises what the graph raises.
     """
-    before = torch.default_generator.get_state() if isinstance(route, Branching) else None
+    before = torch.default_generator.get_state() if isinstance(route, PathTree) else None
     rehearsal = None
     try:
         chosen = route.choose(args, kwargs, journal)

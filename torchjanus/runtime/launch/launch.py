@@ -32,9 +32,9 @@ __all__ = [
     "LATE",
     "MISS",
     "RAISED",
-    "Beginning",
     "Failure",
     "Launch",
+    "PrefixLaunch",
     "Violation",
     "build_beginning",
     "build_launch",
@@ -131,7 +131,7 @@ def build_launch(
     values = emitter.values()
     making = _taken(source)
     result = emitter.effects(values)
-    text = _Text(emitter, parts, values, making, _taken(source), result)
+    text = _LaunchSource(emitter, parts, values, making, _taken(source), result)
     texts = {
         "call": text.function("call(args, kwargs, journal, live=())"),
         "timed": text.function("timed(args, kwargs, journal, ticks, live=())", timed=True),
@@ -140,7 +140,7 @@ def build_launch(
     }
     completing = Completing(*text.lines(), {name: "\n".join(lines) for name, lines in texts.items()}, source.names)
     scope = _names({"rollback": Rollback(lowered), "completing": completing})
-    scope.update({name: _Later(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()})
+    scope.update({name: _LazyFunction(name, "\n".join(lines), source.names, scope) for name, lines in texts.items()})
     code = "\n".join(line for lines in texts.values() for line in lines)
     journaled = bool(plan.schedule.early)
     later = scope["call"]
@@ -154,7 +154,7 @@ def build_launch(
     return launch
 
 
-class _Later:
+class _LazyFunction:
     """A generated function that is compiled when it is first called: most entries are never profiled or verified."""
 
     _one = threading.Lock()
@@ -177,7 +177,7 @@ class _Later:
 
 
 @dataclass(slots=True)
-class Beginning:
+class PrefixLaunch:
     """The generated code of a part before a decision: ``begin`` returns MISS, RAISED, or the values of the part."""
 
     begin: Callable[..., Any]  # (args, kwargs, journal, live)
@@ -191,7 +191,7 @@ class Beginning:
 
 def build_beginning(
     plan: EntryPlan, lowered: Lowered, assumptions: Sequence[Assumption], live: Sequence[int]
-) -> Beginning:
+) -> PrefixLaunch:
     """Generate the code of a part before a decision: its guards, its inputs, its graph, and no commit."""
     emitter = Emitter(plan, lowered, assumptions, live)
     source = emitter.source
@@ -211,7 +211,7 @@ def build_beginning(
     code = "\n".join(lines)
     scope = _names({})
     compile_with_constants(code, "<torchjanus beginning>", source.names, scope)
-    return Beginning(scope["begin"], code, scope)
+    return PrefixLaunch(scope["begin"], code, scope)
 
 
 def _checker(checking: list[str]) -> list[str]:
@@ -264,7 +264,7 @@ def _taken(source: Any) -> list[str]:
     return lines
 
 
-class _Text:
+class _LaunchSource:
     """Puts an entry's functions together from their pieces."""
 
     def __init__(

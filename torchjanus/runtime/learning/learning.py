@@ -22,18 +22,18 @@ from torchjanus.rewrite import Site, forget_sources
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry, make_entry
-from torchjanus.runtime.entries.path_tree import Fork
+from torchjanus.runtime.entries.path_tree import BranchPoint
 from torchjanus.runtime.launch.launch import Violation
-from torchjanus.runtime.learning.awaiting import Awaiting
-from torchjanus.runtime.learning.patience import Patience
+from torchjanus.runtime.learning.pending_graphs import PendingGraphs
+from torchjanus.runtime.learning.policy import LearningPolicy
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.pass_log.pass_log import PassLog, observing
 from torchjanus.runtime.runs.budget import Budget
-from torchjanus.runtime.runs.kept import Elsewhere
+from torchjanus.runtime.runs.lowering_cache import RemoteLowering
 from torchjanus.runtime.runs.paths import Group, Paths
-from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.recursion import Recursion
-from torchjanus.runtime.runs.texts import Texts
+from torchjanus.runtime.runs.texts import VaryingTexts
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.trace.actions import InvokeOp
 from torchjanus.trace.events import Trace
@@ -77,17 +77,17 @@ class Learning:
         self._cut = cut
         self.passes = passes  # what passes gave, if anybody wants to see that
         self._patient = UNLIKE if after is None else watch + 1
-        self.story: Story = Story(name, home, None if after is None else after.story)
-        self.counts = self.story.counts
+        self.event_log: EventLog = EventLog(name, home, None if after is None else after.event_log)
+        self.counts = self.event_log.counts
         self.paths = Paths(self.counts)
         # Only without a named executor may it depend on a clock which calls graphs make.
         limited = (executor or default_executor()) == "auto"
         self.budget: Budget = Budget(limited=limited) if after is None else after.budget
         self.budget.begin_again()
-        self.routes = Routes(self.story, executor, self.budget)
-        self.awaiting = Awaiting(self.story)
-        self.patience = Patience(self.story, self.paths, self.routes, self.awaiting, self.budget)
-        self.texts = Texts()
+        self.routes = Routes(self.event_log, executor, self.budget)
+        self.pending_graphs = PendingGraphs(self.event_log)
+        self.policy = LearningPolicy(self.event_log, self.paths, self.routes, self.pending_graphs, self.budget)
+        self.texts = VaryingTexts()
         self.columns = Columns()
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided
         self.recursion = Recursion()
@@ -100,7 +100,7 @@ class Learning:
     def begin_again(self) -> None:
         """Learn again after giving up."""
         self._unrolled = None
-        self.patience.begin_again()
+        self.policy.begin_again()
 
     # -- traces and entries ---------------------------------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class Learning:
 
     def _learn(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for access_path, place in self.texts.learn(trace):
-            self.story.say("relax", f"{access_path} was another text again: it is an input from now on", place)
+            self.event_log.record("relax", f"{access_path} was another text again: it is an input from now on", place)
         self.columns.settle(trace)
         self.paths.take(trace, args, kwargs)
         if not self._learn_calls(trace):
@@ -126,23 +126,23 @@ class Learning:
             self.counts.refused += 1
             self.budget.came_of_it(False)
             for refusal in trace.refusals:
-                self.story.refuse(refusal)
+                self.event_log.refuse(refusal)
             most = max(self.watch, 3)
             if self.counts.refused < most or self.routes.entries or not self._cut([trace]):
-                self.patience.refused(str(self.story.placed(trace.refusals[0])), most)
+                self.policy.refused(str(self.event_log.placed(trace.refusals[0])), most)
             return
         group = self.paths.group_of(trace, (len(args), tuple(kwargs)))
-        self.story.remarks.take(trace.remarks, self.paths.concerns)
+        self.event_log.remarks.take(trace.remarks, self.paths.concerns)
         self.paths.trim([entry.group for entry in self.routes.entries])
         self.budget.came_of_it((len(group.traces) > 1 and group.refusal is None) or renewed)
         if self._unrolled is not None and self._is_wasted(*self._unrolled[:3]):
             why = f"trees are others in each call, and their nodes cannot be run together: {self._unrolled[3]}"
-            self.patience.give_up(why, True)
+            self.policy.give_up(why, True)
             return
         unlike = self.paths.count == self.counts.watched > 1
         if unlike and self.counts.watched >= self.watch and not self.routes.entries:
             what, place = self.paths.difference()
-            self.story.say("differs", f"no two runs are alike; {what}", place, "learning-unserved")
+            self.event_log.record("differs", f"no two runs are alike; {what}", place, "learning-unserved")
         if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
@@ -151,19 +151,19 @@ class Learning:
             return  # only variants of recursive calls were new
         if self.counts.compiles >= MAX_COMPILES:
             why = f"{self.counts.compiles} graphs were made and calls still differ from what was assumed"
-            self.patience.close(why)
+            self.policy.close(why)
             return
         making = partial(self._make, group)
-        if self.patience.may_make():
+        if self.policy.may_make():
             self.begin(making)
         else:
-            self.awaiting.defer(making)
+            self.pending_graphs.defer(making)
 
     def begin(self, making: Callable[[], Route | None]) -> Route | None:
         """Make graphs in this call, or ask another process for them, and charge the budget."""
         begun = self.budget.clock()
         try:
-            return self.awaiting.begin(making)
+            return self.pending_graphs.begin(making)
         finally:
             self.budget.charge("make", self.budget.clock() - begun, in_call=True)
 
@@ -192,15 +192,15 @@ class Learning:
         """Record the recursive calls of a run. Returns whether the run may become part of an entry."""
         recursion = self.recursion
         for unsuited in recursion.unsuited():
-            self.story.unroll(f"calls are not run many at a time: {unsuited}", unsuited)
+            self.event_log.unroll(f"calls are not run many at a time: {unsuited}", unsuited)
         if names := recursion.discover(trace):
-            self.story.say(
+            self.event_log.record(
                 "recursion", f"{', '.join(names)} calls itself, and not always alike: one body for each variant"
             )
             return False
         if counted := recursion.counted():
             places = ", ".join(dict.fromkeys(counted))
-            self.story.say("recursion", f"calls count, or add to, {places}: it is something else each time")
+            self.event_log.record("recursion", f"calls count, or add to, {places}: it is something else each time")
             return False
         if not any(isinstance(event, InvokeOp) for event in trace.events):
             return True
@@ -216,7 +216,7 @@ class Learning:
 
     def _unroll(self, refusal: Refusal) -> None:
         names = ", ".join(self.recursion.unroll())
-        self.story.unroll(f"calls of {names} are not run many at a time: {refusal}", refusal)
+        self.event_log.unroll(f"calls of {names} are not run many at a time: {refusal}", refusal)
         self._unrolled = (self.counts.watched, self.counts.speculated, self.counts.calls, refusal)
 
     def _renew(self) -> bool:
@@ -228,9 +228,9 @@ class Learning:
     # -- graphs of paths ------------------------------------------------------------------------------------------
 
     @property
-    def _away(self) -> Elsewhere | None:
+    def _away(self) -> RemoteLowering | None:
         """The other processes that may make graphs; None if graphs are made here."""
-        return self.awaiting.elsewhere if self.routes.executor == "auto" and self.awaiting.may_wait else None
+        return self.pending_graphs.remote if self.routes.executor == "auto" and self.pending_graphs.may_wait else None
 
     def _make(self, group: Group) -> Route | None:
         """Make an entry of a path, alone or in a tree with others. Returns the first route to try."""
@@ -240,10 +240,12 @@ class Learning:
         entry = self._entry(group, self._away)
         if entry is None:
             return None
-        self.patience.made()
+        self.policy.made()
         self._arrange([entry], [e for e in self.routes.entries if e.group is entry.group and not _beside(e, entry)])
         while (oldest := self.routes.surplus) is not None:
-            self.story.say("evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one")
+            self.event_log.record(
+                "evicted", f"the graph used longest ago, at call {oldest.used}, made room for another one"
+            )
             self.paths.forget([entry.group for entry in oldest.entries])
             self._arrange([], oldest.entries)
         return self.routes.first
@@ -252,57 +254,57 @@ class Learning:
         """Make the entries of a route again after a relaxation. Returns the first route to try."""
         away = self._away
         pairs = [(old, made) for old in route.entries if (made := self._entry(old.group, away)) is not None]
-        self.awaiting.instead = None
+        self.pending_graphs.instead = None
         if not pairs:
             return None
         self._arrange([made for _, made in pairs], [old for old, made in pairs if not _beside(old, made)])
         return self.routes.first
 
-    def _entry(self, group: Group, elsewhere: Elsewhere | None = None) -> Entry | None:
-        """Return an entry of a path; None if there is none. Raises Pending while ``elsewhere`` makes it."""
+    def _entry(self, group: Group, remote: RemoteLowering | None = None) -> Entry | None:
+        """Return an entry of a path; None if there is none. Raises Pending while ``remote`` makes it."""
         try:
             with observing(self.passes):
-                entry = make_entry(group, self.routes.executor, self.recursion.variant_table, elsewhere)
+                entry = make_entry(group, self.routes.executor, self.recursion.variant_table, remote)
         except Split as split:
-            return self._entry(group, elsewhere) if group.forgoes() else self._split(group, split, elsewhere)
+            return self._entry(group, remote) if group.forgoes() else self._split(group, split, remote)
         except NotBatched as unrolled:
             group.refusal = unrolled.refusal
             self._unroll(unrolled.refusal)
             return None
         except Refused as refused:
             if group.forgoes():
-                return self._entry(group, elsewhere)
-            group.refusal = self.story.placed(refused.refusal)
+                return self._entry(group, remote)
+            group.refusal = self.event_log.placed(refused.refusal)
             if self.passes is not None:
                 self.passes.refused(str(group.refusal))
             if group.cut:
-                self.story.unroll(str(group.refusal), group.refusal)
+                self.event_log.unroll(str(group.refusal), group.refusal)
                 return None
             self.counts.refused += 1
-            self.story.refuse(group.refusal)
+            self.event_log.refuse(group.refusal)
             if not self.routes.entries and not self._cut([replace(group.traces[-1], refusals=[refused.refusal])]):
-                self.patience.give_up(str(group.refusal))
+                self.policy.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1
         if self.passes is not None:
             self.passes.made(entry)
         if group.hosted:
             text = f"the host makes selections between parts of the graph: {group.hosted}"
-            self.story.say("hosted", text, reason="selection-on-host")
+            self.event_log.record("hosted", text, reason="selection-on-host")
         self._report_sizes(group, entry)
         forget_sources()  # of most steps no more is learnt
         give_back()
         return entry
 
-    def _split(self, group: Group, split: Split, elsewhere: Elsewhere | None) -> Entry | None:
+    def _split(self, group: Group, split: Split, remote: RemoteLowering | None) -> Entry | None:
         """Make an entry for the latest sizes; each other size gets an entry of its own."""
         for why in dict.fromkeys(split.parts.values()):
-            self.story.say("split", f"{why}. An entry is made for each size.", reason="size-fixed")
+            self.event_log.record("split", f"{why}. An entry is made for each size.", reason="size-fixed")
         *others, last = self.paths.split(group, split.parts)
         self._replace(group, others)
-        if elsewhere is not None:
-            self.awaiting.instead = partial(self._make, last)  # the group that was split is not tried again
-        return self._entry(last, elsewhere) if len(last.traces) > 1 else None
+        if remote is not None:
+            self.pending_graphs.instead = partial(self._make, last)  # the group that was split is not tried again
+        return self._entry(last, remote) if len(last.traces) > 1 else None
 
     def _replace(self, group: Group, parts: list[Group]) -> None:
         """Replace a graph that selects by itself, and is not right for some numbers of elements, by graphs for which
@@ -325,7 +327,7 @@ class Learning:
             if any((o.token, dim) not in reported for o, dim in new):
                 names = ", ".join(str(access_path.then(Step.SIZE, dim)) for access_path, dim in new)
                 met = ", ".join(map(str, dict.fromkeys(sizes)))
-                self.story.say("relax", f"{names} was {met}: relaxed, it is an input from now on")
+                self.event_log.record("relax", f"{names} was {met}: relaxed, it is an input from now on")
 
     def _report_miss(self, broken: Sequence[Assumption], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Report why an entry's guards do not hold. A shorter list breaks all assumptions about its last elements, so
@@ -335,7 +337,7 @@ class Learning:
             left = len(reasons) - REASONS if number == REASONS - 1 else 0
             more = f" (and {left} more of what is assumed does not hold)" if left > 0 else ""
             observed = assumption.observed(args, kwargs)
-            self.story.say("miss", f"{assumption}, but now there is {observed}{more}", assumption.place)
+            self.event_log.record("miss", f"{assumption}, but now there is {observed}{more}", assumption.place)
 
     # -- what calls show of them ----------------------------------------------------------------------------------
 
@@ -352,22 +354,26 @@ class Learning:
                 if not tokens or not all(tokens):
                     continue
                 for assumption in broken:
-                    self.story.say("relax", f"{assumption}: relaxed, it is an input from now on", assumption.place)
+                    self.event_log.record(
+                        "relax", f"{assumption}: relaxed, it is an input from now on", assumption.place
+                    )
                 for other in route.entries:
                     other.group.relaxed.update(token for some in tokens for token in some)
                 made = self.begin(partial(self._remake, route))
-                if made is not None or self.awaiting.waits:
+                if made is not None or self.pending_graphs.waits:
                     return made
         return None
 
-    def violated(self, part: Entry | Fork, violation: Violation) -> None:
+    def violated(self, part: Entry | BranchPoint, violation: Violation) -> None:
         """Record the assertions that failed."""
         self.counts.violated += 1
         for number in violation.violated.assertions:
             assertion = part.assertion(number)
-            self.story.say("violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place)
+            self.event_log.record(
+                "violation", f"a condition on tensors stopped being {assertion.expected}", assertion.place
+            )
 
-    def is_exception(self, part: Entry | Fork, violation: Violation) -> bool:
+    def is_exception(self, part: Entry | BranchPoint, violation: Violation) -> bool:
         """Whether only the number of elements that the graph selected broke its assumptions, and rarely: then Python
         makes the call unwatched. (If not, the host makes the selection from the next such run on.)"""
         if not isinstance(part, Entry) or not part.lowered.sized:
@@ -378,11 +384,11 @@ class Learning:
         part.exceptions += 1
         return part.exceptions * RARELY <= part.runs
 
-    def charge(self, part: Entry | Fork) -> None:
+    def charge(self, part: Entry | BranchPoint) -> None:
         """Count a violation against an entry, and drop the entry after too many. Violations do not count while a graph
         of the other path is being made."""
-        if self.awaiting.waits:
-            self.awaiting.wasted()
+        if self.pending_graphs.waits:
+            self.pending_graphs.wasted()
             return
         part.violations += 1
         if isinstance(part, Entry) and part.violations >= MAX_VIOLATIONS and part.violations * RARELY > part.runs:
@@ -391,7 +397,7 @@ class Learning:
     def raised(self, entry: Entry, error: BaseException) -> None:
         """Record that the entry's graph raised, and the program too. An entry that mostly raises is dropped."""
         entry.errors += 1
-        self.story.say("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
+        self.event_log.record("raised", f"the graph raised {type(error).__name__}, and so does eager on these values")
         if entry.errors >= MAX_ERRORS and entry.errors > entry.runs:
             self.drop(entry, f"its graph raises more often than not: {type(error).__name__}", "learning-graph-raises")
 
@@ -400,13 +406,13 @@ class Learning:
         self.counts.verified += 1
         if differences:
             text = f"a graph ({entry.engine.current}) differs from eager: {'; '.join(differences)}"
-            log.warning("%s: %s. It is not used any more; please report this.", self.story.name, text)
-            self.story.say("verify", f"{text}. Please report this.")
+            log.warning("%s: %s. It is not used any more; please report this.", self.event_log.name, text)
+            self.event_log.record("verify", f"{text}. Please report this.")
             self.drop(entry, "it was caught differing from eager")
 
     def end(self) -> None:
         """Close all graphs."""
-        self.awaiting.cease()
+        self.pending_graphs.cease()
         self._arrange([], self.routes.entries)
 
     def _arrange(self, new: Sequence[Entry], gone: Sequence[Entry]) -> None:
@@ -416,9 +422,9 @@ class Learning:
         """Take an entry out of use. No other entry is made of its path."""
         self._arrange([], [entry])
         entry.group.refusal = Refusal(reason, "an entry was dropped", why)
-        self.story.say("dropped", why, reason=reason)
+        self.event_log.record("dropped", why, reason=reason)
         if not self.routes.entries and self.paths.are_refused:
-            self.patience.give_up(why)
+            self.policy.give_up(why)
 
 
 def _beside(old: Entry, new: Entry) -> bool:

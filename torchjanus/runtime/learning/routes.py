@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from torchjanus.runtime.entries.dispatch import Dispatch, Route
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry, alone
-from torchjanus.runtime.entries.path_tree import Branching
+from torchjanus.runtime.entries.path_tree import PathTree
 from torchjanus.runtime.entries.path_tree_build import branch, divide, lacking
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.paths import Group
-from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.runs.records import EventLog
 
 __all__ = ["Routes"]
 
@@ -27,12 +27,12 @@ Make = Callable[[Group], Entry | None]
 class Routes:
     """The routes to try on a call, in order. ``executor`` is speculate()'s."""
 
-    def __init__(self, story: Story, executor: str | None, budget: Budget) -> None:
+    def __init__(self, event_log: EventLog, executor: str | None, budget: Budget) -> None:
         self.dispatch = Dispatch(())
         self.journaled = False  # whether an entry makes extern calls before its commit
         # Whether one of these calls has effects: a call that its graph cannot finish is then repeated under watch.
         self.repeats = False
-        self._story = story
+        self._event_log = event_log
         self._budget = budget
         self._executor = executor
         self._routes: list[Route] = []
@@ -100,7 +100,7 @@ class Routes:
             if isinstance(route, Entry):
                 route.engine.compile()
 
-    def _join(self, entries: list[Entry], make: Make) -> Branching | None:
+    def _join(self, entries: list[Entry], make: Make) -> PathTree | None:
         """Return the entries as one tree, if a tensor decides between them. An input of one entry becomes an input of
         all."""
         if divide(entries) is None:
@@ -115,7 +115,7 @@ class Routes:
         joined = branch(entries, self.executor)
         if joined is not None:
             place = joined.root.place
-            self._story.say(
+            self._event_log.record(
                 "branch", f"a tensor decides between {len(entries)} paths: one graph has them all now", place
             )
         return joined

@@ -13,7 +13,7 @@ from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import Geometry, geometries, goes_alike, holds_for, key_of
 from torchjanus.runtime.runs.records import Counts
-from torchjanus.runtime.runs.trip_counts import Lengths
+from torchjanus.runtime.runs.trip_counts import TripCounts
 from torchjanus.semantics.containers.releasing import release
 from torchjanus.trace.events import Trace
 from torchjanus.trace.values import Expr
@@ -88,7 +88,7 @@ class Paths:
         self.count = 0
         self._counts = counts
         self._groups: dict[Any, Group] = {}
-        self._lengths = Lengths()
+        self._lengths = TripCounts()
         self.concerns = self._lengths.concerns
         self._lean: dict[int, Trace] = {}  # traces from which all replaced tensors have been released
         self._kept_until = -1  # the last speculated call after which traces are searched for replaced tensors

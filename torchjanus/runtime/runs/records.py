@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.remarks import Remarks
 
-__all__ = ["Counts", "Event", "Profile", "Statistics", "Story"]
+__all__ = ["Counts", "Event", "EventLog", "Profile", "Statistics"]
 
 log = logging.getLogger("torchjanus")
 
@@ -85,11 +85,11 @@ class Event:
     reason: str = ""
 
 
-class Story:
+class EventLog:
     """The events, refusals and counts so far. ``name``: the function's name in the log; ``home``: its place in the
     source; ``after``: the record of the same function that this one continues."""
 
-    def __init__(self, name: str, home: Place = NOWHERE, after: Story | None = None) -> None:
+    def __init__(self, name: str, home: Place = NOWHERE, after: EventLog | None = None) -> None:
         self.name, self.home = name, home
         self.counts = Counts()
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS) if after is None else after.events
@@ -102,7 +102,7 @@ class Story:
         """Return the counts from the beginning, by name, those of continued records included."""
         return {name: count + self._before[name] for name, count in dataclasses.asdict(self.counts).items()}
 
-    def say(self, kind: str, text: str, place: Place = NOWHERE, reason: str = "") -> None:
+    def record(self, kind: str, text: str, place: Place = NOWHERE, reason: str = "") -> None:
         """Record an event. The log gets each text once."""
         self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
@@ -111,7 +111,7 @@ class Story:
 
     def unroll(self, text: str, refusal: Refusal) -> None:
         """Tell of a loop or a recursion that is unrolled."""
-        self.say("unrolled", text, refusal.place, refusal.reason)
+        self.record("unrolled", text, refusal.place, refusal.reason)
         self.remarks.note(self.placed(refusal).place, refusal.reason, refusal.what)
 
     def placed(self, refusal: Refusal) -> Refusal:
@@ -123,4 +123,4 @@ class Story:
         refusal = self.placed(refusal)
         if refusal not in self.refusals and len(self.refusals) < MAX_REFUSALS:
             self.refusals.append(refusal)
-            self.say("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place, refusal.reason)
+            self.record("refused", f"{refusal.what}: {refusal.why} {refusal.remedy}", refusal.place, refusal.reason)

@@ -11,13 +11,13 @@ from torchjanus.core.errors import Place
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
 
-__all__ = ["Texts"]
+__all__ = ["VaryingTexts"]
 
 MANY = 3  # values of one string
 MAX_PLACES = 10_000
 
 
-class Texts:
+class VaryingTexts:
     """The strings of one function. ``loose``: the access paths of strings that are traced from now on; each is added
     once."""
 

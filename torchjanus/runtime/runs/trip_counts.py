@@ -13,7 +13,7 @@ from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT
 
-__all__ = ["Lengths"]
+__all__ = ["TripCounts"]
 
 MAX_PATHS = 16
 MAX_VARIANTS = 256
@@ -52,7 +52,7 @@ class _Within:
         return FoldChoice(True, not changing and len(self.counts) < 2, within=held)
 
 
-class Lengths:
+class TripCounts:
     """Keeps runs by what they are apart from trip counts."""
 
     def __init__(self) -> None:

@@ -70,7 +70,7 @@ def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any]
     return [*(bound[name] for name in names[: code.co_argcount]), *further], named
 
 
-class Recogniser(Protocol):
+class VariantMatcher(Protocol):
     """Predicts the variants of calls before they are made."""
 
     def recognise(
@@ -91,7 +91,7 @@ class Recursions:
         self.fresh: list[str] = []  # names of functions found in the current run
         # Receives watched calls; and makes the matcher that predicts variants, whose calls need not be watched.
         self.take: Callable[[InvokeOp], None] = _ignore_call
-        self.recogniser: Callable[[Mapping[Any, Any]], Recogniser | None] = _no_recogniser
+        self.recogniser: Callable[[Mapping[Any, Any]], VariantMatcher | None] = _no_recogniser
         # Rewrites the trace of a call so that its lists are rows, given what calls return. Raises Refused.
         self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _unchanged_trace
         self.made: dict[Any, Any] = {}  # by callee: the structure of its first result
@@ -172,7 +172,7 @@ def _unchanged_trace(trace: Trace, made: Mapping[Any, Any]) -> Trace:
     return trace
 
 
-def _no_recogniser(world: Mapping[Any, Any]) -> Recogniser | None:
+def _no_recogniser(world: Mapping[Any, Any]) -> VariantMatcher | None:
     return None
 
 

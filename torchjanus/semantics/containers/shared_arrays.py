@@ -24,7 +24,7 @@ __all__ = ["SharedArrays"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _ArrayAccess:
     """One extern call that accesses arrays. ``given``: the memory of its array arguments."""
 
     event: Extern
@@ -38,7 +38,7 @@ class SharedArrays:
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording
-        self._given: list[_Given] = []
+        self._given: list[_ArrayAccess] = []
 
     def are_read(self, arrays: Sequence[Bounds]) -> bool:
         """Whether tensors of the run so far use this memory."""
@@ -60,7 +60,7 @@ class SharedArrays:
         found = [*tensors_within(result)]
         taken = [tensor for tensor in found if _overlap(given, _of_tensor(tensor))]
         view = any(_overlap(given, bounds) for bounds in memory_within((result,)))
-        self._given.append(_Given(event, given, taken, event.effects.world or not (taken or view)))
+        self._given.append(_ArrayAccess(event, given, taken, event.effects.world or not (taken or view)))
 
     def _check(self) -> None:
         trace = self._recording.trace
@@ -74,7 +74,7 @@ class SharedArrays:
                 if version_of(tensor) != self._recording.version_before(tensor):
                     self._check_native_reads(bounds, near)
 
-    def _check_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
+    def _check_reads(self, bounds: Bounds, near: Sequence[_ArrayAccess]) -> None:
         """Refuse if the graph reads memory after the host may have changed it, except by tensors made afterwards."""
         read: Place | None = None
         for place, one in enumerate(near):
@@ -104,7 +104,7 @@ class SharedArrays:
             fresh.update(out.number for out in op.outs)
         return None
 
-    def _check_native_reads(self, bounds: Bounds, near: Sequence[_Given]) -> None:
+    def _check_native_reads(self, bounds: Bounds, near: Sequence[_ArrayAccess]) -> None:
         """Refuse if native code may read memory that the graph changes, except in calls that precede the graph."""
         takes = [any(_overlap([bounds], _of_tensor(tensor)) for tensor in one.taken) for one in near]
         taken = max((place for place, one in enumerate(takes) if one), default=-1)

@@ -42,9 +42,9 @@ from torchjanus.semantics.native.containers import HeapAccess
 from torchjanus.semantics.native.methods import NativeMethods
 from torchjanus.semantics.native.texts import CONVERSIONS
 from torchjanus.semantics.record.recording import Recording
-from torchjanus.semantics.torch.dynamic_index import Picks
+from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
 from torchjanus.semantics.torch.framework import FrameworkRecorder
-from torchjanus.semantics.torch.packed_sequences import Packs
+from torchjanus.semantics.torch.packed_sequences import PackedSequences
 from torchjanus.semantics.torch.selections import Selections
 from torchjanus.trace.effects import ATTRIBUTES, PURE, Effects
 from torchjanus.trace.values import Apply, Read, Traced, trace_value
@@ -94,7 +94,7 @@ class ForeignCalls(NativeMethods):
         def holds(op: str, one: Any, other: Any) -> None:
             heap.branch(None, heap.compare(None, op, one, other))
 
-        framework.picks = Picks(recording, call, really)
+        framework.picks = DynamicIndexWatch(recording, call, really)
         framework.selections = Selections(
             self._selected,
             call,
@@ -103,7 +103,7 @@ class ForeignCalls(NativeMethods):
             framework.picks,
             lambda tensor: recording.owner(tensor) is not None,
         )
-        framework.packs = Packs(recording, self._selected, call, really, framework.selections.plain, holds)
+        framework.packs = PackedSequences(recording, self._selected, call, really, framework.selections.plain, holds)
 
     def is_foreign(self, value: Any) -> bool:
         if is_view(value) and dictionary_behind(value) is not None:

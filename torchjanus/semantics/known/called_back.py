@@ -19,12 +19,12 @@ from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.known.details import memory_of, version_of
 from torchjanus.semantics.known.own_code import Reach
 
-__all__ = ["CalledBack", "seen_tensors"]
+__all__ = ["CallbackEffects", "seen_tensors"]
 
 _CONTAINERS = (list, dict, set, bytearray, collections.deque, contextvars.ContextVar, torch.Tensor)
 
 
-class CalledBack:
+class CallbackEffects:
     """What the calls of one run so far may have changed."""
 
     def __init__(self, refuse: Callable[[str, str, str, str], None]) -> None:

@@ -17,7 +17,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
-from torchjanus.semantics.known.called_back import CalledBack
+from torchjanus.semantics.known.called_back import CallbackEffects
 from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
@@ -48,7 +48,7 @@ class RunRecord:
         self.ops = 0
         self.externs = 0  # number of extern calls so far
         self.variable_changes = VariableChanges()
-        self.called_back = CalledBack(self.refuse)
+        self.called_back = CallbackEffects(self.refuse)
         self._noted: set[Any] = set()
         self._texts: set[int] = set()  # ids of the strings that were read from the heap
         self._owners: dict[int, AccessPath] = self.trace.owners

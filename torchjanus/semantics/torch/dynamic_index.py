@@ -20,7 +20,7 @@ from torchjanus.semantics.known.details import memory_of, version_of
 from torchjanus.semantics.record.recording import HELD_NUMBERS, Recording, hold_numbers
 from torchjanus.trace.values import Fetch, TracedInt, depends_on, plain
 
-__all__ = ["Picks", "picks", "stores"]
+__all__ = ["DynamicIndexWatch", "picks", "stores"]
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
@@ -125,7 +125,7 @@ class _Part:
     key: Any
 
 
-class Picks:
+class DynamicIndexWatch:
     """The parts selected in one watched run."""
 
     def __init__(

@@ -37,10 +37,10 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.semantics.record.replaced_data import hindrance_of
 from torchjanus.semantics.torch.arguments import Arguments, bare
 from torchjanus.semantics.torch.backward_code import BackwardCode
-from torchjanus.semantics.torch.dynamic_index import Picks
+from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
 from torchjanus.semantics.torch.fetching import Fetching
 from torchjanus.semantics.torch.gradients import Gradients
-from torchjanus.semantics.torch.packed_sequences import Packs, packing
+from torchjanus.semantics.torch.packed_sequences import PackedSequences, packing
 from torchjanus.semantics.torch.selections import Selections, selection
 from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.torch.tensor_copies import TensorCopies
@@ -66,8 +66,8 @@ class FrameworkRecorder(TorchFunctionMode):
         self.share_memory: Callable[[Callable[..., Any], tuple[Any, ...], dict[str, Any]], Any] | None = None
         # Make the calls whose result sizes depend on contents.
         self.selections: Selections | None = None
-        self.picks: Picks | None = None
-        self.packs: Packs | None = None
+        self.picks: DynamicIndexWatch | None = None
+        self.packs: PackedSequences | None = None
         # In a recursive call: called with each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # the number of calls that torch has reported

@@ -17,14 +17,14 @@ from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.actions import Op
 from torchjanus.trace.functions import placed, taken
 
-__all__ = ["PACKING", "Packs", "packing"]
+__all__ = ["PACKING", "PackedSequences", "packing"]
 
 PACKING = {"_pack_padded_sequence": "pack", "_pad_packed_sequence": "pad"}  # functions of torch._VF: methods of Packs
 _BY_SIZE = frozenset({"zeros", "ones", "empty", "full", "rand", "randn"})
 _NUMBERS = frozenset({"item", "__int__", "__index__"})
 
 
-class Packs:
+class PackedSequences:
     """Makes the calls of one run."""
 
     def __init__(

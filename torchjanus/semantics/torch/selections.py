@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
-from torchjanus.semantics.torch.dynamic_index import Picks, picks, stores
+from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch, picks, stores
 
 __all__ = ["Selections", "selection"]
 
@@ -35,7 +35,7 @@ class Selections:
         framework: Framework,
         really: Framework,
         holds: Callable[[str, Any, Any], object],
-        picks: Picks,
+        picks: DynamicIndexWatch,
         is_given: Callable[[torch.Tensor], bool],
     ) -> None:
         """``really`` makes its first argument, a call as the program has it, and records another. ``holds`` asserts the

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.execute.regions.switch import ReplayChooser
+from torchjanus.execute.regions.switch import ReplaySwitch
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flows
@@ -105,9 +105,9 @@ def made() -> tuple[Switch, list[torch.Tensor]]:
 
 def test_a_switch_is_the_way_that_it_takes() -> None:
     switch, (h, x) = made()
-    chooser = ReplayChooser(switch.partition([(tuple(t.size()), t.stride(), t.dtype, t.device, False) for t in (h, x)]))
+    runner = ReplaySwitch(switch.partition([(tuple(t.size()), t.stride(), t.dtype, t.device, False) for t in (h, x)]))
     for sign in (1, -1):
-        out, arm = chooser.choose([h.detach(), sign * x])[:2]
+        out, arm = runner.forward([h.detach(), sign * x])[:2]
         expected = torch.tanh(h.detach() + sign * x)
         assert torch.equal(out, expected * 0.5 if sign > 0 else expected)
         assert int(arm) in (0, 1)
@@ -116,14 +116,14 @@ def test_a_switch_is_the_way_that_it_takes() -> None:
 def test_gradients_are_those_of_the_way_taken() -> None:
     switch, (h, x) = made()
     partition = switch.partition([(tuple(t.size()), t.stride(), t.dtype, t.device, t.requires_grad) for t in (h, x)])
-    chooser = ReplayChooser(partition)
+    runner = ReplaySwitch(partition)
     for sign in (1, -1):
         out = torch.tanh(h + sign * x) * (0.5 if sign > 0 else 1.0)
         (expected,) = torch.autograd.grad(out.sum(), h)
-        results = chooser.choose([h.detach(), sign * x])
+        results = runner.forward([h.detach(), sign * x])
         values = {"output": results[:1], "saved": results[2:], "invariant": [h.detach(), sign * x]}
         kept = [values[source.kind][source.index] for source in partition.kept]
-        (gradient,) = chooser.choose_backward("1", int(results[1]), [torch.ones(2, 3)], kept)
+        (gradient,) = runner.backward("1", int(results[1]), [torch.ones(2, 3)], kept)
         assert torch.equal(gradient, expected)
 
 
@@ -141,8 +141,8 @@ def test_a_way_that_nobody_has_seen_has_no_number() -> None:
 
     switch: Any = switches(LoopMerger().merge(run(three, rows(1, -1, 1, -1))))[0].func
     kind = ((2, 3), (3, 1), torch.float32, torch.device("cpu"), False)
-    chooser = ReplayChooser(switch.partition([kind, kind]))
-    assert int(chooser.choose([torch.ones(2, 3), torch.full((2, 3), 9.0)])[1]) == UNKNOWN
+    runner = ReplaySwitch(switch.partition([kind, kind]))
+    assert int(runner.forward([torch.ones(2, 3), torch.full((2, 3), 9.0)])[1]) == UNKNOWN
 
 
 def test_who_gets_a_gradient_depends_on_the_ways() -> None:

@@ -32,7 +32,7 @@ from torchjanus.graph.operators.loop_op import own_keys
 from torchjanus.graph.operators.stand_ins import of_layers
 from torchjanus.graph.regions.loop_bytes import has_loops
 
-__all__ = ["Elsewhere", "Pending", "lowered_or_kept"]
+__all__ = ["Pending", "RemoteLowering", "lowered_or_cached"]
 
 log = logging.getLogger("torchjanus")
 
@@ -49,12 +49,12 @@ class Pending(Exception):
         self.nodes = nodes
 
 
-class Elsewhere:
+class RemoteLowering:
     """The graphs that other processes make for one function."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
-        self._asked: _Asked | None = None  # the latest request
+        self._asked: _LoweringRequest | None = None  # the latest request
 
     def __bool__(self) -> bool:
         """Whether there are any."""
@@ -84,13 +84,13 @@ class Elsewhere:
         self._tickets.clear()
         self._asked = None
 
-    def asked(self, program: Program) -> _Asked:
+    def asked(self, program: Program) -> _LoweringRequest:
         """Return the request for a program. The latest is cached, since whoever awaits it asks repeatedly."""
         if self._asked is None or self._asked.whole is not program:
-            self._asked = _Asked.of(program)
+            self._asked = _LoweringRequest.of(program)
         return self._asked
 
-    def find(self, asked: _Asked) -> _Arrived | None:
+    def find(self, asked: _LoweringRequest) -> _RemoteGraph | None:
         """Return the graph; None if it has to be made in this process. Raises Pending; Refused or Fixed if it cannot be
         made."""
         program = asked.program
@@ -101,7 +101,7 @@ class Elsewhere:
             request = Lowering.request(program, asked.text) if large and asked.text is not None else None
             if request is None:
                 return None
-            ticket = self._tickets[asked.key] = submit(partial(_Arriving, request, program), short=True)
+            ticket = self._tickets[asked.key] = submit(partial(_PendingGraph, request, program), short=True)
         if not ticket.over:
             raise Pending(len(program.nodes))
         if isinstance(ticket.failure, Refused):
@@ -110,12 +110,12 @@ class Elsewhere:
             raise Fixed(ticket.failure.dimensions)
         if ticket.failure is not None:
             log.debug("a graph is made in this process: %s", ticket.failure)
-        arrived: _Arrived | None = ticket.candidate
+        arrived: _RemoteGraph | None = ticket.candidate
         return arrived
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _LoweringRequest:
     """A request to lower a program. ``whole``: the program before marked loops became rolled loops; ``text``: its
     signature, if it has one; ``key``: the key of its graph in the store."""
 
@@ -125,7 +125,7 @@ class _Asked:
     key: str
 
     @classmethod
-    def of(cls, whole: Program) -> _Asked:
+    def of(cls, whole: Program) -> _LoweringRequest:
         """Return the request for ``whole``. Raises Refused."""
         program = without_marks(whole)
         text = signature(program)
@@ -133,7 +133,7 @@ class _Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class _Arrived:
+class _RemoteGraph:
     """A graph made by another process. ``lowered``: the graph unpacked, if that succeeded; ``replay``: its executor,
     kept until it is asked for."""
 
@@ -143,7 +143,7 @@ class _Arrived:
     replay: Replay | None
 
 
-class _Arriving:
+class _PendingGraph:
     """A graph that another process makes. The thread that waits for it also unpacks it, since that takes too long
     within a call."""
 
@@ -151,13 +151,13 @@ class _Arriving:
         self._program = program
         self._lowering = Lowering(request)
 
-    def result(self, timeout: float | None = None) -> _Arrived:
+    def result(self, timeout: float | None = None) -> _RemoteGraph:
         """Return the graph. Raises what Lowering.result does."""
         packed = self._lowering.result(timeout)
         with uncollected(kept=True), in_slices():
             lowered = _unpacked(packed, self._program, reserved=True)
             replay = None if lowered is None or lowered.program.cuts else Replay(lowered)
-        return _Arrived(self._program, packed, lowered, replay)
+        return _RemoteGraph(self._program, packed, lowered, replay)
 
     def kill(self) -> None:
         """Stop the process; ``result`` raises then."""
@@ -168,26 +168,26 @@ class _Arriving:
         self._lowering.cancel()
 
 
-def lowered_or_kept(program: Program, elsewhere: Elsewhere | None = None) -> Lowered:
+def lowered_or_cached(program: Program, remote: RemoteLowering | None = None) -> Lowered:
     """Return the program as one graph with rolled loops: lowered here, or stored by an earlier run of an equal program.
     Raises what lowering does, and Pending if another process makes it and is not done."""
-    if (elsewhere is None and store_in_use() is None) or is_observed():
+    if (remote is None and store_in_use() is None) or is_observed():
         lowered = lower_rolled(without_marks(program))
     else:
-        asked = _Asked.of(program) if elsewhere is None else elsewhere.asked(program)
-        lowered = lower_rolled(asked.program) if asked.text is None else _found(asked, elsewhere)
+        asked = _LoweringRequest.of(program) if remote is None else remote.asked(program)
+        lowered = lower_rolled(asked.program) if asked.text is None else _found(asked, remote)
     check_counts(program, lowered)
     return lowered
 
 
-def _found(asked: _Asked, elsewhere: Elsewhere | None) -> Lowered:
+def _found(asked: _LoweringRequest, remote: RemoteLowering | None) -> Lowered:
     """Return the graph that was asked for: from the store, from another process, or lowered here and stored."""
     store, program = store_in_use(), asked.program
-    awaited = elsewhere is not None and asked.key in elsewhere
+    awaited = remote is not None and asked.key in remote
     packed = None if store is None or awaited else store.read(asked.key)
     if packed is not None and (found := _unpacked(packed, program, reserved=False)) is not None:
         return found
-    arrived = None if elsewhere is None else elsewhere.find(asked)
+    arrived = None if remote is None else remote.find(asked)
     if arrived is not None:
         same = arrived.program is program
         made = arrived.lowered if same else _unpacked(arrived.packed, program, reserved=True)

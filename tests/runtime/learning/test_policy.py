@@ -10,11 +10,11 @@ import torch
 
 import torchjanus
 from torchjanus import speculate
-from torchjanus.runtime.learning import learning, patience
+from torchjanus.runtime.learning import learning, policy
 
 
 def test_too_many_different_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "MAX_WATCHED", 6)
+    monkeypatch.setattr(policy, "MAX_WATCHED", 6)
     fast = speculate(lambda x: x * 2)
     for dims in range(1, 12):
         shape = (2,) * dims
@@ -25,9 +25,9 @@ def test_too_many_different_calls_are_given_up(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("served_before", [False, True])
 def test_a_step_that_settles_late_is_looked_at_again(monkeypatch: pytest.MonkeyPatch, served_before: bool) -> None:
-    monkeypatch.setattr(patience, "MAX_WATCHED", 6)
-    monkeypatch.setattr(patience, "MAX_UNSERVED", 4)
-    monkeypatch.setattr(patience, "AGAIN", 60)
+    monkeypatch.setattr(policy, "MAX_WATCHED", 6)
+    monkeypatch.setattr(policy, "MAX_UNSERVED", 4)
+    monkeypatch.setattr(policy, "AGAIN", 60)
     names = iter(range(1000))
 
     def step(x: torch.Tensor, name: str) -> dict[str, torch.Tensor]:
@@ -50,12 +50,12 @@ def test_a_step_that_settles_late_is_looked_at_again(monkeypatch: pytest.MonkeyP
     while fast.statistics().calls < 150:  # and given up once more, for longer, if it does not stay so
         fast(x, str(next(names)))
     watched = fast.statistics().watched
-    assert watched <= 6 + patience.WATCHED_AGAIN + 2
+    assert watched <= 6 + policy.WATCHED_AGAIN + 2
     assert fast.given_up or served_before
 
 
 def test_a_step_refused_at_first_only_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "AGAIN", 10)
+    monkeypatch.setattr(policy, "AGAIN", 10)
 
     def step(x: torch.Tensor, start: bool) -> Any:
         return x.data_ptr() if start else x * 2
@@ -73,7 +73,7 @@ def test_a_step_refused_at_first_only_is_looked_at_again(monkeypatch: pytest.Mon
 
 def test_when_no_more_graphs_are_made_those_there_are_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "MAX_COMPILES", 2)
-    monkeypatch.setattr(patience, "MAX_UNSERVED", 4)
+    monkeypatch.setattr(policy, "MAX_UNSERVED", 4)
 
     def step(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
         return x.sum() + torch.zeros(shape)
@@ -100,7 +100,7 @@ def test_graphs_are_looked_for_ever_more_rarely_while_calls_find_none() -> None:
     fast = speculate(step, executor="replay")
     for _ in range(4):
         fast(torch.ones(3), {"1": "a"})
-    account = fast._learning.patience
+    account = fast._learning.policy
     account.budget.allows = lambda kind, *, first=False: False  # type: ignore[method-assign]
     looked = []
     for call in range(2400):
@@ -108,12 +108,12 @@ def test_graphs_are_looked_for_ever_more_rarely_while_calls_find_none() -> None:
         assert torch.equal(fast(torch.ones(3), {"0": "", "2": "ab"}), torch.full((3,), 2.0))
         if fast.statistics().missed > before:
             looked.append(call)
-    assert looked[: patience.MANY_MISSES] == list(range(patience.MANY_MISSES))
-    distances = [later - one for one, later in itertools.pairwise(looked[patience.MANY_MISSES :])]
-    assert max(distances[:8]) <= patience.TRIED_AGAIN and distances == sorted(distances)
-    assert patience.TRIED_RARELY // 2 < distances[-1] <= patience.TRIED_RARELY
+    assert looked[: policy.MANY_MISSES] == list(range(policy.MANY_MISSES))
+    distances = [later - one for one, later in itertools.pairwise(looked[policy.MANY_MISSES :])]
+    assert max(distances[:8]) <= policy.TRIED_AGAIN and distances == sorted(distances)
+    assert policy.TRIED_RARELY // 2 < distances[-1] <= policy.TRIED_RARELY
     before = fast.statistics().speculated
-    for _ in range(patience.TRIED_RARELY + 1):
+    for _ in range(policy.TRIED_RARELY + 1):
         fast(torch.ones(3), {"1": "a"})
     assert fast.statistics().speculated >= before + 1
     assert not account.is_idle

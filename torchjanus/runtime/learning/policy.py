@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import sys
 
-from torchjanus.runtime.learning.awaiting import Awaiting
+from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.paths import Paths
-from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.runs.records import EventLog
 
-__all__ = ["Patience"]
+__all__ = ["LearningPolicy"]
 
 log = logging.getLogger("torchjanus")
 
@@ -38,20 +38,22 @@ _HOLD = (
 )
 
 
-class Patience:
+class LearningPolicy:
     """Counts the outcomes of learning so far."""
 
-    def __init__(self, story: Story, paths: Paths, routes: Routes, awaiting: Awaiting, budget: Budget) -> None:
+    def __init__(
+        self, event_log: EventLog, paths: Paths, routes: Routes, pending_graphs: PendingGraphs, budget: Budget
+    ) -> None:
         self.budget = budget
         self.given_up = ""  # why Python makes all calls
         self.closed = ""  # why no more graphs are made
         self.again = NEVER  # the call at which learning begins again
         self._chances = 0  # how often learning has begun again
-        self._story = story
-        self._counts = story.counts
+        self._event_log = event_log
+        self._counts = event_log.counts
         self._paths = paths
         self._routes = routes
-        self._awaiting = awaiting
+        self._pending_graphs = pending_graphs
         self._waited = False  # whether learning has been deferred
         self._reported = False  # whether it was reported that graphs rest because calls may have to be repeated
         # whether the last call by a graph was repeated under watch, only because of its extern calls
@@ -106,7 +108,7 @@ class Patience:
             where = where.tb_next
         at = f" at {where.tb_frame.f_code.co_name}:{where.tb_lineno}" if where is not None else ""
         text = f"torchjanus itself failed: {type(error).__name__}: {error}{at}. Please report this."
-        self._story.say("fault", text)
+        self._event_log.record("fault", text)
         if self._faults >= MAX_FAULTS:
             self.give_up("torchjanus failed repeatedly")
 
@@ -117,18 +119,18 @@ class Patience:
         if not self.closed:
             self.closed = why
             self._served = self._counts.speculated
-            self._story.say("closed", f"no more graphs are made: {why}", reason="learning-too-different")
+            self._event_log.record("closed", f"no more graphs are made: {why}", reason="learning-too-different")
 
     def give_up(self, why: str, for_now: bool = False) -> None:
         """Run the function as it is, ``for_now`` or for ever."""
         if not self.given_up:
             self.given_up = why
             self._in_a_row = MANY_MISSES
-            self._awaiting.cease()
+            self._pending_graphs.cease()
             if for_now:
                 self._put_off()
             until = f"until call {self.again}" if for_now else "from now on"
-            self._story.say("imperative", f"{until} the function runs as it is: {why}")
+            self._event_log.record("imperative", f"{until} the function runs as it is: {why}")
 
     def _put_off(self) -> None:
         self.again = max(AGAIN, LATER * self._counts.calls)
@@ -139,14 +141,14 @@ class Patience:
         self.given_up = self.closed = ""
         self.again, self._unserved, self._unproductive, self._in_a_row = NEVER, 0, 0, 0
         self._chances += 1
-        self._story.say("again", f"calls are looked at once more. Before: {why}")
+        self._event_log.record("again", f"calls are looked at once more. Before: {why}")
 
     # -- what may be done with the next call ----------------------------------------------------------------------
 
     @property
     def is_idle(self) -> bool:
         """Whether trying graphs may be of no use just now; ``rests`` decides."""
-        idle = self._repeating or self._awaiting.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
+        idle = self._repeating or self._pending_graphs.waits or self._in_a_row >= MANY_MISSES or self.budget.wastes
         return idle or (self._routes.repeats and not self._counts.speculated)
 
     def rests(self, share: float) -> bool:
@@ -154,15 +156,15 @@ class Patience:
 
         Reasons: attempts were wasted for too long; the first graph is still being made; there is no time to repeat a
         call; too many calls take the path of a graph that is still being made (then every eighth is tried); or no call
-        has found a graph for long (then every eighth is tried, later fewer). ``share``: see ``Awaiting.prevails``.
+        has found a graph for long (then every eighth is tried, later fewer). ``share``: see ``PendingGraphs.prevails``.
         """
         if self._counts.calls + 1 >= self.again:
             return False
-        if self.budget.wastes or (self._awaiting.is_away and not self._routes.entries):
+        if self.budget.wastes or (self._pending_graphs.is_away and not self._routes.entries):
             return True
-        if self._awaiting.hinders:
+        if self._pending_graphs.hinders:
             self._hindered += 1
-            return self._awaiting.prevails(share) and self._hindered % TRIED_AGAIN != 0
+            return self._pending_graphs.prevails(share) and self._hindered % TRIED_AGAIN != 0
         if self._repeating and self.given_up:
             return True
         if self._may_repeat and not self.budget.allows("repeat", odds=self._paths.count):
@@ -170,7 +172,7 @@ class Patience:
                 self._reported = True
                 why = "a call that a graph cannot finish is made once more, and watched: it has made extern calls"
                 text = f"{why}. Until there is time for that, calls are Python's."
-                self._story.say("budget", text, reason="learning-no-time")
+                self._event_log.record("budget", text, reason="learning-no-time")
             return True
         if self._in_a_row < MANY_MISSES:
             return False
@@ -201,7 +203,7 @@ class Patience:
 
     def may_watch_on(self) -> bool:
         """Whether a call on a new path may be watched, so as to learn that path."""
-        if self.given_up or self.closed or self._awaiting.waits or self._routes.are_full:
+        if self.given_up or self.closed or self._pending_graphs.waits or self._routes.are_full:
             return False
         return self._has_watches_left and self.has_time()
 
@@ -224,7 +226,7 @@ class Patience:
             rest = "From now on calls that no graph can make are Python's, but for a small share of the time"
             hold = f" {_HOLD}" if what else ""
             text = f"{made} took {self.budget.overhead.seconds:.1f} s longer than eager{differ}. {rest}.{hold}"
-            self._story.say("budget", text, place, "learning-no-time")
+            self._event_log.record("budget", text, place, "learning-no-time")
         return False
 
     def may_relax(self) -> bool:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from torchjanus.runtime.entries.engine import Engine
 
-__all__ = ["Pace"]
+__all__ = ["ExecutionPolicy"]
 
 FIRST = 30  # calls by graphs before the first measurement
 AGAIN = 500  # calls before the next measurement if the last was close; doubled each time
@@ -54,12 +54,12 @@ class _Times(NamedTuple):
         return self.pairs > 0 and max(one) < CLEAR * min(other)
 
 
-class Pace:
+class ExecutionPolicy:
     """Decides who makes the calls once ``due`` calls have been made by graphs (infinite: graphs always do)."""
 
-    def __init__(self, say: Callable[[str, str], None], *, measures: bool, busy: Callable[[], bool]) -> None:
-        """``say`` reports what was found, as a kind and a text. ``busy``: whether compilations are running now."""
-        self._say = say
+    def __init__(self, record: Callable[[str, str], None], *, measures: bool, busy: Callable[[], bool]) -> None:
+        """``record`` reports what was found, as a kind and a text. ``busy``: whether compilations are running now."""
+        self._say = record
         self._busy = busy
         self._disturbed = False  # whether a compilation disturbed the last measurement
         self.due: float = FIRST if measures else math.inf
@@ -154,4 +154,4 @@ class Pace:
         if self.eager != before:
             winner = "Python is faster and makes the calls" if self.eager else "graphs make the calls again"
             times = f"{by_python * 1e6:.0f} us a call, by a graph {by_graphs * 1e6:.0f} us"
-            self._say("pace", f"by measure {winner} ({times})")
+            self._say("executor", f"by measure {winner} ({times})")

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from tests.runtime.runs.test_kept import Choosing, Trees
 from torch import nn
 
 import torchjanus
-from tests.runtime.runs.test_kept import Choosing, Trees
 from torchjanus.core.errors import Refusal, refused
 from torchjanus.execute.processes.lowering import NotLowered, pack_made
 from torchjanus.graph.ir.lowered import Lowered
@@ -23,9 +23,9 @@ from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.operators.loop_op import own_keys
 from torchjanus.graph.recursion.cells.invoke import NotBatched
 from torchjanus.graph.regions.loop_bytes import has_loops
-from torchjanus.runtime.learning.awaiting import Awaiting
-from torchjanus.runtime.runs import kept
-from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.learning.pending_graphs import PendingGraphs
+from torchjanus.runtime.runs import lowering_cache
+from torchjanus.runtime.runs.records import EventLog
 
 
 class Training:
@@ -111,8 +111,8 @@ def other(monkeypatch: pytest.MonkeyPatch) -> Iterator[Other]:
         def __new__(cls, request: Any) -> Any:
             return request()
 
-    monkeypatch.setattr(kept, "Lowering", Lowering)
-    monkeypatch.setattr(kept, "MANY", 0)
+    monkeypatch.setattr(lowering_cache, "Lowering", Lowering)
+    monkeypatch.setattr(lowering_cache, "MANY", 0)
     monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
     yield made
     made.go.set()
@@ -139,7 +139,7 @@ def test_a_call_takes_what_is_there(other: Other) -> None:
     both = Both()
     both.calls(3)
     other.go.set()
-    both.step._learning.awaiting.elsewhere.wait()
+    both.step._learning.pending_graphs.remote.wait()
     assert "the next call takes it" in str(torchjanus.explain(both.step))
     both.call()
     both.call()
@@ -210,8 +210,8 @@ def test_other_sizes_in_the_meantime_are_learnt_afterwards(other: Other) -> None
 def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     both = Both()
     both.calls(3)
-    tickets = [*both.step._learning.awaiting.elsewhere._tickets.values()]
-    both.step._learning.patience.give_up("enough of it")
+    tickets = [*both.step._learning.pending_graphs.remote._tickets.values()]
+    both.step._learning.policy.give_up("enough of it")
     assert not both.step.being_made
     both.step.wait()
     both.call()
@@ -220,7 +220,7 @@ def test_nobody_waits_for_what_nobody_wants(other: Other) -> None:
     other.go.clear()  # giving it up has set it
     forgotten = Both()
     forgotten.calls(3)
-    (ticket,) = forgotten.step._learning.awaiting.elsewhere._tickets.values()
+    (ticket,) = forgotten.step._learning.pending_graphs.remote._tickets.values()
     del forgotten
     gc.collect()
     assert ticket.given_up
@@ -280,9 +280,9 @@ def test_small_programs_are_lowered_in_the_call() -> None:
 
 
 def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MANY", 0)
+    monkeypatch.setattr(lowering_cache, "MANY", 0)
     monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
-    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
     both = Both()
     both.calls(4)
     both.step.wait()
@@ -330,10 +330,10 @@ def always_twenty(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("program", [over_time, with_attention, until_small, always_twenty], ids=lambda p: p.__name__)
 def test_loops_come_with_their_iterations(other: Other, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
-    monkeypatch.setattr(kept, "MANY", 1000)  # loops go there whatever their size
+    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "MANY", 1000)  # loops go there whatever their size
     if program is always_twenty:
-        monkeypatch.setattr(kept, "MANY", 0)
+        monkeypatch.setattr(lowering_cache, "MANY", 0)
     torch.manual_seed(0)
     cells = [nn.LSTMCell(4, 5) for _ in range(2)]
     cells[1].load_state_dict(cells[0].state_dict())
@@ -354,8 +354,8 @@ def test_loops_come_with_their_iterations(other: Other, program: Any, monkeypatc
 def test_recurrent_layers_go_there_whatever_their_size(
     other: Other, kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
-    monkeypatch.setattr(kept, "MANY", 1000)
+    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "MANY", 1000)
     torch.manual_seed(0)
     layers = [kind(4, 5) for _ in range(2)]
     layers[1].load_state_dict(layers[0].state_dict())
@@ -486,19 +486,19 @@ def test_a_graph_is_asked_now_and_then_while_that_of_the_other_way_is_made(other
 
 @pytest.mark.parametrize(("share", "prevails"), [(0.1, False), (0.5, True), (0.9, True)])
 def test_how_many_calls_may_be_made_twice_goes_by_what_graphs_save(share: float, prevails: bool) -> None:
-    story = Story("step")
-    awaiting = Awaiting(story)
+    event_log = EventLog("step")
+    pending_graphs = PendingGraphs(event_log)
 
     def making() -> None:
-        raise kept.Pending(100)
+        raise lowering_cache.Pending(100)
 
-    assert awaiting.begin(making) is None
-    awaiting.elsewhere = SimpleNamespace(over=False)  # type: ignore[assignment]
+    assert pending_graphs.begin(making) is None
+    pending_graphs.remote = SimpleNamespace(over=False)  # type: ignore[assignment]
     for _ in range(6):
-        awaiting.wasted()
-    story.counts.speculated += 4
-    assert awaiting.hinders
-    assert awaiting.prevails(share) is prevails
+        pending_graphs.wasted()
+    event_log.counts.speculated += 4
+    assert pending_graphs.hinders
+    assert pending_graphs.prevails(share) is prevails
 
 
 def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_make(other: Other) -> None:
@@ -507,7 +507,7 @@ def test_a_graph_that_is_there_is_taken_by_a_call_that_another_one_could_not_mak
     other.go.set()
     for sign in [1] * 6 + [-1] * 6:
         step(w, sign * torch.rand(3, 4))
-        step._learning.awaiting.elsewhere.wait()  # made, but nobody has taken it
+        step._learning.pending_graphs.remote.wait()  # made, but nobody has taken it
     assert step.statistics().entries == 2
     assert step.statistics().speculated >= 5
 
@@ -564,8 +564,8 @@ def in_step(made: Any, calls: int, settle: Callable[[], None] = lambda: None) ->
 def test_recursion_and_iterations_in_which_tensors_decide_are_lowered_elsewhere(
     made: Any, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "lower_rolled", None)  # not here
-    monkeypatch.setattr(kept, "MANY", 1000)  # they go there whatever their size
+    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "MANY", 1000)  # they go there whatever their size
     step = in_step(made, 14, other.go.set)
     assert other.asked and step.statistics().speculated >= 5
 
@@ -575,7 +575,7 @@ def test_recursion_and_iterations_in_which_tensors_decide_are_lowered_elsewhere(
 def test_another_process_lowers_recursion_and_iterations_in_which_tensors_decide(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept, "lower_rolled", None)
+    monkeypatch.setattr(lowering_cache, "lower_rolled", None)
     assert in_step(made, 12).statistics().speculated >= 5
 
 

@@ -9,10 +9,10 @@ import weakref
 from collections.abc import Callable
 
 from torchjanus.runtime.entries.dispatch import Route
-from torchjanus.runtime.runs.kept import Elsewhere, Pending
-from torchjanus.runtime.runs.records import Story
+from torchjanus.runtime.runs.lowering_cache import Pending, RemoteLowering
+from torchjanus.runtime.runs.records import EventLog
 
-__all__ = ["Awaiting"]
+__all__ = ["PendingGraphs"]
 
 Making = Callable[[], Route | None]  # returns the route to try then
 
@@ -20,14 +20,14 @@ MAX_ATTEMPTS = 4  # requests to another process for the graphs of one path
 MAX_WASTED = 3  # calls by graphs that had to be made again, while a graph of another path is being made
 
 
-class Awaiting:
+class PendingGraphs:
     """Calls a function that makes graphs, and calls it again when the graphs for which it raised Pending are there."""
 
-    def __init__(self, story: Story) -> None:
-        self.elsewhere = Elsewhere()
-        weakref.finalize(self, self.elsewhere.close)
+    def __init__(self, event_log: EventLog) -> None:
+        self.remote = RemoteLowering()
+        weakref.finalize(self, self.remote.close)
         self.instead: Making | None = None  # what to call again, if not the same function
-        self._story = story
+        self._event_log = event_log
         self._making: Making | None = None  # what to call when a graph has been made in another process
         self._attempts = 0
         self._deferred = False  # whether only time is awaited
@@ -42,7 +42,7 @@ class Awaiting:
     @property
     def is_away(self) -> bool:
         """Whether another process is still making a graph."""
-        return self.waits and not self.elsewhere.over
+        return self.waits and not self.remote.over
 
     def __str__(self) -> str:
         """Return what is being made in another process; "" if nothing is."""
@@ -50,7 +50,7 @@ class Awaiting:
             return ""
         if self._deferred:
             return "a graph is made when there is time"
-        return "a graph has been made: the next call takes it" if self.elsewhere.over else f"a graph {self.elsewhere}"
+        return "a graph has been made: the next call takes it" if self.remote.over else f"a graph {self.remote}"
 
     @property
     def may_wait(self) -> bool:
@@ -66,8 +66,8 @@ class Awaiting:
         except Pending as pending:
             self._making = self.instead or making
             if self._attempts == 1:
-                self._wasted, self._begun = 0, self._story.counts.speculated
-                self._story.say("lowering", f"{pending}; calls are Python's until it is there")
+                self._wasted, self._begun = 0, self._event_log.counts.speculated
+                self._event_log.record("lowering", f"{pending}; calls are Python's until it is there")
             return None
         except BaseException:
             self.cease()
@@ -78,17 +78,17 @@ class Awaiting:
     def defer(self, making: Making) -> None:
         """Make graphs in a later call."""
         self._making, self._attempts, self._deferred = making, 0, True
-        self._wasted, self._begun = 0, self._story.counts.speculated
+        self._wasted, self._begun = 0, self._event_log.counts.speculated
 
     def go_on(self) -> None:
         """Use what has been made in another process, if it is there."""
-        if self._making is not None and self.elsewhere.over:
+        if self._making is not None and self.remote.over:
             self.begin(self._making)
 
     def cease(self) -> None:
         """Stop waiting."""
         self._making, self.instead, self._attempts, self._deferred = None, None, 0, False
-        self.elsewhere.close()
+        self.remote.close()
 
     # Calls may take the path of the graph that is not there yet; each time the other graphs run without result.
 
@@ -99,10 +99,10 @@ class Awaiting:
     @property
     def hinders(self) -> bool:
         """Whether that has happened often while a graph is awaited."""
-        return self._wasted >= MAX_WASTED and self.waits and not self.elsewhere.over
+        return self._wasted >= MAX_WASTED and self.waits and not self.remote.over
 
     def prevails(self, share: float) -> bool:
         """Whether it has happened so often that using graphs is slower. ``share``: the time of a call by a graph, as a
         share of one by Python; a call that is made twice takes both."""
-        served = self._story.counts.speculated - self._begun
+        served = self._event_log.counts.speculated - self._begun
         return self._wasted > (1 - share) * (self._wasted + served)

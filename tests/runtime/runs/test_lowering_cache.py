@@ -15,7 +15,7 @@ from torchjanus.execute.compiled.store import VARIABLE
 from torchjanus.graph.operators import loop_op
 from torchjanus.graph.recursion.cells import invoke_op
 from torchjanus.graph.regions import partition
-from torchjanus.runtime.runs import kept
+from torchjanus.runtime.runs import lowering_cache
 
 
 class Training:
@@ -43,13 +43,13 @@ def lowerings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     made: list[object] = []
-    real = kept.lower_rolled
+    real = lowering_cache.lower_rolled
 
     def lower_rolled(program: Any) -> Any:
         made.append(program)
         return real(program)
 
-    monkeypatch.setattr(kept, "lower_rolled", lower_rolled)
+    monkeypatch.setattr(lowering_cache, "lower_rolled", lower_rolled)
     return made
 
 
@@ -212,7 +212,7 @@ def test_what_cannot_be_used_is_lowered_again(
         raise EOFError("it ends early")
 
     with monkeypatch.context() as patch:
-        patch.setattr(kept, "unpack_made", broken)
+        patch.setattr(lowering_cache, "unpack_made", broken)
         train()
     assert len(lowerings) == 2
     assert "EOFError: it ends early" in caplog.text
@@ -220,6 +220,6 @@ def test_what_cannot_be_used_is_lowered_again(
 
 def test_other_source_of_ours_finds_nothing(lowerings: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
     train()
-    monkeypatch.setattr(kept, "_own_source", lambda: "of another version")
+    monkeypatch.setattr(lowering_cache, "_own_source", lambda: "of another version")
     train()
     assert len(lowerings) == 2

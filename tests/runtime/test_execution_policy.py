@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.runtime import pace
-from torchjanus.runtime.pace import Pace
+from torchjanus.runtime import execution_policy
+from torchjanus.runtime.execution_policy import ExecutionPolicy
 
-MEASURE = "".join("PG" if python else "GP" for python in pace.ORDER)  # who makes its calls
+MEASURE = "".join("PG" if python else "GP" for python in execution_policy.ORDER)  # who makes its calls
 
 
 class Engine:
@@ -30,7 +30,9 @@ class Program:
     def __init__(self, by_python: float, by_graphs: float) -> None:
         self.said: list[str] = []
         self.busy = False
-        self.pace = Pace(lambda kind, text: self.said.append(text), measures=True, busy=lambda: self.busy)
+        self.execution_policy = ExecutionPolicy(
+            lambda kind, text: self.said.append(text), measures=True, busy=lambda: self.busy
+        )
         self.times = {True: by_python, False: by_graphs}
         self.kinds: list[tuple[object, float]] = [(None, 1.0)]  # by turns; how much longer calls of each take
         self.made = 0
@@ -44,15 +46,15 @@ class Program:
             python = None
             kind, longer = self.kinds[self.made % len(self.kinds)]
             self.made += 1
-            if self.pace.rest:
-                self.pace.rest -= 1
+            if self.execution_policy.rest:
+                self.execution_policy.rest -= 1
                 python = True
-            elif self.speculated >= self.pace.due:
-                python = self.pace.trial(self.speculated, self.engines, lambda kind=kind: kind)  # type: ignore[misc]
-            timed = self.pace.measuring
+            elif self.speculated >= self.execution_policy.due:
+                python = self.execution_policy.trial(self.speculated, self.engines, lambda kind=kind: kind)  # type: ignore[misc]
+            timed = self.execution_policy.measuring
             self.speculated += not python
             if timed:
-                self.pace.took(bool(python), longer * self.times[bool(python)], self.speculated)
+                self.execution_policy.took(bool(python), longer * self.times[bool(python)], self.speculated)
             who = "p" if python else "g"
             made += who.upper() if timed else who
         return made
@@ -60,41 +62,48 @@ class Program:
 
 def test_graphs_that_are_clearly_faster_are_asked_once() -> None:
     program = Program(by_python=2.0, by_graphs=1.0)
-    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GPGPPG"
+    assert program.calls(execution_policy.FIRST + 6) == "g" * execution_policy.FIRST + "GPGPPG"
     assert program.calls(5000) == "g" * 5000
     assert program.said == []
 
 
 def test_python_takes_over_where_it_is_faster_and_is_asked_ever_more_rarely() -> None:
     program = Program(by_python=1.0, by_graphs=2.0)
-    assert program.calls(pace.FIRST + 20) == "g" * pace.FIRST + MEASURE
-    rests = program.calls(8 * pace.AGAIN).split(MEASURE[: 2 * pace.FEW])  # which tells that nothing has changed
+    assert program.calls(execution_policy.FIRST + 20) == "g" * execution_policy.FIRST + MEASURE
+    rests = program.calls(8 * execution_policy.AGAIN).split(
+        MEASURE[: 2 * execution_policy.FEW]
+    )  # which tells that nothing has changed
     assert all(set(rest) == {"p"} for rest in rests)
-    assert abs(len(rests[0]) - pace.AGAIN) < 2 * pace.LOOK and abs(len(rests[1]) - 2 * pace.AGAIN) < 2 * pace.LOOK
+    assert (
+        abs(len(rests[0]) - execution_policy.AGAIN) < 2 * execution_policy.LOOK
+        and abs(len(rests[1]) - 2 * execution_policy.AGAIN) < 2 * execution_policy.LOOK
+    )
     program.times = {True: 2.0, False: 1.0}
-    made = program.calls(40 * pace.AGAIN)
+    made = program.calls(40 * execution_policy.AGAIN)
     assert made.endswith("g" * 5000) and made.count("G") == 3
     assert len(program.said) == 2 and "Python is faster" in program.said[0] and "graphs make" in program.said[1]
 
 
 def test_a_few_calls_that_something_disturbed_do_not_give_the_calls_to_python() -> None:
     program = Program(by_python=1.2, by_graphs=1.0)
-    program.calls(pace.FIRST)
+    program.calls(execution_policy.FIRST)
     for _ in range(2):  # a part is ordered from the compiler, and the machine is busy
         program.times[False] = 90.0
         program.calls(2)
         program.times[False] = 1.0
         program.calls(2)
-    program.calls(2 * pace.PAIRS)
-    assert not program.pace.eager and program.said == []
+    program.calls(2 * execution_policy.PAIRS)
+    assert not program.execution_policy.eager and program.said == []
 
 
 def test_a_close_race_takes_more_calls_and_ends_with_the_graphs() -> None:
     program = Program(by_python=0.99, by_graphs=1.0)
-    assert program.calls(pace.FIRST + 2 * pace.MANY) == "g" * pace.FIRST + MEASURE * (pace.MANY // pace.PAIRS)
-    assert program.calls(pace.AGAIN) == "g" * pace.AGAIN
-    assert program.calls(2 * pace.MANY) == MEASURE * (pace.MANY // pace.PAIRS)
-    assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
+    assert program.calls(
+        execution_policy.FIRST + 2 * execution_policy.MANY
+    ) == "g" * execution_policy.FIRST + MEASURE * (execution_policy.MANY // execution_policy.PAIRS)
+    assert program.calls(execution_policy.AGAIN) == "g" * execution_policy.AGAIN
+    assert program.calls(2 * execution_policy.MANY) == MEASURE * (execution_policy.MANY // execution_policy.PAIRS)
+    assert program.calls(2 * execution_policy.AGAIN) == "g" * 2 * execution_policy.AGAIN
 
 
 @pytest.mark.parametrize("told", [True, False])
@@ -107,93 +116,93 @@ def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(
         program = Program(by_python=1.0, by_graphs=by_graphs)
         longer = [5.0 if number == first else 1.0 for number in range(every)]
         program.kinds = [(number if told else None, times) for number, times in enumerate(longer)]
-        program.calls(pace.FIRST + 4 * pace.MANY)
-        assert program.pace.eager is (by_graphs > 1) and not program.pace.measuring
+        program.calls(execution_policy.FIRST + 4 * execution_policy.MANY)
+        assert program.execution_policy.eager is (by_graphs > 1) and not program.execution_policy.measuring
 
 
 def test_kinds_of_calls_count_by_how_long_they_take() -> None:
     program = Program(by_python=1.0, by_graphs=0.5)
     program.kinds = [("updates", 0.1), ("updates", 0.1), ("updates", 0.1), ("evaluates", 10.0)]
-    took = program.pace.took
+    took = program.execution_policy.took
 
     def slow_at_evaluating(python: bool, seconds: float, speculated: int) -> None:
         took(python, 20.0 if seconds == 5.0 else seconds, speculated)
 
-    program.pace.took = slow_at_evaluating  # type: ignore[method-assign]
-    program.calls(pace.FIRST + 8 * pace.PAIRS)
-    assert program.pace.eager
+    program.execution_policy.took = slow_at_evaluating  # type: ignore[method-assign]
+    program.calls(execution_policy.FIRST + 8 * execution_policy.PAIRS)
+    assert program.execution_policy.eager
 
 
 def test_who_makes_the_calls_goes_on_where_the_other_is_as_fast() -> None:
     program = Program(by_python=1.0, by_graphs=2.0)
-    program.calls(pace.FIRST + 2 * pace.PAIRS)
-    assert program.pace.eager
+    program.calls(execution_policy.FIRST + 2 * execution_policy.PAIRS)
+    assert program.execution_policy.eager
     program.times = {True: 1.0, False: 0.99}  # graphs of another path have come, and are no faster
     program.engines.append(Engine())
-    program.calls(2 * pace.AGAIN)
-    assert program.pace.eager and not program.pace.measuring
+    program.calls(2 * execution_policy.AGAIN)
+    assert program.execution_policy.eager and not program.execution_policy.measuring
     program.times = {True: 1.0, False: 0.9}
-    program.calls(8 * pace.AGAIN)
-    assert not program.pace.eager
+    program.calls(8 * execution_policy.AGAIN)
+    assert not program.execution_policy.eager
 
 
 def test_another_executor_is_another_race() -> None:
     program = Program(by_python=1.0, by_graphs=2.0)
-    program.calls(pace.FIRST + 20)
-    assert program.pace.eager
+    program.calls(execution_policy.FIRST + 20)
+    assert program.execution_policy.eager
     program.engines[0].trying = True  # an artifact has come
-    made = program.calls(pace.LOOK + pace.FIRST)
-    assert made == "p" * pace.LOOK + "g" * pace.FIRST
-    assert program.calls(pace.FIRST) == "g" * pace.FIRST  # its trial is not over yet
+    made = program.calls(execution_policy.LOOK + execution_policy.FIRST)
+    assert made == "p" * execution_policy.LOOK + "g" * execution_policy.FIRST
+    assert program.calls(execution_policy.FIRST) == "g" * execution_policy.FIRST  # its trial is not over yet
     program.engines[0].trying, program.engines[0].current = False, "inductor"
     program.times = {True: 2.0, False: 1.0}
-    made = program.calls(pace.FIRST + 6)
-    assert made.count("G") == made.count("P") == 3 and not program.pace.eager
+    made = program.calls(execution_policy.FIRST + 6)
+    assert made.count("G") == made.count("P") == 3 and not program.execution_policy.eager
 
 
 def test_what_was_found_while_a_compilation_went_on_holds_until_it_is_over() -> None:
     program = Program(by_python=57.0, by_graphs=153.0)
-    program.calls(pace.FIRST)
+    program.calls(execution_policy.FIRST)
     program.busy = True
-    assert program.calls(2 * pace.PAIRS) == MEASURE and program.pace.eager
-    assert program.calls(4 * pace.LOOK) == "p" * 4 * pace.LOOK
+    assert program.calls(2 * execution_policy.PAIRS) == MEASURE and program.execution_policy.eager
+    assert program.calls(4 * execution_policy.LOOK) == "p" * 4 * execution_policy.LOOK
     program.busy, program.times = False, {True: 1.5, False: 1.0}
-    made = program.calls(pace.LOOK + 1 + 6)
-    assert "pGPGPPGg" in made and not program.pace.eager
-    assert program.calls(2 * pace.AGAIN) == "g" * 2 * pace.AGAIN
+    made = program.calls(execution_policy.LOOK + 1 + 6)
+    assert "pGPGPPGg" in made and not program.execution_policy.eager
+    assert program.calls(2 * execution_policy.AGAIN) == "g" * 2 * execution_policy.AGAIN
 
 
 def test_graphs_that_were_faster_during_a_compilation_are_measured_once_more_after_it() -> None:
     program = Program(by_python=2.0, by_graphs=1.0)
     program.busy = True
-    assert program.calls(pace.FIRST + 6) == "g" * pace.FIRST + "GPGPPG"
-    assert program.calls(10 * pace.FIRST) == "g" * 10 * pace.FIRST
+    assert program.calls(execution_policy.FIRST + 6) == "g" * execution_policy.FIRST + "GPGPPG"
+    assert program.calls(10 * execution_policy.FIRST) == "g" * 10 * execution_policy.FIRST
     program.busy, program.times = False, {True: 1.0, False: 2.0}
-    assert "P" in program.calls(pace.FIRST + 2 * pace.PAIRS) and program.pace.eager
+    assert "P" in program.calls(execution_policy.FIRST + 2 * execution_policy.PAIRS) and program.execution_policy.eager
 
 
 def test_nothing_is_measured_where_an_executor_was_asked_for() -> None:
-    assert Pace(lambda kind, text: None, measures=False, busy=bool).due == math.inf
+    assert ExecutionPolicy(lambda kind, text: None, measures=False, busy=bool).due == math.inf
 
 
 def test_calls_that_no_graph_makes_end_the_measure() -> None:
-    measure = Pace(lambda kind, text: None, measures=True, busy=bool)
+    measure = ExecutionPolicy(lambda kind, text: None, measures=True, busy=bool)
     engines: Any = [Engine()]
-    assert measure.trial(pace.FIRST, engines) is False
-    for _ in range(pace.UNTIMED):
-        measure.untimed(pace.FIRST)
-    assert not measure.measuring and measure.due > pace.FIRST
+    assert measure.trial(execution_policy.FIRST, engines) is False
+    for _ in range(execution_policy.UNTIMED):
+        measure.untimed(execution_policy.FIRST)
+    assert not measure.measuring and measure.due > execution_policy.FIRST
 
 
 def test_a_measure_goes_on_as_long_as_graphs_make_more_calls_than_not() -> None:
     program = Program(by_python=1.0, by_graphs=1.1)
-    for _ in range(2 * pace.UNTIMED):
+    for _ in range(2 * execution_policy.UNTIMED):
         program.calls(1)
-        if program.pace.measuring and program.speculated % 3 == 0:
-            program.pace.untimed(program.speculated)
-    assert program.pace.measuring
-    program.calls(2 * pace.MANY)
-    assert program.pace.eager
+        if program.execution_policy.measuring and program.speculated % 3 == 0:
+            program.execution_policy.untimed(program.speculated)
+    assert program.execution_policy.measuring
+    program.calls(2 * execution_policy.MANY)
+    assert program.execution_policy.eager
 
 
 class Training:
@@ -219,7 +228,7 @@ def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
     monkeypatch: pytest.MonkeyPatch, python_is_slow: bool
 ) -> None:
     monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
-    monkeypatch.setattr(pace, "AGAIN", 12)
+    monkeypatch.setattr(execution_policy, "AGAIN", 12)
     eager, made = Training(), Training()
     step = torchjanus.speculate(made.step, executor="auto")
     data = torch.Generator().manual_seed(0)
@@ -240,8 +249,8 @@ def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
     assert all(map(torch.equal, found, expected))
     assert eager.steps == made.steps == 120
     assert all(map(torch.equal, eager.net.parameters(), made.net.parameters()))
-    assert step._pace.eager is not python_is_slow
-    told = [event.text for event in step.events if event.kind == "pace"]
+    assert step._execution_policy.eager is not python_is_slow
+    told = [event.text for event in step.events if event.kind == "executor"]
     assert (told == []) is python_is_slow
     if not python_is_slow:
         assert "Python is faster and makes the calls" in str(torchjanus.explain(step))
@@ -260,12 +269,12 @@ def test_errors_look_as_ever_while_calls_are_timed() -> None:
         return x * (1 // divisor)
 
     fast = torchjanus.speculate(step, executor="auto")
-    for _ in range(pace.FIRST + 4):
+    for _ in range(execution_policy.FIRST + 4):
         fast(torch.ones(2), 1)
-    assert fast._pace.measuring or fast._pace.eager
+    assert fast._execution_policy.measuring or fast._execution_policy.eager
     for _ in range(3):
         with pytest.raises(ZeroDivisionError) as raised:
             fast(torch.ones(2), 0)
-        assert "torchjanus/runtime/pace" not in str(raised.traceback)
+        assert "torchjanus/runtime/execution_policy" not in str(raised.traceback)
     for _ in range(10):
         assert torch.equal(fast(torch.ones(2), 1), torch.ones(2))
