@@ -50,7 +50,8 @@ class PlainParts:
                 continue
             self._seen[id(part)] = part
             if self._recording.owner(part) is not None and not self._recording.is_written(part):
-                self._old += 1 + (len(part) if isinstance(part, list | dict | set | collections.deque) else 0)
+                below = native_class(type(part)) if isinstance(part, list | dict | set | collections.deque) else None
+                self._old += 1 + (0 if below is None else below.__len__(part))
                 if self._old > _SEEN:
                     continue
             if not is_foreign_object(part, True):

@@ -22,8 +22,11 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.errors import SourceUnavailable, Unsupported
 from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
+from torchjanus.hooks import rewritten
 from torchjanus.hooks.lookup import is_python_class
+from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo
 from torchjanus.trace.values import TracedFloat, TracedInt, TracedStr
@@ -107,6 +110,10 @@ _PLAIN = (
     types.UnionType,
     torch.Tensor,
 )
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_OPERATORS = """__getitem__ __setitem__ __delitem__ __contains__ __len__ __iter__ __reversed__ __missing__ __bool__
+    __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __add__ __radd__ __iadd__ __mul__ __rmul__ __imul__ __or__ __ror__ __ior__
+    __and__ __rand__ __iand__ __sub__ __rsub__ __isub__ __xor__ __rxor__ __ixor__""".split()
 _TRACED = (TracedInt, TracedFloat, TracedStr)
 
 
@@ -179,6 +186,8 @@ def _verdict(cls: type) -> bool | None:
     if is_one_of(cls, weakref.ProxyTypes):
         return True  # isinstance() takes a proxy for its referent
     module = cls.__module__ if isinstance(cls.__module__, str) else "builtins"
+    if issubclass(cls, _CONTAINERS) and is_opaque(cls):
+        return True
     if issubclass(cls, (*_PLAIN, *_TRACED)) and not is_foreign_module(module):
         return False
     if is_foreign_module(module):
@@ -190,6 +199,29 @@ def _verdict(cls: type) -> bool | None:
     if module in ("logging", "weakref", "_weakrefset", "contextlib", "functools", "typing", "enum", "types"):
         return False
     return None if _is_native(cls) else False
+
+
+def is_opaque(cls: type) -> bool:
+    """Whether a container's class has Python methods for its operators that are never entered: they have no source, or
+    their module is left native. What the container does is then unknown."""
+    return any(
+        isinstance(method, types.FunctionType) and _is_closed(method)
+        for base in cls.__mro__
+        if is_python_class(base)
+        for method in map(vars(base).get, _OPERATORS)
+    )
+
+
+def _is_closed(method: types.FunctionType) -> bool:
+    if module_reason(method.__globals__.get("__name__"), NATIVE_MODULES) is not None:
+        return True
+    try:
+        rewritten(method)
+    except SourceUnavailable:
+        return True
+    except Unsupported:  # refused where it is entered
+        pass
+    return False
 
 
 def _is_native(cls: type) -> bool:

@@ -47,13 +47,13 @@ class CallsOut:
     ``begun`` counts the calls. ``ended`` is the value of ``begun`` when the last call ended, and ``made`` its result.
     ``thrown`` is the mark of the last error that came out of a call, and ``threw`` the value of ``begun`` then.
     ``direct`` counts the calls that the innermost watched call has made itself, and ``first`` is the result of the
-    first of these.
+    first of these. ``within`` counts the hooks other than ``call`` that are in progress since that call.
     """
 
-    __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown")
+    __slots__ = ("begun", "direct", "ended", "first", "made", "threw", "thrown", "within")
 
     def __init__(self) -> None:
-        self.begun = self.ended = self.threw = self.direct = 0
+        self.begun = self.ended = self.threw = self.direct = self.within = 0
         self.thrown: tuple[Any, ...] = ()
         self.first: Any = None
         self.made: Any = None
@@ -101,13 +101,20 @@ def falling_back(hooks: Iterable[str]) -> Callable[[Any], Any]:
 _GUARDED = """
 def guarded(self, {operands}):
     out = self.out
-    begun = out.begun
+    begun, within = out.begun, out.within
+    out.within = within + 1
     try:
-        return HOOK(self, {operands})
+        made = HOOK(self, {operands})
     except Exception as error:
         if out.threw > begun and out.thrown == MARK(error):
             raise
         failure = error
+    else:
+        if not within and not out.direct:
+            out.made = None
+        return made
+    finally:
+        out.within = within
     try:
         return FALLEN(self, NAME, ({operands},), failure, begun)
     finally:
@@ -129,8 +136,8 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(hook)
     def guarded(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         out = self.out
-        begun, outer = out.begun, out.direct
-        out.direct = 0
+        begun, outer, within = out.begun, out.direct, out.within
+        out.direct = out.within = 0
         try:
             made = hook(self, at, fn, args, kwargs)
         except Exception as error:
@@ -140,9 +147,11 @@ def _guarded_call(hook: Callable[..., Any]) -> Callable[..., Any]:
             failure = error
         else:
             out.direct, out.ended, out.first = outer + 1, out.begun, None
-            # A result is kept only within an outer call, so that it lives no longer than in the program.
-            out.made = made if outer else None
+            # A result is kept only for an outer call or hook, so that it lives no longer than in the program.
+            out.made = made if outer or within else None
             return made
+        finally:
+            out.within = within
         done, out.direct = out.direct, outer + 1
         try:
             made = _recover(self, "call", (at, fn, args, kwargs), failure, begun, done)
