@@ -190,7 +190,7 @@ def tree_rnn(width: int, dtype: torch.dtype) -> Model:
 
 
 def tree_lstm(width: int, dtype: torch.dtype) -> Model:
-    """A binary TreeLSTM that hands on (h, c), each of one row, as ``nn.Linear`` modules would compute it."""
+    """A binary TreeLSTM that carries (h, c), each of one row, as ``nn.Linear`` modules would compute it."""
     shared = _weights(dtype, (20, width), (3 * width, width), (3 * width,), (5 * width, 2 * width), (5 * width,))
 
     def leaf(shared: Sequence[Tensor], given: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "torchjanus"
 # What takes a code as its first argument.
 DECIDING = {"NotMergeable", "Refusal", "refuse", "refused"}
-# The same names with another meaning: the command line's own errors, and what hands on a refusal made before.
+# The same names with another meaning: the command line's own errors, and what passes a refusal made before.
 OTHERS = {"cli/__init__.py", "runtime/calls.py", "runtime/learning/learning.py", "runtime/cutting.py"}
 
 

@@ -230,7 +230,7 @@ def drawing(seed: int) -> tuple[random.Random, Effects]:
 
 
 def test_what_this_attempt_has_drawn_stays_where_a_call_before_it_is_made_anew() -> None:
-    """What depends on nothing is drawn before the graph, and arrays are handed out in the midst of it: another one, of
+    """What depends on nothing is drawn before the graph, and arrays are handed out in the middle of it: another one, of
     which nobody can tell."""
     source, drawn = drawing(3)
     journal = Journal()

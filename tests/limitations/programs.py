@@ -529,7 +529,7 @@ def traceback_as_a_text():
 # -- native code ----------------------------------------------------------------------------------------------------
 
 
-@program(refused="is called in the midst of the step, and may read")
+@program(refused="is called in the middle of the step, and may read")
 def generator_that_may_read_what_was_written():
     state = {"k": 0.0}
 
@@ -566,7 +566,7 @@ def a_count_of_the_lines_that_a_handler_has_seen():
     return Program(step, inputs(), state=seen)
 
 
-@program(refused="is called in the midst of the step, and may change a list that the step has read before it")
+@program(refused="is called in the middle of the step, and may change a list that the step has read before it")
 def generator_that_changes_what_was_read():
     seen = [0.0]
 

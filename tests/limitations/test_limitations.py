@@ -35,7 +35,7 @@ PROGRAMS = Path(__file__).with_name("programs.py")
 REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "_weak": 0, "handed": 1}
 # Refusals whose words come from somewhere else, and are looked at there.
 PASSED_ON = {
-    ("runtime/learning/learning.py", "refuse"),  # hands on
+    ("runtime/learning/learning.py", "refuse"),  # passes a refusal
     ("runtime/learning/learning.py", "refused"),
     ("runtime/calls.py", "refuse"),  # of a Refusal made just before
     ("semantics/record/run_record.py", "Refusal"),
@@ -53,7 +53,7 @@ UNSEEN = {
     "the step does something else for some numbers of elements that are selected",
     "the step does something else where another number of elements is selected, and calls native code",
     "\0 returns what holds its own results, of different shapes, and more would come",
-    "a number that the iterations of a loop hand on decides what tensors do",
+    "an operation on tensors depends on a loop-carried number",
     "tensors that iterations of a loop hand out have a backward graph",
     "\0 is called after a loop that calls native code, and its result is used",
     "the first rows of a tensor that requires gradients are taken by a number of iterations",
@@ -267,7 +267,7 @@ def refusals(path: Path) -> Iterator[str]:
             if name not in REFUSING:
                 continue
             if len(call.args) <= REFUSING[name]:
-                continue  # it marks a run, or hands on a refusal that was made before
+                continue  # it marks a run, or passes a refusal that was made before
             written = isinstance(call.args[REFUSING[name]], ast.JoinedStr | ast.Constant)
             if (where, name) in PASSED_ON and not written:
                 continue
@@ -279,7 +279,7 @@ def refusals(path: Path) -> Iterator[str]:
                 parameters = {arg.arg for arg in function.args.args}
                 assert isinstance(call.args[at], ast.Name), f"{path}:{call.lineno}"
                 assert call.args[at].id in parameters, f"{path}:{call.lineno}"
-                continue  # it hands on what it is given
+                continue  # it passes what it is given
             yield ": ".join(parts)
 
 

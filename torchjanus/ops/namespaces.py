@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.kinds import isinstance
 
-__all__ = ["NAMESPACES", "REMEDY", "TORCH_OVERRIDES", "is_operator", "operator_name", "unfit_operator"]
+__all__ = ["NAMESPACES", "REMEDY", "TORCH_OVERRIDES", "is_operator", "operator_name", "unsupported_operator"]
 
 # Torch's own operators, those of its decompositions, marks for profilers, and torchjanus' own. Torchvision's are pure
 # functions in C++.
@@ -44,7 +44,7 @@ def operator_name(operator: Any) -> str:
     return f"{getattr(operator, 'namespace', 'higher_order')}::{operator.name()}"
 
 
-def unfit_operator(operator: Any) -> tuple[str, str] | None:
+def unsupported_operator(operator: Any) -> tuple[str, str] | None:
     """Return why a graph must not hold an operator, and what to do instead; None if it may."""
     name = operator_name(operator)
     namespace = name.partition("::")[0]

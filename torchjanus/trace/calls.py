@@ -1,4 +1,4 @@
-"""By which names the traces of recursive calls speak of what they are given and return. Plain data."""
+"""The names that traces of recursive calls use for arguments and results. Plain data."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ __all__ = ["AddingRewriter", "TraceRewriter"]
 
 
 class TraceRewriter:
-    """What speaks of tensors and positions, as it is said in the new run."""
+    """Rewrites a run with other numbers of tensors and other positions of events."""
 
     def __init__(self, old: Trace) -> None:
         self.old = old

@@ -1,4 +1,4 @@
-"""What events speak of: tensors by number, expressions, constants; as tokens, which can be compared, and as text."""
+"""The operands of events: tensors by number, expressions, constants; as tokens, which can be compared, and as text."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def counted(database: str, rows: Sequence[Row], names: Sequence[str], whole: boo
     comparable = [row for row in rows if row["kind"] != "not comparable"]
     possible = CALLS - WATCHED
     refused = collections.Counter(_general(row["refused"]) for row in comparable if row["served"] < possible)
-    unfit = collections.Counter(row["told"] for row in rows if row["kind"] == "not comparable")
+    unsuited = collections.Counter(row["told"] for row in rows if row["kind"] == "not comparable")
     return {
         "entries": len(names),
         "names": list(names),
@@ -137,7 +137,7 @@ def counted(database: str, rows: Sequence[Row], names: Sequence[str], whole: boo
         "calls served": sum(row["served"] for row in comparable),
         "calls that could be": possible * len(comparable),
         "refused": dict(refused.most_common(40)),
-        "not comparable": dict(unfit.most_common()),
+        "not comparable": dict(unsuited.most_common()),
         "listed": [f"{row['name']}, {row['way']}, {row['sample']}: {one['reason']}" for row, one in explained if one],
         "unexplained": [_said(row) for row, one in explained if one is None],
         "listed, but agree": [one["name"] for one in gone] if whole else [],

@@ -201,16 +201,16 @@ def outcomes(cases: Sequence[Case]) -> Iterator[Outcome]:
     for some in alike.values():
         ready = []
         for case in some:
-            unfit = _unfit(case)
-            if unfit:
-                yield Outcome(case, "not comparable", unfit)
+            unsuited = _unsuited(case)
+            if unsuited:
+                yield Outcome(case, "not comparable", unsuited)
             else:
                 ready.append(case)
         for start in range(0, len(ready), TOGETHER):
             yield from _together(ready[start : start + TOGETHER])
 
 
-def _unfit(case: Case) -> str:
+def _unsuited(case: Case) -> str:
     """Why eager cannot be compared with, if so."""
     try:
         seen = [_eager(case) for _ in range(2)]
@@ -240,8 +240,8 @@ def _together(cases: list[Case]) -> Iterator[Outcome]:
 
 
 def _alone(case: Case) -> Outcome:
-    if case.stateful and (unfit := _unfit(case)):
-        return Outcome(case, "not comparable", unfit)
+    if case.stateful and (unsuited := _unsuited(case)):
+        return Outcome(case, "not comparable", unsuited)
     log = logging.getLogger("torchjanus")
     level = log.level
     log.setLevel(logging.CRITICAL)  # what is refused is counted

@@ -188,7 +188,7 @@ def bert_qa(seed: int, small: bool = False) -> Program:
 @program(
     "bert_cls",
     paper="Terra",
-    dynamic="third-party calls in the midst of the step: a metric of scikit-learn on NumPy arrays",
+    dynamic="third-party calls in the middle of the step: a metric of scikit-learn on NumPy arrays",
     size="4 layers of 256, 4 heads, vocabulary 8,000, batches of 16 x 64 words",
 )
 def bert_cls(seed: int, small: bool = False) -> Program:

@@ -1,4 +1,4 @@
-"""FasterRCNN and YOLOv3 (Terra): detectors, whose targets are worked out in the midst of the step.
+"""FasterRCNN and YOLOv3 (Terra): detectors, whose targets are worked out in the middle of the step.
 
 FasterRCNN takes its proposals out of the tensors, thins and samples them with NumPy, and feeds what is left back into
 the network (the paper: tensor materialization during conversion). YOLOv3 compares its boxes with a number of true ones

@@ -149,7 +149,7 @@ class LargeLM(nn.Module):
 @program(
     "lm",
     paper="JANUS",
-    dynamic="a loop over time, state kept on the model, words sampled by NumPy in the midst of the step",
+    dynamic="a loop over time, state kept on the model, words sampled by NumPy in the middle of the step",
     size="vocabulary 8,000, 512 units, projection 128, 1,024 samples, batches of 64 x 20 words (the paper: 800,000 "
     "words, 8,192 units, batches of 256)",
     period=10,

@@ -297,7 +297,7 @@ class Tight{n}(Slim{n}):
 
 
 def delegation(c: Choices, n: int) -> Piece:
-    """Objects that hand on what is asked of them."""
+    """Objects that delegate what is asked of them."""
     guard = c.pick(("getattr(self._inner, name)", "vars(self._inner)[name]"))
     text = f"""
 class Inner{n}:

@@ -1,4 +1,4 @@
-"""Products that no iteration hands on, made once for all iterations: the same results as iterations one by one give."""
+"""Products that are not loop-carried, made once for all iterations: the same results as iterations one by one give."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def of_iterations(carried: Any, rows: Any, rest: Any) -> Any:
 
 
 def behind(carried: Any, rows: Any, rest: Any) -> Any:
-    """A carried value that iterations forward only hand on, and iterations backward multiply by."""
+    """A carried value that iterations forward only pass on unchanged, and iterations backward multiply by."""
     (h, k), (x,), (wx, wh, b) = carried, rows, rest
     return [torch.tanh(x @ wx + h @ wh + b) * k, k * 0.9], [h.clone()]
 

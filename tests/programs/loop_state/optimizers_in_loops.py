@@ -501,7 +501,7 @@ def times_in_a_log():
 
 @program(speculated=16, compiles=4)
 def a_time_that_cannot_be_logged():
-    """In the eighth round Python divides by zero, in the midst of the round."""
+    """In the eighth round Python divides by zero, in the middle of the round."""
     model, log = nn.Linear(6, 6), []
 
     def step(x, _, rounds):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.ops.namespaces import NAMESPACES, operator_name, unfit_operator
+from torchjanus.ops.namespaces import NAMESPACES, operator_name, unsupported_operator
 from torchjanus.semantics.known.closed import acts, communicates, is_query, is_refused_code, is_visible_to_modes
 from torchjanus.semantics.known.natives import torch_query
 
@@ -37,7 +37,7 @@ def every_operator() -> Iterator[Any]:
 def test_operators_of_unknown_namespaces_are_unfit() -> None:
     operators = list(every_operator())
     assert len(operators) > 2000
-    fit = {operator_name(one).partition("::")[0] for one in operators if unfit_operator(one) is None}
+    fit = {operator_name(one).partition("::")[0] for one in operators if unsupported_operator(one) is None}
     assert fit <= NAMESPACES
     told = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
     assert {operator_name(one).partition("::")[0] for one in operators} >= told - _OF_TORCH_SCRIPT
@@ -46,7 +46,7 @@ def test_operators_of_unknown_namespaces_are_unfit() -> None:
 @pytest.mark.parametrize("name", ["c10d", "_c10d_functional", "symm_mem", "rpc", "fbgemm", "mine"])
 def test_whatever_is_registered_there_is_unfit(name: str) -> None:
     known = [one for one in every_operator() if operator_name(one).startswith(f"{name}::")]
-    assert all(unfit_operator(one) is not None for one in known)
+    assert all(unsupported_operator(one) is not None for one in known)
     assert name not in NAMESPACES
 
 
@@ -58,11 +58,11 @@ def test_operators_in_graphs_change_only_what_their_schema_says() -> None:
         schema = operator._schema
         silent = not schema.returns and not schema.is_mutable and schema.name.startswith("aten::")
         if silent and not schema.name.removeprefix("aten::").startswith(checks):
-            assert unfit_operator(operator) is not None, schema
+            assert unsupported_operator(operator) is not None, schema
 
 
 def test_operators_that_call_functions_are_unfit() -> None:
-    assert unfit_operator(torch.ops.higher_order.cond) is not None
+    assert unsupported_operator(torch.ops.higher_order.cond) is not None
 
 
 def functions_of(module: types.ModuleType) -> Iterator[tuple[str, Any]]:

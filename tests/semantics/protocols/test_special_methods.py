@@ -1,4 +1,4 @@
-"""Special methods of the user's classes that native code calls in the midst of its own work: what they read decides.
+"""Special methods of the user's classes that native code calls in the middle of its own work: what they read decides.
 
 Each question is asked of an object that holds another number at each call. Eager's answer changes with it; a graph that
 does not look at the number gives the answer of the watched runs for ever.

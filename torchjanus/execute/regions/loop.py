@@ -294,11 +294,11 @@ def ready(program: Program) -> list[Any]:
     """Return the runners of the program's loops and switches. The graph can be run as long as they are kept."""
     made: list[Any] = []
     for switch in switches_of(program):
-        chooser: Any = known_iterations(switch.key)
-        if chooser is None:
-            chooser = ReplaySwitch(switch)
-            register(switch.key, chooser)
-        made.append(chooser)
+        runner: Any = known_iterations(switch.key)
+        if runner is None:
+            runner = ReplaySwitch(switch)
+            register(switch.key, runner)
+        made.append(runner)
     for partition in loops_of(program):
         iterations = known_iterations(partition.key)
         if iterations is None:

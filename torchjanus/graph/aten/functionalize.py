@@ -60,7 +60,7 @@ def functionalise(
             with symbolic.dispatcher():
                 second = functional(*fakes)
             if other := sorted(_names(second, writing_back=False) - _names(graph)):
-                raise symbolic.unfit(f"torch decomposes the step to {', '.join(other)}") from error
+                raise symbolic.unsuited(f"torch decomposes the step to {', '.join(other)}") from error
     _exchange(second, {stand_in: op for op, stand_in in _KEPT.items()})
     mutated = _take_commits(second, inputs, len(sizes))
     with unobserved():

@@ -166,7 +166,7 @@ class Symbolic:
         if held:
             raise Fixed({n: f"{self._dimensions[n].expr} cannot change: {who} needs its value" for n in held})
 
-    def unfit(self, why: str) -> Fixed:
+    def unsuited(self, why: str) -> Fixed:
         """Return the exception to raise where no size may change."""
         names = ", ".join(str(dimension.expr) for dimension in self._dimensions)
         return Fixed(dict.fromkeys(range(len(self._dimensions)), f"{names} cannot change: {why}"))
@@ -206,7 +206,7 @@ class Symbolic:
             return Apply(operator.pow, (self._expression(expr.args[0]), int(expr.args[1])))
         func = next((made for kind, made in _HOST if isinstance(expr, kind)), None)
         if func is None:
-            raise self.unfit(f"the host cannot compute {expr}")
+            raise self.unsuited(f"the host cannot compute {expr}")
         return Apply(func, tuple(map(self._expression, expr.args)))
 
 

@@ -12,7 +12,7 @@ import torch
 from torchjanus.core.errors import InternalFault, refused
 from torchjanus.graph.aten.symbolic_sizes import key
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
-from torchjanus.ops.namespaces import REMEDY, TORCH_OVERRIDES, is_operator, operator_name, unfit_operator
+from torchjanus.ops.namespaces import REMEDY, TORCH_OVERRIDES, is_operator, operator_name, unsupported_operator
 
 __all__ = ["replaced_operators", "require_fit", "verify"]
 
@@ -82,9 +82,9 @@ def require_fit(graph: torch.fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function" or not is_operator(node.target):
             continue
-        unfit, name = unfit_operator(node.target), operator_name(node.target)
-        if unfit is None and name in replaced:
-            unfit = "a function of Python's has been registered in its place.", REMEDY
-        if unfit is not None:
-            why, remedy = unfit
+        unsuited, name = unsupported_operator(node.target), operator_name(node.target)
+        if unsuited is None and name in replaced:
+            unsuited = "a function of Python's has been registered in its place.", REMEDY
+        if unsuited is not None:
+            why, remedy = unsuited
             raise refused("custom-operator", f"calls the operator {name}", why, remedy)

@@ -59,13 +59,13 @@ class _Known:
 def _known(work: Numbers, ops: list[Op]) -> _Known:
     """Return which tensors are known at which operations."""
     known = _Known(work.traces[-1].fetched)
-    telling = _ConstantRewriter(work.traces[-1], known)
+    rewriter = _ConstantRewriter(work.traces[-1], known)
     open_: set[int] = set()  # the tensors that are known at this operation
     ending = dict(_ends(ops))
     for at, op in enumerate(ops):
         open_ -= ending.get(at, set())
         used = {ref.number for ref in op.inputs}
-        if used <= open_ and op.name in (_COMPUTING if used else _MAKING) and _is_constant(work, telling, op):
+        if used <= open_ and op.name in (_COMPUTING if used else _MAKING) and _is_constant(work, rewriter, op):
             for ref in op.outs:
                 if ref.number not in open_:
                     open_.add(ref.number)
@@ -77,9 +77,9 @@ def _known(work: Numbers, ops: list[Op]) -> _Known:
     return known
 
 
-def _is_constant(work: Numbers, telling: _ConstantRewriter, op: Op) -> bool:
+def _is_constant(work: Numbers, rewriter: _ConstantRewriter, op: Op) -> bool:
     """Whether all arguments of the operation other than tensors are the same in each call."""
-    merged = telling.operation(op, 0)
+    merged = rewriter.operation(op, 0)
     found = list(expressions_in((merged.args, merged.kwargs)))
     if any(varies(work, expr) for expr in found):
         return False

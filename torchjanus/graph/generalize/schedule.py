@@ -156,7 +156,7 @@ def _check(trace: Trace, event: Extern) -> None:
     """Raise Refused where native code would not see earlier writes of the program, which are deferred, or where a
     fallback after the call would see its changes."""
     if event.changes:
-        what = f"{name_of(event.func)} is called in the midst of the step, and may change {event.changes}"
+        what = f"{name_of(event.func)} is called in the middle of the step, and may change {event.changes}"
         why = "should an assumption fail after that, the program would read it as the call has left it."
         raise refused("native-call-changes", what, why, "Call it before the step, or after it.", event.place)
     why = event.stale
@@ -170,7 +170,7 @@ def _check(trace: Trace, event: Extern) -> None:
     if why:
         raise refused(
             "native-call-reads",
-            f"{name_of(event.func)} is called in the midst of the step, and may read {why}",
+            f"{name_of(event.func)} is called in the middle of the step, and may read {why}",
             "writes are held back until the whole step has been validated.",
             "Call it before the step writes anything, or after the step.",
             event.place,

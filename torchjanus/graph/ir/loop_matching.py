@@ -76,7 +76,8 @@ class RolledSegment:
                     raise NotMergeable("loop-modes", "iterations run under autocast or in inference mode")
                 if (call_name(node) in _PERSONAL or not node.outs) and not (self.trains and self.segment.marks):
                     raise NotMergeable(
-                        "loop-body", "an iteration makes a call that gives no tensor, or speaks of a tensor itself"
+                        "loop-body",
+                        "an iteration makes a call that gives no tensor, or depends on which tensor it is given",
                     )
                 for which, ref in enumerate(node.outs):
                     if ref.index in last:
@@ -147,7 +148,7 @@ class RolledSegment:
                 raise NotMergeable("loop-results", "the gradient of what one iteration made is asked for")
             if about_itself or (name == "backward" and any(v.index in tainted for v in _inputs_of_grad(node))):
                 raise NotMergeable(
-                    "loop-results", "a call after the loop speaks of a tensor itself that an iteration has made"
+                    "loop-results", "a call after the loop depends on which tensor an iteration has made"
                 )
             changed = name.endswith("_") and not name.endswith("__")
             in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")

@@ -71,7 +71,7 @@ class Tensorised:
 def snapshot(ref: Ref, fetch: Fetch, new_ref: Callable[[], Ref]) -> tuple[Tensorised, list[Node]]:
     """Return the number that ``fetch`` reads from ``ref`` at this point, and its nodes. Raises Refused."""
     if fetch.each:
-        what = "a number that the iterations of a loop hand on decides what tensors do"
+        what = "an operation on tensors depends on a loop-carried number"
         raise refused("text-of-tensor", what, "it is made when the graph has run.", "Compute it with torch functions.")
     if fetch.type not in (int, float, bool):
         what = "the text of a tensor decides what the program does"

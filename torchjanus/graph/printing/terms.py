@@ -76,7 +76,7 @@ def call_text(outs: Iterable[str], func: str, args: Iterable[Any], kwargs: Mappi
 
 
 class Sources:
-    """Lines of the user's files, each shown where it begins to be spoken of."""
+    """Lines of the user's files, each shown before the first event that comes from it."""
 
     def __init__(self) -> None:
         self._last = NOWHERE

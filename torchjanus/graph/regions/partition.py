@@ -257,7 +257,7 @@ class _Body:
                 # A carried value that requires gradients after an iteration requires them from the second iteration on.
                 following.append((*after[:4], before[4] or after[4]))
             if self.trains and any(kind[4] for kind in following):
-                raise _refused("hands on what has a backward graph, and trains")
+                raise _refused("carries a tensor that has a backward graph, and trains")
             if following == self.kinds[:carried]:
                 break
             if attempt > carried and [k[4] for k in following] != [k[4] for k in self.kinds[:carried]]:

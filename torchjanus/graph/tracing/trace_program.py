@@ -96,7 +96,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         try:
             first = run.traced(counts)
         except GuardOnDataDependentSymNode as error:
-            raise symbolic.unfit("another size does not follow from them by a formula") from error
+            raise symbolic.unsuited("another size does not follow from them by a formula") from error
         symbolic.check()
         if program.nodes:
             # No gradients and no autocast from here on, but the default dtype still decides promotions.
@@ -146,7 +146,7 @@ def _functionalise(
     except RuntimeError as error:
         if not program.dimensions:
             raise
-        raise symbolic.unfit(f"the step cannot be made functional ({error})") from error
+        raise symbolic.unsuited(f"the step cannot be made functional ({error})") from error
 
 
 def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:

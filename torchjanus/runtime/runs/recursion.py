@@ -32,7 +32,7 @@ class Recursion:
         self.functions = Recursions()
         self.variant_table = VariantTable()
         self.functions.take = self.variant_table.take
-        self.functions.recogniser = self._recogniser
+        self.functions.variant_matcher = self._variant_matcher
         self.functions.as_rows = functools.partial(output_lists_as_rows, inner=True)
         self._recognisers: dict[frozenset[int], VariantMatcher] = {}
         self._matchers: dict[int, Any] = {}  # the code that matches calls, by the numbers of variants
@@ -67,7 +67,7 @@ class Recursion:
         alike = all(before == path for before in known) and len(trace.events) < MANY
         return [] if alike else self.functions.add(new)
 
-    def _recogniser(self, world: Mapping[Any, Any]) -> VariantMatcher | None:
+    def _variant_matcher(self, world: Mapping[Any, Any]) -> VariantMatcher | None:
         """Return the matcher of the variants that apply in this ``world``; None if there are none."""
         variants = self.variant_table.holding(world)
         numbers = frozenset(variant.number for own in variants.values() for variant in own)

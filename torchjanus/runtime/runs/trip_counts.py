@@ -8,7 +8,7 @@ from typing import Any
 
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.passes import unobserved
-from torchjanus.graph.loops.rewrites.fold import FoldChoice, FoldedTrace, fold_loops, one_iteration_form
+from torchjanus.graph.loops.rewrites.fold import FoldDecision, FoldedTrace, fold_loops, one_iteration_form
 from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import KEPT
@@ -42,14 +42,14 @@ class _Within:
         for known, number in zip(self.inner, inner, strict=True):
             known.add(number)
 
-    def chosen(self, changing: bool) -> FoldChoice:
+    def chosen(self, changing: bool) -> FoldDecision:
         """Return how the loop is folded. ``changing``: whether its trip count is known to vary. Inner loops of constant
         trip count are unrolled, since what follows a loop may depend on its trip count."""
         changes = [len(known) > 1 for known in self.inner]
         if not any(changes):
-            return FoldChoice(changing, flat=bool(changes))
+            return FoldDecision(changing, flat=bool(changes))
         held = frozenset(number for number, one in enumerate(changes) if not one)
-        return FoldChoice(True, not changing and len(self.counts) < 2, within=held)
+        return FoldDecision(True, not changing and len(self.counts) < 2, within=held)
 
 
 class TripCounts:
@@ -92,7 +92,7 @@ class TripCounts:
                 self._cut(again)
 
     def concerns(self, remark: Remark) -> bool:
-        """Whether a remark is worth telling: not if a loop was unrolled that has always had as many iterations."""
+        """Whether to report a remark: not if a loop was unrolled that has always had as many iterations."""
         return not remark.reason.startswith("loop-") or self._merger.changes(remark.place)
 
     def _cut(self, trace: Trace) -> list[Trace]:
@@ -144,7 +144,7 @@ class TripCounts:
                 one == other or chosen.cut
                 for one, other, chosen in zip(run.cut.counts, last.cut.counts, which, strict=True)
             )
-            whole = all(one == FoldChoice(True) for one in which)
+            whole = all(one == FoldDecision(True) for one in which)
             cut = run.cut if whole else fold_loops(run.trace, which) if same else None
             if cut is not None:
                 cut.trace.leasts = tuple(cut.leasts(least))

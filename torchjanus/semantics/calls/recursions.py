@@ -73,9 +73,7 @@ def arguments(code: types.CodeType, bound: Mapping[str, Any]) -> tuple[list[Any]
 class VariantMatcher(Protocol):
     """Predicts the variants of calls before they are made."""
 
-    def recognise(
-        self, callee: Any, step: Any, given: Sequence[Any], room: int
-    ) -> tuple[frozenset[int], int, Any] | None:
+    def match(self, callee: Any, step: Any, given: Sequence[Any], room: int) -> tuple[frozenset[int], int, Any] | None:
         """Return the variants of a call and its inner calls, its own variant, and the structure of its result. None if
         one is unknown, or calls would nest deeper than ``room`` frames. ``step``: the arguments of the step."""
 
@@ -91,7 +89,7 @@ class Recursions:
         self.fresh: list[str] = []  # names of functions found in the current run
         # Receives watched calls; and makes the matcher that predicts variants, whose calls need not be watched.
         self.take: Callable[[InvokeOp], None] = _ignore_call
-        self.recogniser: Callable[[Mapping[Any, Any]], VariantMatcher | None] = _no_recogniser
+        self.variant_matcher: Callable[[Mapping[Any, Any]], VariantMatcher | None] = _no_variant_matcher
         # Rewrites the trace of a call so that its lists are rows, given what calls return. Raises Refused.
         self.as_rows: Callable[[Trace, Mapping[Any, Any]], Trace] = _unchanged_trace
         self.made: dict[Any, Any] = {}  # by callee: the structure of its first result
@@ -172,7 +170,7 @@ def _unchanged_trace(trace: Trace, made: Mapping[Any, Any]) -> Trace:
     return trace
 
 
-def _no_recogniser(world: Mapping[Any, Any]) -> VariantMatcher | None:
+def _no_variant_matcher(world: Mapping[Any, Any]) -> VariantMatcher | None:
     return None
 
 

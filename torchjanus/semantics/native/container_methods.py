@@ -1,4 +1,4 @@
-"""Methods of containers from before the call: what each reads and writes, by way of the containers' shadows."""
+"""Methods of containers from before the call: what each reads and writes, through the containers' shadows."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Accumulators:
             where, stored = (id(container), key), recording.last_store(container, key)
             tensors = None if stored is None else self._known.get(place_of(stored).token)
             if where not in self._open:
-                if stored is None or tensors is None or self._is_unfit(recording, value, tensors):
+                if stored is None or tensors is None or self._is_unsuited(recording, value, tensors):
                     continue
                 begun = len(recording.trace.events)
                 at = (id(container), stored.key)
@@ -82,7 +82,7 @@ class Accumulators:
             if accumulator is None or value is not accumulator.given:  # new, or overwritten by the step
                 self._left += [] if accumulator is None else [self._local.pop(place)]
                 tensors = self._known.get((root, token))
-                if tensors is None or self._is_unfit(recording, value, tensors):
+                if tensors is None or self._is_unsuited(recording, value, tensors):
                     continue
                 begun = len(recording.trace.events)
                 accumulator = LocalAccumulator(token, value, plain(value), tensors, begun=begun, place=place)
@@ -151,7 +151,7 @@ class Accumulators:
             self._known[self._root, token] = tensors
             self.new.append(place.name)
 
-    def _is_unfit(self, recording: Any, value: Any, tensors: bool) -> bool:
+    def _is_unsuited(self, recording: Any, value: Any, tensors: bool) -> bool:
         if isinstance(value, torch.Tensor):
             return not tensors or type(value) is not torch.Tensor or recording.number(value) is None
         if isinstance(value, Traced) and not tensors:  # the host needs it before it traverses the calls

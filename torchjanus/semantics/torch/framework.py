@@ -19,7 +19,7 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.default_device import named
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.ops.namespaces import is_operator, operator_name, unfit_operator
+from torchjanus.ops.namespaces import is_operator, operator_name, unsupported_operator
 from torchjanus.semantics.known.framework_calls import (
     BACKWARD,
     FETCHES,
@@ -119,8 +119,8 @@ class FrameworkRecorder(TorchFunctionMode):
             return self._really(func, *args, **kwargs)
         if self._paused:
             return self._really(func, *args, **kwargs)
-        if is_operator(func) and (unfit := unfit_operator(func)) is not None:
-            self.recording.refuse("custom-operator", f"calls the operator {operator_name(func)}", *unfit)
+        if is_operator(func) and (unsuited := unsupported_operator(func)) is not None:
+            self.recording.refuse("custom-operator", f"calls the operator {operator_name(func)}", *unsuited)
             return self._really(func, *bare(args), **bare(kwargs))
         kwargs = named(func, kwargs)
         func = accessor(func)

@@ -240,7 +240,7 @@ class Watch(
             self.recording.refuse(
                 "class-creation-hook",
                 f"makes the class {made.__name__}, whereby {called} is called",
-                "native code calls it in the midst of its own work: what it does is not watched.",
+                "native code calls it in the middle of its own work: what it does is not watched.",
                 "Make the class outside of the step.",
             )
         elif isinstance(made, type) and hook_may_change(made):

@@ -1,4 +1,4 @@
-"""Numbers that iterations hand on: what a scan gives is what Python's arithmetic gave."""
+"""Loop-carried numbers: what a scan gives is what Python's arithmetic gave."""
 
 from __future__ import annotations
 

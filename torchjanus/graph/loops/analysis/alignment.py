@@ -99,8 +99,8 @@ class AlignedLoop:
             rows = min(sum(source == one for source, _ in self.rows.values()) for one in sources)
             self.until = replace(self.until, limit=rows - iterations.first)
             self.iterations = replace(iterations, count=self.until)
-        self.telling = (
-            None if isinstance(iterations.count, TensorTermination) else self._telling(trace, iterations.count)
+        self.effect_merger = (
+            None if isinstance(iterations.count, TensorTermination) else self._effect_merger(trace, iterations.count)
         )
 
     @property
@@ -135,7 +135,7 @@ class AlignedLoop:
         where = [memory[number] for number in taken if memory[number]]
         return any(memory[number] and where.count(memory[number]) > 1 for number in changed)
 
-    def _telling(self, trace: Trace, count: Expr) -> EffectMerger:
+    def _effect_merger(self, trace: Trace, count: Expr) -> EffectMerger:
         """Return the effects of the iterations, merged."""
         ends = [*self.positions, self.positions[-1] + sum(isinstance(event, Op) for event in self.events[-1])]
         free = len(trace.tensors) + self.iterations.starts[0] * (1 + KEPT) * (1 + MOST)

@@ -81,7 +81,7 @@ def _check_count(trace: Trace, iterations: LoopInstance, plain: Sequence[Untrace
     if not all(_goes_by_iterations(trace, one, counted) for one in after):
         raise NotMergeable("loop-count-used", "Python computes with the number of iterations after the loop")
     if passes_on(trace, iterations):
-        raise NotMergeable("loop-numbers", "a number that iterations hand on is used after the loop")
+        raise NotMergeable("loop-numbers", "a loop-carried number is used after the loop")
     if _computes_on(trace, iterations):
         raise NotMergeable("loop-count-used", "Python computes with a number of a tensor that the loop has changed")
 

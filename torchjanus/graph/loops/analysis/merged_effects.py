@@ -45,7 +45,7 @@ class MergeableLoop(Protocol):
     modes: Any
 
     @property
-    def telling(self) -> EffectMerger | None: ...
+    def effect_merger(self) -> EffectMerger | None: ...
 
     @property
     def end(self) -> int: ...
@@ -56,13 +56,13 @@ class MergedTrace:
 
     def __init__(self, trace: Trace, loops: Sequence[MergeableLoop]) -> None:
         self.trace = trace
-        self.loops = [loop for loop in loops if loop.telling is not None]
+        self.loops = [loop for loop in loops if loop.effect_merger is not None]
         self.omitted: set[int] = set()  # effects of iterations, which are merged, by id
         self.recipes: dict[int, tuple[Recipe, ...]] = {}
         for loop in self.loops:
-            assert loop.telling is not None
+            assert loop.effect_merger is not None
             self.omitted.update(id(e) for events in loop.events for e in events if isinstance(e, Effectful))
-            self.recipes.update(loop.telling.recipes)
+            self.recipes.update(loop.effect_merger.recipes)
         outside = [e for e in trace.events if isinstance(e, Effectful) and id(e) not in self.omitted]
         for event in outside:
             self.recipes[id(event)] = tuple(map(self._recipe, trace.recipes.get(id(event), ())))
@@ -78,14 +78,14 @@ class MergedTrace:
     def _check(self, outside: Sequence[Recipe]) -> None:
         """Check that objects of iterations are used nowhere else, and that no later call waits for one in an
         iteration."""
-        built = set().union(*(loop.telling.built for loop in self.loops if loop.telling is not None))
+        built = set().union(*(loop.effect_merger.built for loop in self.loops if loop.effect_merger is not None))
         for recipe in outside:
             if any(isinstance(part, ObjectReference) and part.number in built for part in _without_iterations(recipe)):
                 raise NotMergeable("loop-results", "an object that an iteration has made is used after the loop")
         leaving = self.trace.leaving()
         for loop in self.loops:
-            assert loop.telling is not None
-            loop.telling.check_memory(leaving)
+            assert loop.effect_merger is not None
+            loop.effect_merger.check_memory(leaving)
             if loop.trains and any(self._has_graph(number) for number in leaving & loop.made.keys()):
                 raise NotMergeable("loop-training", "a tensor with a backward graph leaves a loop that trains")
         calls = [e.number for loop in self.loops for e in loop.events[0] if isinstance(e, Extern)]
@@ -112,23 +112,23 @@ class MergedTrace:
 
     def _after(self, expr: Any) -> Any:
         for loop in self.loops:
-            assert loop.telling is not None
-            expr = loop.telling.exprs.after(expr)
+            assert loop.effect_merger is not None
+            expr = loop.effect_merger.exprs.after(expr)
         return expr
 
     def _items(self, items: Sequence[Any]) -> Sequence[Any]:
         for loop in self.loops:
-            assert loop.telling is not None
+            assert loop.effect_merger is not None
             if len(items) >= loop.count:
-                items = loop.telling.items(items)
+                items = loop.effect_merger.items(items)
         return items
 
     def row_of(self, tensor: int) -> RowOf | None:
         """Return the recipe for a tensor of the last iteration as the last row of a column, if it is one; else None."""
         for loop in self.loops:
-            assert loop.telling is not None
+            assert loop.effect_merger is not None
             number, order = loop.made.get(tensor, (-1, -1))
-            for column, stack in loop.telling.exprs.columns.items():
+            for column, stack in loop.effect_merger.exprs.columns.items():
                 if (column.order, column.taken, number) == (order, -1, loop.count - 1):
                     return RowOf(TensorRef(stack), True)
         return None
@@ -142,17 +142,17 @@ class MergedTrace:
 
     @staticmethod
     def _columns(loop: MergeableLoop) -> dict[Any, int]:
-        assert loop.telling is not None
-        return loop.telling.exprs.columns
+        assert loop.effect_merger is not None
+        return loop.effect_merger.exprs.columns
 
     @functools.cached_property
     def inserted(self) -> dict[int, list[Op]]:
         """Copies of tensors that iterations pass out, made when they do so, by the number of operations before each."""
         found: dict[int, list[Op]] = {}
         for loop in self.loops:
-            assert loop.telling is not None
+            assert loop.effect_merger is not None
             by_place = {place: tensor for tensor, place in loop.made.items()}
-            ends = loop.telling.exprs.positions
+            ends = loop.effect_merger.exprs.positions
             for column, stack in self._columns(loop).items():
                 own = column.taken < 0
                 for number in range(KEPT):
@@ -167,22 +167,22 @@ class MergedTrace:
 
     def after(self, loop: MergeableLoop) -> Iterator[Op | HostComputation | HostLoop]:
         """Yield what is inserted after the iterations of a loop."""
-        if loop.telling is None:
+        if loop.effect_merger is None:
             return
         place = loop.events[0][0].place
         for column, stack in self._columns(loop).items():
             rows = [TensorRef(stack + 1 + number) for number in range(KEPT)]
             modes = replace(loop.modes, grad=column.taken < 0)
             yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, place)
-        yield from (HostComputation(expr, place) for expr in loop.telling.exprs.risky)
-        if loop.telling.each is not None:
-            yield loop.telling.each
+        yield from (HostComputation(expr, place) for expr in loop.effect_merger.exprs.risky)
+        if loop.effect_merger.each is not None:
+            yield loop.effect_merger.each
 
     def fetched(self) -> Iterator[tuple[Fetch, list[Any]]]:
         """Yield the fetch of each column, with what the iterations of this run fetched."""
         for loop in self.loops:
-            assert loop.telling is not None
-            exprs = loop.telling.exprs
+            assert loop.effect_merger is not None
+            exprs = loop.effect_merger.exprs
             for fetch in exprs.listed:
                 yield fetch, exprs.values(fetch, self.trace.fetched)
 

@@ -75,7 +75,7 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
     makers: dict[int, Op] = {}
     begun: dict[int, int] = {}  # tensor -> position at which it was made
     found: dict[int, int] = {}  # tensor -> position of the last addition
-    unfit: set[int] = set()
+    unsuited: set[int] = set()
     for position, event in enumerate(trace.events):
         if not isinstance(event, Op):
             continue
@@ -85,8 +85,8 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
             makers.setdefault(ref.number, event)
             begun.setdefault(ref.number, position)
         if knows(event):
-            unfit.update(taken)
-            unfit.update(ref.number for ref in event.outs)  # the parameter refers to ``p.grad``
+            unsuited.update(taken)
+            unsuited.update(ref.number for ref in event.outs)  # the parameter refers to ``p.grad``
         if not kept:
             continue
         number = kept[0]
@@ -97,12 +97,12 @@ def _sums(trace: Trace, ranges: Sequence[tuple[int, int]]) -> frozenset[int]:
         if inside and own and graded and adding and trace.memory[number]:
             found[number] = position
         else:
-            unfit.add(number)
+            unsuited.add(number)
     for number, last in found.items():
         others = (n for n, memory in enumerate(trace.memory) if memory == trace.memory[number] and n != number)
         if any(other in trace.access_paths or begun.get(other, -1) < last for other in others):
-            unfit.add(number)  # an alias has the earlier value
-    return frozenset(found.keys() - unfit)
+            unsuited.add(number)  # an alias has the earlier value
+    return frozenset(found.keys() - unsuited)
 
 
 def knows(op: Op) -> bool:

@@ -43,7 +43,7 @@ __all__ = [
     "LISTS",
     "LOOPS",
     "LOOP_OPERANDS",
-    "FoldChoice",
+    "FoldDecision",
     "FoldedTrace",
     "OneIteration",
     "fold_loops",
@@ -86,7 +86,7 @@ class FoldedTrace:
 
 
 @dataclass(frozen=True, slots=True)
-class FoldChoice:
+class FoldDecision:
     """What is done with a loop. ``cut``: it is folded. ``held``: its trip count is specialised. ``flat``: its inner
     loops stay unrolled; if not, ``within`` has the indices of the inner loops whose trip counts are specialised."""
 
@@ -111,7 +111,7 @@ class _Folding:
     ``alone``: indices of the loops whose writes to elements and appends stay in the iterations. ``filling``: those
     whose writes and appends were moved behind the loop. ``levels``, ``found``: see ``_levels``."""
 
-    which: Sequence[FoldChoice] | None
+    which: Sequence[FoldDecision] | None
     alone: set[int] = field(default_factory=set)
     filling: frozenset[int] = frozenset()
     levels: FoldedNests = field(init=False)
@@ -239,7 +239,7 @@ LOOPS = PassList(
 FOLDING = PassList(Part.FOLDING, (FOLD,))
 
 
-def fold_loops(trace: Trace, which: Sequence[FoldChoice] | None = None) -> FoldedTrace | None:
+def fold_loops(trace: Trace, which: Sequence[FoldDecision] | None = None) -> FoldedTrace | None:
     """Return the trace with ``KEPT`` iterations of each loop that can be rolled; None if there is no such loop.
     ``which``: what is done with each loop of at least ``KEPT`` iterations; None if their number is another one. Without
     ``which`` all are folded."""
@@ -281,7 +281,7 @@ def fold_loops(trace: Trace, which: Sequence[FoldChoice] | None = None) -> Folde
         return None
 
 
-def _levels(trace: Trace, which: Sequence[FoldChoice] | None) -> tuple[FoldedNests, list[AlignedLoop]]:
+def _levels(trace: Trace, which: Sequence[FoldDecision] | None) -> tuple[FoldedNests, list[AlignedLoop]]:
     """Return the trace with its inner loops folded, and the loops of that trace that can be rolled."""
     left: set[int] = set()
     held: dict[int, frozenset[int]] = {}

@@ -121,14 +121,14 @@ class _NestFolding:
             return every
         self._carry_over(cut, trace, fit)
         after = {cut.places[one.end]: one for one in self.outers}
-        unfit = {
+        unsuited = {
             self._access_path(after[one.end])
             for one in trace.iterations
             if one.end in after and as_loop(trace, one) is None and as_loop(trace, one.without_first()) is None
         }
-        unfit |= {self._access_path(one) for one in self.outers if one.end not in loops}
-        if unfit:
-            return unfit
+        unsuited |= {self._access_path(one) for one in self.outers if one.end not in loops}
+        if unsuited:
+            return unsuited
         cut_down = {loop.end for loop in fit}
         left = [k for k, one in zip(self.known.left, self.trace.iterations, strict=True) if one.end not in cut_down]
         made = FoldedNests(trace, left=left)

@@ -112,7 +112,7 @@ class LoopEffects:
         effects = [[e for e in events if isinstance(e, Effectful)] for events in self.events]
         if any(isinstance(event, BatchedExtern) for events in effects for event in events):
             raise NotMergeable("recursion-entry-loop", "an iteration calls native code several times")
-        self.telling = EffectMerger(trace, self.exprs, effects)
+        self.effect_merger = EffectMerger(trace, self.exprs, effects)
 
     @property
     def columns(self) -> dict[int, list[int]]:
@@ -140,7 +140,7 @@ class LoopEffects:
     @property
     def merged(self) -> bool:
         """Whether the iterations do anything beside their calls."""
-        return bool(self.exprs.listed or self.exprs.columns or self.telling.each)
+        return bool(self.exprs.listed or self.exprs.columns or self.effect_merger.each)
 
 
 class _MergedIterations(MergedTrace):

@@ -212,8 +212,8 @@ class EntryLoopRewriter(TraceRewriter):
             modes = first.modes if own else replace(first.modes, grad=False)
             rows = list(map(TensorRef, terms))
             yield Op(torch.stack, "torch.stack", (rows,), {}, (TensorRef(stack),), modes, loop.place)
-        if beside.telling.each is not None:
-            yield beside.telling.each
+        if beside.effect_merger.each is not None:
+            yield beside.effect_merger.each
 
     def _iteration(
         self, loop: EntryCallLoop, number: int, sums: set[int], outs: Sequence[int], passed: int
@@ -243,10 +243,10 @@ class EntryLoopRewriter(TraceRewriter):
         own = frozenset(loop.made[number]) | self.inside
         over = {**loop.lists, **{("call", call): n for n, call in enumerate(calls)}}
         known = [event for event in old.events[: loop.end] if not items_of(event, loop.lists)]
-        telling = IterationRewriter(old, over, own)
-        telling.made_trace.around = around(known, numbers=False)
-        telling.merge(facts, events, outs, range(passed, passed + len(outs)))
-        made = telling.made_trace
+        effect_merger = IterationRewriter(old, over, own)
+        effect_merger.made_trace.around = around(known, numbers=False)
+        effect_merger.merge(facts, events, outs, range(passed, passed + len(outs)))
+        made = effect_merger.made_trace
         gone = unseen(made, self.look)
         if gone:
             paths = frozenset(
@@ -259,7 +259,7 @@ class EntryLoopRewriter(TraceRewriter):
                 else e
                 for e in kept
             ]
-        return IterationOfEntryCalls(made, tuple(telling.given), tuple(telling.fixed.values()))
+        return IterationOfEntryCalls(made, tuple(effect_merger.given), tuple(effect_merger.fixed.values()))
 
     # -- the new trace ------------------------------------------------------------------------------------------
 

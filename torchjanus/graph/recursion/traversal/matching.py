@@ -52,7 +52,7 @@ class _MatcherCode:
         ]
         lines += [f"        {line}" for line in (*guarded(source.lines), *body)]
         scope: dict[str, Any] = {**SCOPE}
-        compile_with_constants("\n".join(lines), "<torchjanus recognise>", names, scope)
+        compile_with_constants("\n".join(lines), "<torchjanus match>", names, scope)
         self.take: Callable[..., Any] = scope["take"]
         self.reads = tuple(access_path for _, access_path in needs.values())
         self.made = variant.made
@@ -120,9 +120,7 @@ class VariantMatcher:
                 self._matchers[variant.number] = matcher
                 self._takes.setdefault(callee, []).append(matcher.take)
 
-    def recognise(
-        self, callee: Any, step: Any, given: Sequence[Any], room: int
-    ) -> tuple[frozenset[int], int, Any] | None:
+    def match(self, callee: Any, step: Any, given: Sequence[Any], room: int) -> tuple[frozenset[int], int, Any] | None:
         """Return the variants that a call and the calls within it take, the call's own variant, and the structure of
         its result; or None if one of the variants is unknown, or if the calls go deeper than ``room`` allows. ``step``:
         the arguments of the step."""

@@ -109,7 +109,7 @@ class Variant:
             program.outputs[self.plan.outputs["tensor", part.ref.number]] for part in tensors_of(trace.result)
         )
         self.numbers = [recipe for _, recipe in numbers_of(trace.result)]
-        self._refuse_unfit()
+        self._refuse_unsupported()
         merged = with_truths(program, trace, self.place, switch, self.sides)
         self._nodes, self._places, self.picks = with_picks(self.plan, merged.nodes, merged.places)
         self._inputs.update((index, AccessPath.parameter(f"pick {index}")) for index in self.picks)
@@ -140,7 +140,7 @@ class Variant:
         """Whether the context facts ``world`` imply those that it relies on."""
         return any(holds(relied, world) for relied in self.relied)
 
-    def _refuse_unfit(self) -> None:
+    def _refuse_unsupported(self) -> None:
         """Raise Refused if the calls cannot be batched."""
         program = self.plan.program
         for event in self.trace.events:

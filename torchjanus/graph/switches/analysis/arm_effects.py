@@ -91,7 +91,7 @@ class ArmEffects:
         """Return the settled tree of a predicate of the iteration index. Raises NotMergeable."""
         tree = self.counting.settle_form(arm, form)
         if any(part[0] not in "ctm" for part in _parts(tree)):
-            raise NotMergeable("branch-numbers", "a number that iterations hand on decides")
+            raise NotMergeable("branch-numbers", "a loop-carried number decides")
         return tree
 
     def _settled(self, arm: int, effect: ArmEffect) -> tuple[ArmEffect, tuple[Any, ...]]:

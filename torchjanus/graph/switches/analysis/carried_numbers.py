@@ -147,7 +147,7 @@ class CarriedNumbers:
 
     def _settled(self, tree: Tree) -> Tree:
         if tree[0] == _OPEN:
-            raise NotMergeable("branch-numbers", "it is not known which number an iteration hands on")
+            raise NotMergeable("branch-numbers", "it is not known which number an iteration carries to the next")
         if tree[0] == "v":
             return ("v", self.names[tree[1]])
         if tree[0] == "m":

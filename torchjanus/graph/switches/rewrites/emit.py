@@ -260,7 +260,7 @@ class _SwitchRewriter(PositionRewriter):
         if number is None or resolved.fixed[place - len(resolved.carried)][0] == "indexed":
             number = self._of_iteration(resolved.fixed[place - len(resolved.carried)], 0)
         if number not in self.kinds:
-            raise NotMergeable("branch-carried", "a variable that iterations hand on has no known kind")
+            raise NotMergeable("branch-carried", "a loop-carried variable has no known kind")
         return self.kinds[number]
 
     def _of_iteration(self, source: Source, iteration: int) -> int:

@@ -66,7 +66,7 @@ class RecursionWatch(CallInputWatch):
             with _pop_mode_temporarily():
                 # Updates of accumulators would be lost in a call that is not watched.
                 may_skip = step is self and not step.recording.accumulators
-                known = self._recognised(call) if may_skip else None
+                known = self._matched(call) if may_skip else None
                 if known is None:
                     if step is not self:
                         self._take_accumulators()
@@ -124,14 +124,14 @@ class RecursionWatch(CallInputWatch):
                 self.recursions.take(event)
         return result
 
-    def _recognised(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
+    def _matched(self, call: RecursiveCall) -> tuple[frozenset[int], int, Any] | None:
         """Return the variants of the call and its inner calls, its own variant, and the structure of its result; None
         if it has to be watched."""
-        recogniser = self.recursions.recogniser(around(self.recording.trace.events))
-        if recogniser is None:
+        variant_matcher = self.recursions.variant_matcher(around(self.recording.trace.events))
+        if variant_matcher is None:
             return None
         given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.alike)
-        return recogniser.recognise(call.callee, self.given, given, self.depth.left)
+        return variant_matcher.match(call.callee, self.given, given, self.depth.left)
 
     def _as_host(self, value: Any) -> Any:
         """Return an argument as the host sees it, with a marker for each tensor."""
