@@ -282,7 +282,7 @@ def test_small_programs_are_lowered_in_the_call() -> None:
 def test_another_process_in_earnest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lowering_cache, "MANY", 0)
     monkeypatch.setattr(torchjanus.runtime.entries.engine, "order_of", None)  # replay only
-    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "lower_whole", None)  # not here
     both = Both()
     both.calls(4)
     both.step.wait()
@@ -330,7 +330,7 @@ def always_twenty(cell: nn.LSTMCell, x: torch.Tensor) -> torch.Tensor:
 
 @pytest.mark.parametrize("program", [over_time, with_attention, until_small, always_twenty], ids=lambda p: p.__name__)
 def test_loops_come_with_their_iterations(other: Other, program: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "lower_whole", None)  # not here
     monkeypatch.setattr(lowering_cache, "MANY", 1000)  # loops go there whatever their size
     if program is always_twenty:
         monkeypatch.setattr(lowering_cache, "MANY", 0)
@@ -354,7 +354,7 @@ def test_loops_come_with_their_iterations(other: Other, program: Any, monkeypatc
 def test_recurrent_layers_go_there_whatever_their_size(
     other: Other, kind: type[nn.RNNBase], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "lower_whole", None)  # not here
     monkeypatch.setattr(lowering_cache, "MANY", 1000)
     torch.manual_seed(0)
     layers = [kind(4, 5) for _ in range(2)]
@@ -564,7 +564,7 @@ def in_step(made: Any, calls: int, settle: Callable[[], None] = lambda: None) ->
 def test_recursion_and_iterations_in_which_tensors_decide_are_lowered_elsewhere(
     made: Any, other: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lowering_cache, "lower_rolled", None)  # not here
+    monkeypatch.setattr(lowering_cache, "lower_whole", None)  # not here
     monkeypatch.setattr(lowering_cache, "MANY", 1000)  # they go there whatever their size
     step = in_step(made, 14, other.go.set)
     assert other.asked and step.statistics().speculated >= 5
@@ -575,7 +575,7 @@ def test_recursion_and_iterations_in_which_tensors_decide_are_lowered_elsewhere(
 def test_another_process_lowers_recursion_and_iterations_in_which_tensors_decide(
     made: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lowering_cache, "lower_rolled", None)
+    monkeypatch.setattr(lowering_cache, "lower_whole", None)
     assert in_step(made, 12).statistics().speculated >= 5
 
 

@@ -47,5 +47,5 @@ def test_program(category: str, name: str, monkeypatch: pytest.MonkeyPatch) -> N
             return lower_rolled(program)
         return unpack_made(made, program, reserved=True)
 
-    monkeypatch.setattr(lowering_cache, "lower_rolled", remote)
+    monkeypatch.setattr(lowering_cache, "lower_whole", remote)
     check(harness.files()[category], name)

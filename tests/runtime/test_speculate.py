@@ -601,7 +601,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 
 FAULTS: dict[str, tuple[Any, str]] = {
     "generalise": (entry_module, "generalise"),
-    "lower": (lowering_cache, "lower_rolled"),
+    "lower": (lowering_cache, "lower_whole"),
     "build_launch": (entry_module, "build_launch"),
     "Engine": (entry_module, "Engine"),
     "learn": (learning.Learning, "learn"),

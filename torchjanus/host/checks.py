@@ -48,6 +48,33 @@ class Hooks:
         return False
 
 
+class LeafHooks:
+    """Counts the leaves that have hooks: ``tensors``, and those that differ from call to call.
+
+    A graph gives the gradients of all leaves together, so it would not keep the order in which eager calls the hooks of
+    several."""
+
+    __slots__ = ("_hooked", "_seen", "tensors")
+
+    def __init__(self, tensors: tuple[torch.Tensor, ...]) -> None:
+        self.tensors = tensors
+        self._seen = -1
+        self._hooked = 0
+
+    def are_several(self, *others: torch.Tensor) -> bool:
+        """Whether more than one leaf has hooks."""
+        count = RemovableHandle.next_id
+        if count != self._seen or self._hooked > 1:
+            self._hooked = sum(map(_has_hooks, self.tensors))
+            self._seen = count
+        return self._hooked + sum(map(_has_hooks, others)) > 1
+
+
+def _has_hooks(leaf: torch.Tensor) -> bool:
+    found = leaf._backward_hooks or getattr(leaf, "_post_accumulate_grad_hooks", None)
+    return bool(found) or has_node_hooks(leaf)
+
+
 def autocast_regions() -> tuple[tuple[str, torch.dtype, bool], ...]:
     """Return the autocast state: device type, dtype, and whether casts are cached, where autocast is enabled."""
     devices = (device for device in ("cpu", "cuda") if torch.is_autocast_enabled(device))

@@ -219,6 +219,7 @@ class Calls:
             if self.policy.closed:
                 self.policy.unserved()
                 return self._run_imperatively(args, kwargs, journal)
+            learning.leave_differentiable()
             if learning.routes.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)

@@ -43,13 +43,13 @@ def lowerings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[object]:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
     made: list[object] = []
-    real = lowering_cache.lower_rolled
+    real = lowering_cache.lower_whole
 
     def lower_rolled(program: Any) -> Any:
         made.append(program)
         return real(program)
 
-    monkeypatch.setattr(lowering_cache, "lower_rolled", lower_rolled)
+    monkeypatch.setattr(lowering_cache, "lower_whole", lower_rolled)
     return made
 
 

@@ -74,7 +74,7 @@ def _without_rnn_kernels(lowered: Lowered) -> Lowered:
     training."""
     if not any("mkldnn_rnn_layer" in str(node.target) for node in lowered.graph.graph.nodes):
         return lowered
-    if lowered.lent is not None:
+    if lowered.lent is not None or lowered.saves is not None:
         what = "a part of the step uses oneDNN's recurrent layer"
         raise refused("inductor-recurrent-layer", what, "Inductor cannot compile that layer.", "Replay is used.")
     enabled = torch._C._get_mkldnn_enabled()

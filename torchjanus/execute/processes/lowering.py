@@ -21,8 +21,8 @@ from torchjanus.graph.aten.segments import tail_of
 from torchjanus.graph.aten.symbolic_sizes import Fixed
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.differentiable import lower_whole
 from torchjanus.graph.lowering.graph_bytes import keys_of, pack_lowered, signature, unpack_lowered
-from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.lowering.program_bytes import bytes_of, pack_program, unpack_program
 from torchjanus.graph.operators.loop_op import are_own, claim_keys, own_keys, reserve_keys
 from torchjanus.graph.recursion.cells.invoke import NotBatched
@@ -135,7 +135,7 @@ def main(folder: Path, parent: int) -> None:
     made: bytes | None
     try:
         with own_keys(keys):
-            lowered = lower_rolled(program)
+            lowered = lower_whole(program)
         made = pack_made(lowered, program, keys, ordered=True)
     except NotBatched as unrolled:
         made = pickle.dumps(("unrolled", unrolled.refusal))

@@ -24,6 +24,7 @@ class Memory:
         self._inputs: Sequence[torch.Tensor] = ()
         self._before: Sequence[torch.Tensor] = ()
         self._known: dict[int, Source] = {}
+        self._bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}  # by storage
 
     @property
     def fresh(self) -> int:
@@ -39,10 +40,12 @@ class Memory:
         results: Sequence[torch.Tensor | None],
         before: Sequence[torch.Tensor] | None = None,
         shown: Collection[int] = (),
+        saved: Sequence[torch.Tensor] = (),
     ) -> list[Source]:
         """Return a source for each result. Results that are one object share a source; overlapping ones become views of
         one that contains the others, or of their base. ``before``: tensors with the memory of the inputs at entry.
-        ``shown``: positions of results that the program may inspect: their bases are returned, too. Raises Refused."""
+        ``shown``: positions of results that the program may inspect: their bases are returned, too. ``saved``: further
+        results, which come last, and whose memory matters only where it is that of others. Raises Refused."""
         self._inputs = inputs
         self._before = inputs if before is None else before
         made = [tensor for tensor in results if tensor is not None]
@@ -56,17 +59,35 @@ class Memory:
             self.values.clear()
             known = self._placed(inputs, bases, made)
         self._known = known
-        return [NoGradient() if tensor is None else known[id(tensor)] for tensor in results]
+        return [*(NoGradient() if tensor is None else known[id(tensor)] for tensor in results), *self._saved(saved)]
 
     def of_base(self, base: torch.Tensor) -> Source | None:
         """Return the source of a base of results; None where the graph does not return it."""
         return self._known.get(id(base))
 
+    def _saved(self, tensors: Sequence[torch.Tensor]) -> list[Source]:
+        """Return the sources of saved tensors. Raises Refused."""
+        shared, found = {*self._bases}, {}
+        for tensor in sorted(tensors, key=lambda one: -_count(one.numel())):
+            some = self._bases.setdefault(_storage(tensor), [])
+            try:
+                source: Source | None = self._view(tensor, some)
+            except Refused:
+                if _storage(tensor) in shared:
+                    raise
+                source = None
+            if source is None:
+                source = Fresh(len(self.values))
+                self.values.append(tensor)
+                some.append((tensor, source))
+            found[id(tensor)] = source
+        return [found[id(tensor)] for tensor in tensors]
+
     def _placed(
         self, inputs: Sequence[torch.Tensor], first: Sequence[torch.Tensor], results: Sequence[torch.Tensor]
     ) -> dict[int, Source]:
         known: dict[int, Source] = {}
-        bases: dict[int, list[tuple[torch.Tensor, Fresh | FromInput]]] = {}
+        bases = self._bases = {}
         for index, (tensor, lying) in enumerate(zip(inputs, self._before, strict=True)):
             if id(tensor) not in known:
                 known[id(tensor)] = FromInput(index)

@@ -109,6 +109,7 @@ class Builder:
             ),
             measures=tuple(Measure(self._ref(m.ref), m.dim, self.position(m.after)) for m in self.sizes.measures),
             fetched=tuple(place for key, place in self.outputs.items() if isinstance(key[0], int)),
+            escaping=tuple(place for key, place in self.outputs.items() if key[0] == "tensor"),
         )
 
     def _ref(self, number: int) -> Ref:

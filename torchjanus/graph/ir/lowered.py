@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import NOWHERE, JanusError, Place
+from torchjanus.core.errors import NOWHERE, JanusError, Place, Refusal
 from torchjanus.graph.ir.program import Assertion, Program, Ref, Symbol
 from torchjanus.trace.values import Expr, leaves
 
@@ -24,8 +24,10 @@ __all__ = [
     "Lowered",
     "NoGradient",
     "Pin",
+    "Pullback",
     "Replaced",
     "Result",
+    "Saves",
     "Source",
     "ViewOf",
 ]
@@ -133,6 +135,30 @@ class Replaced:
 
 
 @dataclass(frozen=True, slots=True)
+class Saves:
+    """What autograd saves in a forward pass for the backward pass of some results.
+
+    ``results``: their positions in ``Program.outputs``; ``saved``: the tensors; ``packs``: the number of a save, and
+    the position of its tensor in ``saved``; ``uses``: the input of each gradient of a use, in the order of the backward
+    pass; ``node``: the name of the first result's autograd node."""
+
+    results: tuple[int, ...]
+    saved: tuple[Source, ...]
+    packs: tuple[tuple[int, int], ...]
+    uses: tuple[int, ...]
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pullback:
+    """The backward pass of results that leave the call: a graph of the saved tensors and then the gradients of the
+    results, which are laid out as these are. Its outputs are the gradients of ``saves.uses``."""
+
+    saves: Saves
+    backward: Lowered
+
+
+@dataclass(frozen=True, slots=True)
 class Lowered:
     """A whole call as one functional ATen graph.
 
@@ -159,8 +185,13 @@ class Lowered:
     drawn: tuple[int, ...] = ()  # for each cut of the program, how many random operations come before it
     replaced: tuple[Replaced, ...] = ()
     restored: tuple[int, ...] = ()  # inputs that are written to (``_version`` increases) and then restored
+    uncounted: tuple[int, ...] = ()  # mutated inputs whose ``_version`` stays (running statistics, ``x.data``)
     sized: tuple[Expr, ...] = ()  # assertions on sizes that the graph computes; they follow the program's assertions
     lent: int | None = None  # inputs from this position on belong to the run and may be freed after their last use
+    saves: Saves | None = None
+    uses: tuple[int, ...] = ()  # of a backward graph: the wanted input of each output
+    pullback: Pullback | None = None
+    undifferentiable: Refusal | None = None  # why results have no backward pass
 
     @property
     def assertions(self) -> tuple[Assertion, ...]:

@@ -6,7 +6,7 @@ traces makes it; lowering turns it into one ATen graph.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from torchjanus.trace.values import Expr
 
 __all__ = [
     "Assertion",
+    "Backward",
     "Cut",
     "Dimension",
     "Formula",
@@ -173,13 +174,28 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
+class Backward:
+    """Makes a program the backward pass of another one with the same nodes. ``results``: the outputs that it starts
+    from; ``tangents``: the inputs that hold their gradients; ``saved``: the inputs that stand for what autograd saved
+    in the forward pass, by the number of the save. The graph returns the gradients of the ``wanted`` inputs, each use
+    by itself, in the order in which autograd adds them."""
+
+    results: tuple[Ref, ...]
+    tangents: tuple[Ref, ...]
+    saved: Mapping[int, Ref]
+    wanted: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Program:
     """Straight-line tensor work of one whole call.
 
     ``outputs``: tensors needed after the call (returned, stored, or fetched as numbers), each as it is at position
     ``output_after[k]`` in the node list (a fetch of ``x.item()`` before an in-place change of ``x`` sees the old value;
     len(nodes) for tensors that escape as objects). ``leaves``: inputs whose ``.grad`` may differ after the call.
-    ``fetched``: the positions of outputs of which only numbers are needed.
+    ``fetched``: the positions of outputs of which only numbers are needed. ``escaping``: the positions of those that
+    the program goes on with as tensors. ``saves``: the graph also returns what autograd saves for the backward pass of
+    these, which is still to come.
     """
 
     inputs: tuple[Input, ...]
@@ -193,6 +209,9 @@ class Program:
     dimensions: tuple[Dimension, ...] = ()
     measures: tuple[Measure, ...] = ()
     fetched: tuple[int, ...] = ()
+    escaping: tuple[int, ...] = ()
+    saves: bool = False
+    backward: Backward | None = None
 
 
 def with_copies(program: Program, places: Container[int]) -> Program:

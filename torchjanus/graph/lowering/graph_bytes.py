@@ -25,7 +25,7 @@ from torch.fx._graph_pickler import GraphPickler, Options
 
 from torchjanus.core.errors import Place
 from torchjanus.graph.aten.symbolic_sizes import Symbolic
-from torchjanus.graph.ir.lowered import Lowered
+from torchjanus.graph.ir.lowered import Lowered, Pullback
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.lowering.function_bytes import graphs_of as own_graphs_of
 from torchjanus.graph.lowering.function_bytes import own_calls, own_functions, pack_made_of, unpack_made_of
@@ -90,7 +90,7 @@ def _of_program(program: Program) -> Iterator[str]:
     yield from (_text((one.ref, one.expected, one.after)) for one in program.assertions)
     yield from (_text((one.after, one.outputs)) for one in program.cuts)
     yield from (_text((one.ref, one.dim, one.after)) for one in program.measures)
-    yield _text((program.outputs, program.output_after, program.leaves))
+    yield _text((program.outputs, program.output_after, program.leaves, program.escaping))
 
 
 def _of_node(node: Node) -> str:
@@ -282,7 +282,7 @@ def _found(func: types.FunctionType) -> Any:
     return place
 
 
-_KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program", "graph"))
+_KEPT = tuple(one.name for one in fields(Lowered) if one.name not in ("program", "graph", "pullback"))
 
 
 def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
@@ -300,14 +300,20 @@ def pack_lowered(lowered: Lowered, program: Program) -> bytes | None:
     seen = [slot.seen[-1] for slot in program.slots] if lowered.pinned else []
     stands = {d.expr: s.expr for d, s in zip(program.dimensions, standing(program.dimensions), strict=True)}
     kept = {name: _exchanged(getattr(lowered, name), stands) for name in _KEPT}
-    return pickle.dumps((graph, seen, kept, rolled, iterations, made))
+    backward = None
+    if lowered.pullback is not None:
+        other = lowered.pullback.backward
+        backward = pack_program(other.program), pack_lowered(other, other.program)
+        if None in backward:
+            return None
+    return pickle.dumps((graph, seen, kept, rolled, iterations, made, backward))
 
 
 def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
     """Return what a program with the same signature was lowered to. None where slots were specialised on other values.
     Its loops have the keys with which they were made, which nothing else may have (see loop_op). Loops that this
     process has already, for other paths, keep their keys."""
-    graph, seen, kept, rolled, iterations, made = pickle.loads(packed)
+    graph, seen, kept, rolled, iterations, made, backward = pickle.loads(packed)
     if kept["pinned"] and repr(seen) != repr([slot.seen[-1] for slot in program.slots]):
         return None
     module = GraphPickler.loads(graph, Symbolic(program.dimensions).mode)
@@ -319,6 +325,11 @@ def unpack_lowered(packed: bytes, program: Program) -> Lowered | None:
         program = replace(other, inputs=program.inputs, slots=program.slots, dimensions=program.dimensions)
     known = unpack_made_of(own, made) | unpack_iterations(program, iterations)
     found = Lowered(program=program, graph=module, **{name: _exchanged(part, reads) for name, part in kept.items()})
+    if backward is not None:
+        reverse = unpack_lowered(backward[1], unpack_program(backward[0]))
+        assert reverse is not None
+        assert found.saves is not None
+        found = replace(found, pullback=Pullback(found.saves, reverse))
     for one in _graphs_of(found):
         for node, key in keys_in(one) if known else ():
             node.args = (known.get(key, key), *node.args[1:])

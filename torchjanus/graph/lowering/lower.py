@@ -90,6 +90,9 @@ def lower(program: Program, pinned: Mapping[int, float | int] | None = None) -> 
         measures=measures,
         drawn=traced.drawn,
         nodes=sum(node.op == "call_function" for node in graph.graph.nodes),
+        uncounted=tuple(index for index in traced.mutated if index in traced.uncounted),
+        saves=traced.saves,
+        uses=traced.uses,
     )
     verify(lowered)
     return lowered
@@ -201,7 +204,7 @@ FINISHING = PassList(Part.FINISHING, (LAY_RESULTS, ASSERT_SIZES))
 def _shape_of(traced: Traced) -> tuple[Any, ...]:
     """Return what must be equal for all numbers. Nodes that only measure a size are left out: the graph drops them."""
     measures = [size if type(size) is int else str(size.node.expr) for size in traced.measures]
-    return traced.outputs, traced.leaves, traced.mutated, traced.restored, measures
+    return traced.outputs, traced.leaves, traced.mutated, traced.restored, measures, traced.saves, traced.uses
 
 
 def _blame(

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch._functorch.eager_transforms import enable_inplace_requires_grad
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
@@ -27,7 +28,7 @@ from torchjanus.graph.aten.strides import laid_as
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
 from torchjanus.graph.aten.verify import require_fit
 from torchjanus.graph.aten.view_bases import ViewBases
-from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Source, ViewOf
+from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Saves, Source, ViewOf
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
 from torchjanus.graph.operators import data_sizes, stand_ins
@@ -36,7 +37,9 @@ from torchjanus.graph.operators.spectral import as_eager
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.autograd_probe import grad_states
 from torchjanus.graph.tracing.early_release import SET_GRAD, thrown_early
+from torchjanus.graph.tracing.pull import pull
 from torchjanus.graph.tracing.replace_data import SET_DATA, DataReplacements
+from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
 from torchjanus.trace.layout import Lying, lying_of
@@ -77,6 +80,9 @@ class Traced:
     measures: tuple[Any, ...]  # the program's measures as symbolic integers
     lying: tuple[Lying, ...]  # layouts of the fresh values
     made: tuple[torch.Tensor, ...]  # fakes of the inputs and, where a size may be 0 or 1, of all results
+    uncounted: frozenset[int]  # the inputs whose version does not increase
+    saves: Saves | None
+    uses: tuple[int, ...]
 
     @property
     def results(self) -> tuple[Any, ...]:
@@ -98,6 +104,7 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         except GuardOnDataDependentSymNode as error:
             raise symbolic.unsuited("another size does not follow from them by a formula") from error
         symbolic.check()
+        drop_forward(first, run.forward)
         if program.nodes:
             # No gradients and no autocast from here on, but the default dtype still decides promotions.
             ambient.switch(Modes(grad=False, default_dtype=program.nodes[0].modes.default_dtype))
@@ -119,6 +126,9 @@ def trace(program: Program, numbers: Sequence[float | int], held: Container[int]
         tuple(measured[number] for number in range(len(program.measures))),
         tuple(map(lying_of, run.memory.values)),
         tuple(run.made),
+        run.uncounted,
+        run.saves,
+        run.uses,
     )
 
 
@@ -179,6 +189,10 @@ class _Run:
         self.ordinary: set[int] = set()
         self.inference: set[int] = set()
         self.made: list[torch.Tensor] = []
+        self.uncounted: frozenset[int] = frozenset()
+        self.saves: Saves | None = None
+        self.forward: frozenset[str] = frozenset()  # the nodes before the backward pass, where only that is wanted
+        self.uses: tuple[int, ...] = ()
         # For rewritten operations the layout of results was not watched.
         self.watched = not symbolic.few and not any(is_own(node.func) for node in program.nodes)
 
@@ -198,7 +212,9 @@ class _Run:
                 tensor.grad = tensors[entry.grad.index]
         self.snapshots = Snapshots(program, values, self.changes, self.replacing.expected)
         self.ordinary = {memory_of(tensor) for tensor in tensors}
-        with Ambient() as ambient, one_thread():
+        versions = [None if one.is_inference() else one._version for one in tensors]
+        self.saving = SavedTensors(program, values)
+        with Ambient() as ambient, one_thread(), self.saving.recorded():
 
             def execute(first: int, last: int) -> None:
                 position = first
@@ -228,7 +244,10 @@ class _Run:
                 if torch._C._functorch.get_dynamic_layer_stack_depth() > depth:
                     torch._C._functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
             self.calling.finish()
-        return self._finish(tensors, values)
+        self.uncounted = frozenset(
+            k for k, one in enumerate(tensors) if not one.is_inference() and one._version == versions[k]
+        )
+        return self._finish(tensors, values) if program.backward is None else self._pulled(tensors, values)
 
     def _step(self, node: Node, values: dict[int, torch.Tensor]) -> None:
         name = getattr(node.func, "__name__", "")
@@ -349,14 +368,18 @@ class _Run:
         with torch.no_grad():
             moved = self.replacing.moved(tensors)
             looked_at = self._looked_at(finals)
-            placed = [*finals, *grads, *moved.values()]
-            sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at)
             states = grad_states([*finals, *grads])
+            needed = self.saving.needed(tensors, finals, states) if program.saves else None
+            kept = [] if needed is None else [*needed.saved.values()]
+            placed = [*finals, *grads, *moved.values()]
+            sources = memory.place(tensors, placed, self.replacing.before(tensors), looked_at, kept)
             flat = [tensor.detach() for tensor in memory.values]
             if self.snapshots.flags:
                 flat.append(stack_flags(self.snapshots.flags))
         results = [Result(source, state) for source, state in zip(sources, states, strict=False)]
-        places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=True))
+        places = dict(zip(moved, map(self._on_host, sources[len(results) :]), strict=False))
+        if needed is not None:
+            self.saves = saves_of(needed, sources[len(sources) - len(kept) :], tensors, memory.values)
         self.replaced = self.replacing.replaced(tensors, places)
         made = [
             Result(self._on_host(result.source), result.state, memory_of(values[ref.index]) in self.inference)
@@ -382,6 +405,22 @@ class _Run:
         self.leaves = tuple(leaves)
         self.flips = self._flips(tensors)
         return flat
+
+    def _pulled(self, tensors: Sequence[torch.Tensor], values: dict[int, torch.Tensor]) -> list[torch.Tensor]:
+        """Run the backward pass, and return the graph's flat values."""
+        backward = self.program.backward
+        assert backward is not None
+        self.forward = frozenset(node.name for node in get_proxy_mode().tracer.graph.nodes)  # type: ignore[union-attr]
+        results, tangents, wanted = (
+            [values[ref.index] for ref in refs] for refs in (backward.results, backward.tangents, backward.wanted)
+        )
+        with one_thread():
+            found = pull(results, tangents, wanted)
+        with torch.no_grad():
+            sources = self.memory.place(tensors, [gradient for _, gradient in found])
+            self.outputs = tuple(map(Result, sources))
+            self.uses = tuple(backward.wanted[place].index for place, _ in found)
+            return [tensor.detach() for tensor in self.memory.values]
 
     def _looked_at(self, finals: Sequence[torch.Tensor]) -> list[int]:
         """Return the outputs that the program itself may read. Values at a cut have to be the graph's own."""

@@ -132,6 +132,11 @@ class Engine:
         exchange(self.replay.run)
 
     @property
+    def asked(self) -> bool:
+        """Whether compiling has been asked for."""
+        return self._asked
+
+    @property
     def notes(self) -> list[str]:
         """What became of each candidate, for the report."""
         ticket = self._ticket

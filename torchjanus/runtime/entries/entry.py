@@ -6,8 +6,8 @@ This module does not decide when entries are made or dropped.
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ from torchjanus.host.assumption import (
     evaluate,
 )
 from torchjanus.runtime.entries.engine import Engine
+from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.launch import Launch, build_launch
 from torchjanus.runtime.runs.lowering_cache import Pending, RemoteLowering, lowered_or_cached
 from torchjanus.runtime.runs.paths import Group
@@ -77,6 +78,7 @@ class Entry:
     violations: int = 0
     errors: int = 0  # calls in which both the graph and an operation of the program raised
     exceptions: int = 0  # calls in which the graph selected a number of elements for which it is not right
+    backward: list[Engine] = field(default_factory=list)  # run the backward passes of its results
 
     @property
     def entries(self) -> tuple[Entry, ...]:
@@ -86,7 +88,7 @@ class Entry:
     @property
     def engines(self) -> tuple[Engine, ...]:
         """What runs it."""
-        return (self.engine,)
+        return (self.engine, *self.backward)
 
     @property
     def journaled(self) -> bool:
@@ -263,7 +265,25 @@ def _alone(
 ) -> Entry:
     launch = build_launch(plan, lowered, assumptions)
     engine = Engine(lowered, executor, launch.use)
-    return Entry(group, plan, lowered, assumptions, lowered, assumptions, launch, engine)
+    entry = Entry(group, plan, lowered, assumptions, lowered, assumptions, launch, engine)
+    if launch.differentiable is not None:
+        _run_backward(launch.differentiable, entry, executor)
+    return entry
+
+
+def _run_backward(differentiable: Differentiable, entry: Entry, executor: str) -> None:
+    """Give each backward pass of the entry's results an engine."""
+    backward, first = entry.backward, entry.engine
+
+    def engine(lowered: Lowered, exchange: Callable[[Any], None]) -> None:
+        made = Engine(lowered, executor, exchange)
+        made.budget = first.budget
+        backward.append(made)
+        if first.asked:
+            made.compile()
+
+    engine(differentiable.first.lowered, differentiable.first.use)
+    differentiable.engine = engine
 
 
 def alone(entry: Entry, executor: str) -> Entry:

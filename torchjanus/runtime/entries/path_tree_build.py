@@ -54,7 +54,7 @@ def divide(entries: Sequence[Entry]) -> Tree | None:
         early = entry.plan.schedule.early
         before = {e.number for e in entry.group.traces[-1].events[:position] if isinstance(e, Extern)}
         # An early extern call after the decision would be made on one path only.
-        if entry.whole.program.cuts or set(early) != first or not early <= before:
+        if entry.whole.program.cuts or entry.whole.saves is not None or set(early) != first or not early <= before:
             return None
     tree = _tree(entries, list(range(len(entries))))
     return tree if isinstance(tree, Tree) else None

@@ -64,7 +64,7 @@ class Emitter:
         self.source.sizes.update(plan.sizes)
         self.source.sizes.update((s.token, e) for s, e in zip(plan.measures, lowered.measures, strict=True))
         self.schedule = plan.schedule
-        self.guards = Guards(self.source, plan, assumptions)
+        self.guards = Guards(self.source, plan, assumptions, lowered.pullback is not None)
         self._inputs: dict[int, str] = {}
         self.results = Results(self.source, plan, lowered, self._inputs)
         recipes = [plan.result, *(r for effect in plan.effects for r in effect.recipes)]
@@ -318,6 +318,12 @@ class Emitter:
             held = f"{self.source.constant(limits.hold)}({{{asked}}})" if asked else "True"
             lines += [f"if {held}:", *(f"    {line}" for line in later)]
         return lines
+
+    def uncounted(self) -> str:
+        """Return the names of the inputs that the graph updates and whose versions do not increase, as in a tuple."""
+        inputs = self.plan.program.inputs
+        names = (self._inputs[k] for k in self.lowered.uncounted if not inputs[k].example.is_inference())
+        return "".join(f"{name}, " for name in names)
 
     def mutated(self) -> list[tuple[int, str]]:
         """Return the numbers and the names of the inputs that the graph updates."""

@@ -24,7 +24,7 @@ from torchjanus.host.assumption import (
     apart,
     distinct,
 )
-from torchjanus.host.checks import autocast_regions
+from torchjanus.host.checks import LeafHooks, autocast_regions
 from torchjanus.host.node_hooks import has_node_hooks
 from torchjanus.host.requirements import Requirements
 from torchjanus.host.source import Source
@@ -37,11 +37,15 @@ __all__ = ["Guards"]
 class Guards:
     """Writes into ``source`` the checks that make a call miss."""
 
-    def __init__(self, source: Source, plan: EntryPlan, assumptions: Sequence[Assumption]) -> None:
+    def __init__(
+        self, source: Source, plan: EntryPlan, assumptions: Sequence[Assumption], differentiable: bool = False
+    ) -> None:
+        """``differentiable``: autograd itself calls the hooks of inputs, after the call."""
         self.source = source
         self.requirements = Requirements(source)
         self.plan = plan
         self.assumptions = assumptions
+        self.differentiable = differentiable
 
     def require(self, after: int = 0, followed: bool = False) -> None:
         """Check the assumptions that need exactly this many extern calls. After the last of a stage, its inputs can be
@@ -68,20 +72,10 @@ class Guards:
                 if isinstance(assumption, ValueOf) and type(assumption.value) in (int, float):
                     source.give_number(assumption.access_path, assumption.value)
         if not after and not followed:
-            places = [a.access_path for a in self.assumptions if hasattr(a, "access_path")]
-            hooked = {place.base for place in places if type(place.key) is str and place.key in LEAF_HOOKS}
-            requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
-            inputs = zip(self.plan.access_paths, self.plan.pinned, self.plan.program.inputs, strict=True)
-            for access_path, tensor, entry in inputs:
-                if access_path in hooked or access_path.waits_for or access_path.is_grown:
-                    continue
-                if tensor is not None and tensor.requires_grad:
-                    requirements.hookless.append(tensor)
-                elif tensor is None and entry.requires_grad:
-                    name = source.value(access_path)
-                    source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
-                    if graded:
-                        source.fail_if(f"{source.constant(has_node_hooks)}({name})")
+            if self.differentiable:
+                self._several_hooks()
+            else:
+                self._no_hooks()
         requirements.require_collected()
         checked = list(kinds.values())
         if checked:
@@ -100,6 +94,35 @@ class Guards:
         for condition in of_sizes:
             requirements.require(condition)
         source.flush()
+
+    def _no_hooks(self) -> None:
+        """Check that no tensor has hooks that autograd would call, but those that were watched."""
+        source, requirements = self.source, self.requirements
+        places = [a.access_path for a in self.assumptions if hasattr(a, "access_path")]
+        hooked = {place.base for place in places if type(place.key) is str and place.key in LEAF_HOOKS}
+        requirements.nodes_matter = graded = any(node.modes.grad for node in self.plan.program.nodes)
+        inputs = zip(self.plan.access_paths, self.plan.pinned, self.plan.program.inputs, strict=True)
+        for access_path, tensor, entry in inputs:
+            if access_path in hooked or access_path.waits_for or access_path.is_grown:
+                continue
+            if tensor is not None and tensor.requires_grad:
+                requirements.hookless.append(tensor)
+            elif tensor is None and entry.requires_grad:
+                name = source.value(access_path)
+                source.fail_if(f"{name}._backward_hooks or {name}._post_accumulate_grad_hooks")
+                if graded:
+                    source.fail_if(f"{source.constant(has_node_hooks)}({name})")
+
+    def _several_hooks(self) -> None:
+        """Check that at most one leaf has hooks: autograd calls them after the call."""
+        source, inputs = (
+            self.source,
+            zip(self.plan.access_paths, self.plan.pinned, self.plan.program.inputs, strict=True),
+        )
+        given = [(o, tensor) for o, tensor, entry in inputs if entry.requires_grad and entry.is_leaf]
+        known = source.constant(LeafHooks(tuple(tensor for _, tensor in given if tensor is not None)))
+        others = ", ".join(source.value(o) for o, tensor in given if tensor is None)
+        source.fail_if(f"{known}.are_several({others})")
 
     def require_fetched(self) -> None:
         """Check the conditions on numbers that were fetched from input tensors."""

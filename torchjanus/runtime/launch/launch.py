@@ -13,18 +13,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from torchjanus.core.access_path import read_item
-from torchjanus.core.errors import refused
+from torchjanus.core.errors import Refused
 from torchjanus.execute.rollback import Rollback
 from torchjanus.execute.running.base import Updating, Violated
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import GradState, Lowered
 from torchjanus.graph.recursion.cells.invoke_op import laid_out
-from torchjanus.host.assumption import Assumption
-from torchjanus.host.checks import BROKEN, same_keys, same_value
+from torchjanus.graph.tracing.saved_tensors import undifferentiable
+from torchjanus.host.assumption import AmbientState, Assumption
+from torchjanus.host.checks import BROKEN, LeafHooks, same_keys, same_value
 from torchjanus.host.embed import compile_with_constants
 from torchjanus.host.journal import ExternRaised
 from torchjanus.runtime.launch.completing import MAKING, WRITING, Completing
+from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.runtime.launch.emit import Emitter, Values
 from torchjanus.runtime.launch.interrupts import hold_interrupts, release_interrupts
 
@@ -100,6 +104,7 @@ class Launch:
     source: str
     names: dict[str, Any]
     journaled: bool  # whether extern calls are made before the commit
+    differentiable: Differentiable | None = None  # hands results to autograd that have their backward pass to come
 
     def use(self, run: Callable[..., Any]) -> None:
         """Run the graph by ``run`` from the next call on."""
@@ -111,10 +116,12 @@ def build_launch(
 ) -> Launch:
     """Generate an entry's code. ``live``: positions of the values of earlier parts that the graph takes after its
     inputs. Raises Refused where its results cannot equal eager's."""
-    _refuse_live(plan, lowered)
+    _refuse_live(plan, lowered, assumptions)
     emitter = Emitter(plan, lowered, assumptions, live or ())
     source = emitter.source
     source.indent = "        "
+    if emitter.results.differentiable is not None:
+        source.fail_if(f"{source.constant(emitter.results.differentiable)}.doubled")
     emitter.guards.require()
     checking = _taken(source)
     parts = []
@@ -125,6 +132,7 @@ def build_launch(
         if not stage:
             emitter.follow()
         inputs, slots = emitter.inputs(stage), emitter.host_numbers(stage)
+        emitter.results.slots = slots
         emitter.hold(stage)
         source.flush()
         parts.append(_Part([*(checking if not stage else ()), *_taken(source)], inputs, slots))
@@ -150,7 +158,8 @@ def build_launch(
         launch.call = later.compiled()
         return launch.call(*args)
 
-    launch = Launch(first, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled)
+    handing = emitter.results.differentiable
+    launch = Launch(first, scope["timed"], scope["check"], scope["outcome"], code, scope, journaled, handing)
     return launch
 
 
@@ -239,6 +248,7 @@ def _names(more: dict[str, Any]) -> dict[str, Any]:
         "clock": time.perf_counter_ns,
         "hold_interrupts": hold_interrupts,
         "release_interrupts": release_interrupts,
+        "set_versions": torch._C._autograd._unsafe_set_version_counter,
         **more,
     }
 
@@ -313,6 +323,8 @@ class _LaunchSource:
         saving = []
         if name == "values" and self.emitter.plan.risky:
             saving = [f"    saved = rollback.save(({''.join(f'{name}, ' for _, name in self.emitter.mutated())}))"]
+        if name == "values" and (kept := self.emitter.uncounted()):
+            saving.append(f"    versions = [one._version for one in ({kept})]")
         call = (
             f"work.advance({part.inputs}, {part.slots}, {stage})"
             if self.staged
@@ -348,6 +360,8 @@ class _LaunchSource:
                 "        return Failure(error, False)",
             ]
         made, written = self.lines()
+        if kept := self.emitter.uncounted():
+            made.insert(len(self._checking("values")), f"        set_versions(({kept}), versions)")
         making = [f"    {MAKING}", *made, "        pass", *undoing]
         writing = [f"    {WRITING}", *written, "        pass", *giving_up] if written else []
         return [*making, *writing, *tick, "    return result"]
@@ -396,12 +410,26 @@ def _or_abandon(lines: list[str]) -> list[str]:
     return ["    try:", *(f"    {line}" for line in lines), "    finally: work.abandon()"]
 
 
-def _refuse_live(plan: EntryPlan, lowered: Lowered) -> None:
-    for key, position in plan.outputs.items():
-        if key[0] == "tensor" and lowered.outputs[position].state is GradState.LIVE:
-            raise refused(
-                "backward-missing",
-                "a tensor leaves the step with its backward pass still to come",
-                "the graph holds forward, backward and update as one.",
-                "Call backward() inside the step, or return loss.detach().",
-            )
+def _refuse_live(plan: EntryPlan, lowered: Lowered, assumptions: Sequence[Assumption]) -> None:
+    """Raise Refused where results have their backward pass still to come, and it would not be eager's."""
+    places = (position for key, position in plan.outputs.items() if key[0] == "tensor")
+    if not any(lowered.outputs[position].state is GradState.LIVE for position in places):
+        return
+    if lowered.pullback is None:
+        if lowered.undifferentiable is not None:
+            raise Refused(lowered.undifferentiable)
+        raise undifferentiable("there is no graph of it", "it is one with the step.")
+    modes = next(one.modes for one in assumptions if isinstance(one, AmbientState))
+    if any(cached for _, _, cached in modes.autocast):
+        raise undifferentiable(
+            "autocast was entered before the call",
+            "gradients of parameters that are cast once for all calls are added before they are cast back.",
+            "Enter autocast inside the function, or call backward() inside the step.",
+        )
+    entries = zip(plan.pinned, plan.program.inputs, strict=True)
+    leaves = [tensor for tensor, entry in entries if tensor is not None and entry.requires_grad and entry.is_leaf]
+    if LeafHooks(tuple(leaves)).are_several():
+        raise undifferentiable(
+            "several parameters have hooks",
+            "a graph gives all gradients at once, and eager calls hooks in the order in which gradients are made.",
+        )

@@ -15,6 +15,7 @@ from torchjanus.core.errors import NOWHERE, refused
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.lowered import Fresh, FromInput, GradState, Lowered, NoGradient, Result, ViewOf
 from torchjanus.host.source import Source
+from torchjanus.runtime.launch.differentiable import Differentiable
 from torchjanus.trace.values import Fetch
 
 __all__ = ["Results"]
@@ -71,6 +72,9 @@ class Results:
         self.source = source
         self.plan = plan
         self.lowered = lowered
+        self.differentiable = None if lowered.pullback is None else Differentiable(lowered)
+        self.slots = "[]"  # the text of the list of the graph's slots
+        self._handed = ""  # the name of the results that autograd has been given
         self.place = NOWHERE  # of the write or call whose values are made
         self._inputs = inputs
         self._tensors: dict[Any, str] = {}
@@ -160,8 +164,22 @@ class Results:
             f"{self.source.constant(_freed)}({raw})" if state is GradState.FREED else f"{raw}.detach().requires_grad_()"
         )
 
+    def _live(self, result: Result) -> str:
+        """Return the tensor of a result with its backward pass to come."""
+        assert self.differentiable is not None
+        if not self._handed:
+            name = self._handed = self.source.fresh("d")
+            given = ", ".join(self._inputs[index] for index in range(len(self.lowered.program.inputs)))
+            hand = self.source.constant(self.differentiable)
+            self.source.line(f"{name} = {hand}(values, [{given}], {self.slots})")
+        outputs = self.lowered.outputs
+        places = (k for k, place in enumerate(self.differentiable.saves.results) if outputs[place] == result)
+        return f"{self._handed}[{next(places)}]"
+
     def tensor(self, number: int) -> str:
         result = self.lowered.outputs[self.plan.outputs["tensor", number]]
+        if result.state is GradState.LIVE:
+            return self._live(result)
         name = self.dressed(result)
         if isinstance(result.source, NoGradient) or self._owner.setdefault(name, number) == number:
             return name

@@ -51,6 +51,12 @@ MAX_ERRORS = 16
 REASONS = 4  # reported for one miss
 RARELY = 10  # an entry is kept if its assertions fail in at most one of so many runs
 
+DOUBLED = Refusal(
+    "backward-double",
+    "a backward pass with create_graph=True goes through the results of a graph",
+    "second derivatives are added up in another order than in eager. From now on Python makes the calls.",
+    "Call autograd.grad() and backward() inside the step.",
+)
 _UNDECIDED = (
     "its assertions keep failing: a tensor decides which path is taken. Instead: choose with torch.where(), or "
     "take the decision outside of the step"
@@ -95,6 +101,7 @@ class Learning:
         self._unrolled: tuple[int, int, int, Refusal] | None = None
         # runs watched, calls speculated, and paths, when graphs last made more calls than were watched
         self._since = (0, 0, 0)
+        self._doubled: Refusal | None = None  # why no graph has results with their backward pass to come
         self._renewed = False  # whether the last run has only shown new variants of recursive calls
 
     def begin_again(self) -> None:
@@ -265,6 +272,8 @@ class Learning:
         try:
             with observing(self.passes):
                 entry = make_entry(group, self.routes.executor, self.recursion.variant_table, remote)
+            if entry.launch.differentiable is not None and self._doubled is not None:
+                raise Refused(self._doubled)
         except Split as split:
             return self._entry(group, remote) if group.forgoes() else self._split(group, split, remote)
         except NotBatched as unrolled:
@@ -409,6 +418,16 @@ class Learning:
             log.warning("%s: %s. It is not used any more; please report this.", self.event_log.name, text)
             self.event_log.record("verify", f"{text}. Please report this.")
             self.drop(entry, "it was caught differing from eager")
+
+    def leave_differentiable(self) -> None:
+        """Leave calls to Python whose results are differentiated twice: the sums of second derivatives would be added
+        in another order than in eager."""
+        for entry in self.routes.entries:
+            if (handed := entry.launch.differentiable) is not None and handed.doubled:
+                self._doubled = self.event_log.placed(DOUBLED)
+                self.counts.refused += 1
+                self.event_log.refuse(self._doubled)
+                self.drop(entry, str(self._doubled), DOUBLED.reason)
 
     def end(self) -> None:
         """Close all graphs."""

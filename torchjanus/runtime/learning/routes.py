@@ -98,7 +98,8 @@ class Routes:
         self.keep(routes)
         for route in routes:
             if isinstance(route, Entry):
-                route.engine.compile()
+                for engine in route.engines:
+                    engine.compile()
 
     def _join(self, entries: list[Entry], make: Make) -> PathTree | None:
         """Return the entries as one tree, if a tensor decides between them. An input of one entry becomes an input of

@@ -25,9 +25,10 @@ from torchjanus.graph.aten.verify import verify
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.passes import is_observed
 from torchjanus.graph.ir.program import Program
+from torchjanus.graph.lowering.differentiable import lower_whole
 from torchjanus.graph.lowering.function_bytes import own_functions
 from torchjanus.graph.lowering.graph_bytes import signature
-from torchjanus.graph.lowering.lower import check_counts, lower_rolled, without_marks
+from torchjanus.graph.lowering.lower import check_counts, without_marks
 from torchjanus.graph.operators.loop_op import own_keys
 from torchjanus.graph.operators.stand_ins import of_layers
 from torchjanus.graph.regions.loop_bytes import has_loops
@@ -172,10 +173,10 @@ def lowered_or_cached(program: Program, remote: RemoteLowering | None = None) ->
     """Return the program as one graph with rolled loops: lowered here, or stored by an earlier run of an equal program.
     Raises what lowering does, and Pending if another process makes it and is not done."""
     if (remote is None and store_in_use() is None) or is_observed():
-        lowered = lower_rolled(without_marks(program))
+        lowered = lower_whole(without_marks(program))
     else:
         asked = _LoweringRequest.of(program) if remote is None else remote.asked(program)
-        lowered = lower_rolled(asked.program) if asked.text is None else _found(asked, remote)
+        lowered = lower_whole(asked.program) if asked.text is None else _found(asked, remote)
     check_counts(program, lowered)
     return lowered
 
@@ -196,7 +197,7 @@ def _found(asked: _LoweringRequest, remote: RemoteLowering | None) -> Lowered:
                 store.write(asked.key, arrived.packed)
             return made
     with own_keys() as keys:
-        made = lower_rolled(program)
+        made = lower_whole(program)
     if store is not None:
         try:
             packed = pack_made(made, program, keys)

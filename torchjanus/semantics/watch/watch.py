@@ -209,15 +209,15 @@ class Watch(
             return self._made_class(at, *args)
         if fn is class_keyword:
             return self.recording.pin(args[0], "is given to a class statement")
-        if isinstance(fn, types.MethodType) and (access_path := self.recording.owner(fn)) is not None:
-            # A bound method that was read from the heap: its receiver is found through it.
-            self.recording.found(access_path.then(Step.FIELD, "__self__"), fn.__self__)
-            self.recording.found(access_path.then(Step.FIELD, "__func__"), fn.__func__)
+        self._find_receiver(fn)
         # A speculated function that another one calls belongs to the caller's trace.
         if isinstance(fn, types.MethodType) and on_type(type(fn.__func__), "__janus_target__") is not MISSING:
             fn, args = fn.__func__, (fn.__self__, *args)
         if on_type(type(fn), "__janus_target__") is not MISSING:
-            fn = fn.__janus_target__
+            access_path, fn = self.recording.owner(fn), fn.__janus_target__
+            if access_path is not None and type(fn) is not types.FunctionType:
+                self.recording.found(access_path.then(Step.FIELD, "fn"), fn)
+                self._find_receiver(fn)
         # The class is abstract: isinstance() would hash the program's class by way of its metaclass.
         if type(fn) is not types.FunctionType and any(one is _HIGHER_ORDER for one in mro_of(type(fn))):
             self.at(at)
@@ -225,6 +225,12 @@ class Watch(
         fn = dispatched(self.recording, self, at, stand_in_for(fn, args, kwargs), args)
         result = super().call(at, fn, args, kwargs)
         return _in_its_module(result) if issubclass(type(result), type) else result
+
+    def _find_receiver(self, fn: Any) -> None:
+        """Record the receiver of a bound method that was read from the heap: it is found through it."""
+        if isinstance(fn, types.MethodType) and (access_path := self.recording.owner(fn)) is not None:
+            self.recording.found(access_path.then(Step.FIELD, "__self__"), fn.__self__)
+            self.recording.found(access_path.then(Step.FIELD, "__func__"), fn.__func__)
 
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super().instantiate(at, cls, args, kwargs)

@@ -1,0 +1,168 @@
+"""What autograd saves while a program runs on fake tensors, and the backward pass that takes it as inputs.
+
+The forward graph returns the very tensors that eager would have kept, and nothing is computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing
+
+from torchjanus.core.errors import Refused, refused
+from torchjanus.graph.ir.lowered import FromInput, GradState, NoGradient, Saves, Source, ViewOf
+from torchjanus.graph.ir.program import Program
+from torchjanus.graph.ir.tensor_versions import memory_of
+from torchjanus.graph.tracing.pull import nodes_of, pull
+
+__all__ = ["SavedTensors", "drop_forward", "saves_of", "undifferentiable"]
+
+
+def undifferentiable(what: str, why: str, remedy: str = "") -> Refused:
+    """Return the refusal of results whose backward pass is still to come."""
+    what = f"a tensor leaves the step with its backward pass still to come, and {what}"
+    return refused("backward-missing", what, why, remedy or "Call backward() inside the step, or return loss.detach().")
+
+
+@dataclass(frozen=True, slots=True)
+class Needed:
+    """What the backward pass of ``results`` (positions of outputs) needs: ``saved`` tensors by the number of their
+    save. ``uses`` and ``node``: see Saves."""
+
+    results: tuple[int, ...]
+    saved: dict[int, torch.Tensor]
+    uses: tuple[int, ...]
+    node: str
+
+
+class SavedTensors:
+    """The tensors that autograd saves in one run, by the order of the saves."""
+
+    def __init__(self, program: Program, values: Mapping[int, torch.Tensor]) -> None:
+        self._program = program
+        self._given = {} if program.backward is None else program.backward.saved
+        self._values = values
+        self._saved: list[tuple[torch.Tensor, int]] = []
+        self._asked: set[int] = set()
+
+    def recorded(self) -> AbstractContextManager[Any]:
+        """Return the context in which the program runs."""
+        active = self._program.saves or self._program.backward is not None
+        return saved_tensors_hooks(self._save, self._load) if active else nullcontext()
+
+    def _save(self, tensor: torch.Tensor) -> int:
+        self._saved.append((tensor, tensor._version))
+        return len(self._saved) - 1
+
+    def _load(self, number: int) -> torch.Tensor:
+        self._asked.add(number)
+        given = self._given.get(number)
+        return self._saved[number][0] if given is None else self._values[given.index]
+
+    def needed(
+        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], states: Sequence[GradState]
+    ) -> Needed:
+        """Return what the backward pass of the results that leave the program needs. Raises Refused where it would not
+        be eager's."""
+        places: dict[int, int] = {}  # one object may be several outputs
+        for place in self._program.escaping:
+            if states[place] is GradState.LIVE:
+                places.setdefault(id(outputs[place]), place)
+        results = [outputs[place] for place in places.values()]
+        wanted = [place for place, entry in enumerate(self._program.inputs) if entry.requires_grad]
+        _require_apart(results, inputs)
+        with disable_proxy_modes_tracing():
+            self._asked.clear()
+            _require_one_pass(results, [inputs[place] for place in wanted])
+            seeds = [torch.empty_like(result) for result in results]
+            uses = pull(results, seeds, [inputs[place] for place in wanted])
+        saved = {}
+        for number in sorted(self._asked):
+            tensor, version = self._saved[number]
+            if tensor._version != version:
+                raise undifferentiable(
+                    "one that the backward pass needs is changed in place before the step ends",
+                    "eager's backward pass raises an error, too.",
+                    "Change a copy of it.",
+                )
+            saved[number] = tensor
+        node = type(torch.autograd.graph.get_gradient_edge(results[0]).node).__name__
+        return Needed(tuple(places.values()), saved, tuple(wanted[place] for place, _ in uses), node)
+
+
+def _require_apart(results: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
+    """Raise Refused where a result is a view of an input or shares memory with another one."""
+    taken = {memory_of(tensor) for tensor in inputs}
+    for result in results:
+        if memory_of(result) in taken:
+            raise undifferentiable(
+                "it shares memory with an input or with another such tensor",
+                "changes in place of one would have to reach the backward pass of the other.",
+                "Return a clone of it.",
+            )
+        taken.add(memory_of(result))
+        if result._is_view() and torch._C._autograd._get_creation_meta(result).name != "DEFAULT":
+            raise undifferentiable(
+                "it is one of several views that one operation gives",
+                "eager does not let them be changed in place.",
+                "Return a clone of it.",
+            )
+
+
+def _require_one_pass(results: Sequence[torch.Tensor], wanted: Sequence[torch.Tensor]) -> None:
+    """Raise Refused unless eager, too, frees what the backward passes of the results share in the first of them."""
+    leaves = {torch.autograd.graph.get_gradient_edge(tensor).node for tensor in wanted}
+    nodes = [set(nodes_of([result])) - leaves for result in results]
+    if any(hasattr(node, "variable") for some in nodes for node in some):
+        raise undifferentiable(
+            "gradients go to a tensor that the step has made", "the tensor is another one in each call.", "Detach it."
+        )
+    for number, one in enumerate(nodes):
+        for other in nodes[:number]:
+            if not any(map(_saves, one & other)):
+                raise undifferentiable(
+                    "another one does, whose backward pass is independent of it",
+                    "eager frees each backward graph by itself; a graph has one for all of its results.",
+                    "Compute them in two functions, or call backward() inside the step.",
+                )
+
+
+def _saves(node: Any) -> bool:
+    """Whether a node of autograd keeps tensors, which it frees after it has run."""
+    return any(name.startswith("_raw_saved_") for name in dir(node))
+
+
+def saves_of(
+    needed: Needed, sources: Sequence[Source], inputs: Sequence[torch.Tensor], values: Sequence[torch.Tensor]
+) -> Saves:
+    """Return where the needed tensors are found, each once, with the sources that the run's memory gives them."""
+    places: dict[Source, int] = {}
+    packs = []
+    for number, source in zip(needed.saved, sources, strict=True):
+        assert not isinstance(source, NoGradient)
+        if isinstance(source, ViewOf):
+            base = source.base
+            below = inputs[base.index] if isinstance(base, FromInput) else values[base.index]
+            whole = ViewOf(base, tuple(below.size()), tuple(below.stride()), 0)
+            source = base if source == whole else source
+        packs.append((number, places.setdefault(source, len(places))))
+    return Saves(needed.results, tuple(places), tuple(packs), needed.uses, needed.node)
+
+
+def drop_forward(graph: torch.fx.GraphModule, forward: Collection[str]) -> None:
+    """Erase the nodes of the forward pass from the trace of a backward pass. Raises Refused where this uses them."""
+    output = next(iter(reversed(graph.graph.nodes)))
+    for node in reversed([*graph.graph.nodes]) if forward else ():
+        if node.name in forward and node.op != "placeholder" and node is not output:
+            if any(user.name not in forward for user in node.users):
+                raise undifferentiable(
+                    f"its backward pass needs the result of {node.target}, which autograd does not save",
+                    "the backward graph takes only what eager keeps for it.",
+                )
+            if not node.users:
+                graph.graph.erase_node(node)

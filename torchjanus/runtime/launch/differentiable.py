@@ -1,0 +1,232 @@
+"""Hands results of a graph to autograd: one node of the backward graph, whose backward pass is a graph, too.
+
+The node behaves as the nodes that eager would have made: it keeps what they keep, checks its versions, and frees it.
+A backward pass that the graph is not made for (gradients laid out otherwise, of some of the results only, with a graph
+of their own, under autocast) is made by autograd itself, from what was saved. Knows nothing of entries and guards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import InternalFault, JanusError
+from torchjanus.execute.running.base import Violated
+from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
+from torchjanus.graph.lowering.differentiable import backward_of
+from torchjanus.graph.tracing.pull import pull
+from torchjanus.graph.tracing.recompute import results_again
+from torchjanus.trace.blanks import blank
+
+__all__ = ["Differentiable"]
+
+Run = Callable[[list[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
+Gradients = list[torch.Tensor | None]
+
+_OFTEN = 2  # backward passes of one kind before a graph is made of it
+
+
+class _Kind:
+    """One kind of backward pass: of which results there are gradients, and how these are laid out."""
+
+    def __init__(self, lowered: Lowered) -> None:
+        self.run: Run | None = None
+        self.lowered = lowered
+        self._made = [(place, _maker(result.source)) for place, result in enumerate(lowered.outputs)]
+        sources = (result.source for result in lowered.outputs)
+        bases = (source.base if isinstance(source, ViewOf) else source for source in sources)
+        self._taken = sorted({base.index for base in bases if isinstance(base, FromInput)})
+
+    def use(self, run: Run) -> None:
+        """Run the graph by ``run`` from the next pass on."""
+        self.run = run
+
+    def gradients(self, given: list[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
+        """Return the graph's gradients of uses, in order. Removes what it was given from the list."""
+        assert self.run is not None
+        kept = {index: given[index] for index in self._taken}
+        values = self.run(given, slots)
+        assert isinstance(values, list)
+        return [make(values, kept) for _, make in self._made]
+
+
+class Differentiable:
+    """The results of one entry's graph that have their backward pass still to come.
+
+    ``engine(lowered, exchange)`` runs further backward graphs that turn out to be needed.
+    """
+
+    def __init__(self, lowered: Lowered) -> None:
+        pullback = lowered.pullback
+        assert pullback is not None
+        self.saves = saves = pullback.saves
+        self.lowered = lowered
+        self.first = _Kind(pullback.backward)
+        self.engine: Callable[[Lowered, Callable[[Run], None]], object] | None = None
+        self.doubled = False  # whether a backward pass with create_graph=True has come
+        self._kinds: dict[Any, _Kind | int | None] = {}
+        count = len(saves.saved)
+        tangents = [entry.example for entry in pullback.backward.program.inputs[count:]]
+        self._first_key = tuple(tangent.stride() for tangent in tangents)
+        self._saved = [_maker(source) for source in saves.saved]
+        self._results = [_maker(lowered.outputs[place].source) for place in saves.results]
+        self._node = _node(self, saves.node)
+
+    def __call__(
+        self, values: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], slots: Sequence[float | int]
+    ) -> tuple[torch.Tensor, ...]:
+        """Return the results, each with its place in autograd's graph, from the values of a run."""
+        saved = [make(values, inputs) for make in self._saved]
+        # A tensor of its own, with the version counter of what is saved: no view, for autograd would forbid changes.
+        results = tuple(make(values, inputs).detach() for make in self._results)
+        call = _Call(saved, results, inputs, slots)
+        with torch.enable_grad():
+            made: tuple[torch.Tensor, ...] = self._node.apply(call, *(inputs[index] for index in self.saves.uses))
+            return made
+
+    def backward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Gradients:
+        """Return the gradient of each use of an input. Raises what eager's backward pass does."""
+        if all(tangent is None for tangent in tangents):
+            return [None] * len(self.saves.uses)
+        saved = list(ctx.saved_tensors) if self.saves.saved else []
+        if torch.is_grad_enabled():
+            self.doubled = True
+            return self._by_autograd(ctx, saved, tangents)
+        if not _is_plain(tangents) or _is_modified():
+            return self._by_autograd(ctx, saved, tangents)
+        kind = self._kind(tangents)
+        if kind is None:
+            return self._by_autograd(ctx, saved, tangents)
+        given = [*saved, *(tangent for tangent in tangents if tangent is not None)]
+        saved.clear()
+        ctx.maybe_clear_saved_tensors()  # each is freed after its last use in the graph
+        found = kind.gradients(given, ctx.slots)
+        return [*found] if kind is self.first else self._placed(list(zip(kind.lowered.uses, found, strict=True)))
+
+    def _kind(self, tangents: Sequence[torch.Tensor | None]) -> _Kind | None:
+        """Return the graph for such gradients; None where there is none."""
+        key = tuple(None if tangent is None else tangent.stride() for tangent in tangents)
+        if key == self._first_key:
+            return self.first
+        known = self._kinds.get(key, 0)
+        if not isinstance(known, int):
+            return known
+        if known + 1 < _OFTEN or self.engine is None:
+            self._kinds[key] = known + 1
+            return None
+        self._kinds[key] = None
+        there = [place for place, tangent in enumerate(tangents) if tangent is not None]
+        examples = [blank(tangent) for tangent in tangents if tangent is not None]
+        try:
+            made = backward_of(self.lowered, there, examples)
+        except JanusError:  # autograd makes such passes
+            return None
+        if not made.pinned.keys() <= self.lowered.pinned.keys():
+            return None
+        kind = self._kinds[key] = _Kind(made)
+        self.engine(made, kind.use)
+        return kind
+
+    def _by_autograd(
+        self, ctx: Any, saved: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor | None]
+    ) -> Gradients:
+        """Make the backward pass by autograd, on its own nodes, which take what was saved."""
+        lowered, attached = self.lowered, torch.is_grad_enabled()
+        wanted = {index: ctx.wanted[place] for place, index in enumerate(sorted({*self.saves.uses}))}
+        if attached and any(
+            tensor._version != version for tensor, version in zip(ctx.wanted, ctx.versions, strict=True)
+        ):
+            raise RuntimeError(
+                "torchjanus: a backward pass with create_graph=True through a speculated function whose inputs have "
+                "changed in place since. Call the function by Python: its attribute `fn`."
+            )
+        results, given = results_again(lowered, saved, wanted, ctx.slots, attached=attached)
+        there = [(result, tangent) for result, tangent in zip(results, tangents, strict=True) if tangent is not None]
+        found = pull(
+            [result for result, _ in there], [tangent for _, tangent in there], [*given.values()], create_graph=attached
+        )
+        indices = [*given]
+        return self._placed([(indices[place], gradient) for place, gradient in found])
+
+    def _placed(self, found: Sequence[tuple[int, torch.Tensor]]) -> Gradients:
+        """Return the gradients at the places of the uses of their inputs."""
+        gradients: Gradients = [None] * len(self.saves.uses)
+        for index, gradient in found:
+            free = (k for k, use in enumerate(self.saves.uses) if use == index and gradients[k] is None)
+            place = next(free, None)
+            if place is None:
+                raise InternalFault(f"input {index} has more gradients than uses")
+            gradients[place] = gradient
+        return gradients
+
+
+class _Call:
+    """What one call gives to its node."""
+
+    __slots__ = ("inputs", "results", "saved", "slots")
+
+    def __init__(self, saved: Any, results: Any, inputs: Any, slots: Any) -> None:
+        self.saved, self.results, self.inputs, self.slots = saved, results, inputs, slots
+
+
+def _node(differentiable: Differentiable, name: str) -> Any:
+    """Return the autograd.Function of one graph. Its nodes print as eager's node of the first result."""
+    indices = sorted({*differentiable.saves.uses})
+
+    class Node(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, call: _Call, *_: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            ctx.save_for_backward(*call.saved)
+            ctx.set_materialize_grads(False)
+            ctx.slots = call.slots
+            ctx.wanted = [call.inputs[index] for index in indices]
+            ctx.versions = [tensor._version for tensor in ctx.wanted]
+            return call.results  # type: ignore[no-any-return]
+
+        @staticmethod
+        def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+            return (None, *differentiable.backward(ctx, tangents))
+
+    Node._backward_cls.__name__ = name
+    return Node
+
+
+def _maker(source: Source) -> Callable[[Any, Any], torch.Tensor]:
+    """Return a function that finds a tensor among a run's values and inputs. It takes part in no backward graph."""
+    if isinstance(source, Fresh):
+        index = source.index
+        return lambda values, inputs: values[index]
+    if isinstance(source, FromInput):
+        index = source.index
+        return lambda values, inputs: inputs[index]
+    if not isinstance(source, ViewOf):
+        raise InternalFault(f"{source} is no tensor")
+    below, view = _maker(source.base), source
+    size: Any = view.size
+    stride: Any = view.stride
+    offset: Any = view.offset
+
+    def make(values: Any, inputs: Any) -> torch.Tensor:
+        base = below(values, inputs).detach()
+        made = base.as_strided(size, stride, base.storage_offset() + offset)
+        made = made.conj() if view.conjugated else made
+        return made._neg_view() if view.negated else made
+
+    return make
+
+
+def _is_plain(tangents: Sequence[torch.Tensor | None]) -> bool:
+    plain = (t for t in tangents if t is not None)
+    return all(type(t) is torch.Tensor and t.layout is torch.strided and not (t.is_conj() or t.is_neg()) for t in plain)
+
+
+def _is_modified() -> bool:
+    """Whether something changes what operators do, or sees them: the graph would not obey it."""
+    return (
+        torch._C._is_any_autocast_enabled()
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._len_torch_function_stack() > 0
+        or torch.is_anomaly_enabled()
+    )
