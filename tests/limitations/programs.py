@@ -836,6 +836,23 @@ class Meter:
         return f"<{self.k}>"
 
 
+@program(speculated=1, told="a backward pass with create_graph=True goes through the results of a graph", close=1e-5)
+def gradients_of_gradients_outside():
+    w = torch.ones(5, requires_grad=True)
+
+    def penalty(loss):
+        (grad,) = torch.autograd.grad(loss, w, create_graph=True)
+        (loss + grad.square().sum()).backward()
+
+    return Program(lambda x: (w * x).sin().sum(), inputs(), between=penalty, state=w)
+
+
+@program(refused="a tensor leaves the step with its backward pass still to come, and")
+def a_view_of_what_needs_gradients():
+    w = torch.ones(5, requires_grad=True)
+    return Program(lambda x: (x, w[1:]), inputs(), state=w)
+
+
 @program(refused="is given a tensor with a backward graph")
 def native_code_given_a_backward_graph():
     w = torch.ones(5, requires_grad=True)

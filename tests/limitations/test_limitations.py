@@ -169,7 +169,7 @@ def _layer_that_inductor_cannot_compile(monkeypatch: pytest.MonkeyPatch) -> None
     node = SimpleNamespace(target="aten.mkldnn_rnn_layer.default")
     lowered: Any = SimpleNamespace(
         graph=SimpleNamespace(graph=SimpleNamespace(nodes=[node])), program=None, pinned={}, outputs=(1,), leaves=(),
-        mutated=(), lent=None,
+        mutated=(), lent=None, saves=None,
     )  # fmt: skip
     monkeypatch.setattr(compiling, "lower", lambda program, pinned: SimpleNamespace(outputs=(), leaves=(), mutated=()))
     compiling._without_rnn_kernels(lowered)

@@ -69,7 +69,8 @@ class ExecutionPolicy:
         self.share = UNKNOWN  # the time of a call by a graph, as a share of that of a call by Python
         self.found: float | None = None  # the same, by the last measurement that was completed
         self._kinds: dict[object, _Times] = {}  # times by the kind of call
-        self._kind: object = None  # of the call that is being timed
+        self.kind: object = None  # of the call that is being timed
+        self.timed = "a call"  # what the times are of
         self._untimed = 0
         self._measured: object = None  # the executors that were measured last
         self._clear = False  # whether it was clear which is faster
@@ -108,14 +109,27 @@ class ExecutionPolicy:
 
     def _next(self, kind: object) -> bool:
         """Whether Python makes the next call of this kind."""
-        self._kind = kind
+        self.kind = kind
         times = self._kinds.setdefault(kind, _Times([], []))
         ahead = len(times.python) - len(times.graphs)
         return ahead < 0 or (ahead == 0 and ORDER[len(times.python) % len(ORDER)])
 
-    def took(self, python: bool, seconds: float, speculated: int) -> None:
-        """Record the time of a call that belongs to the current measurement."""
-        times = self._kinds.setdefault(self._kind, _Times([], []))  # calls may come from several threads
+    @property
+    def measurement(self) -> object:
+        """What identifies the current measurement; None outside of one."""
+        return self._kinds if self.measuring else None
+
+    def measure_anew(self, speculated: int) -> None:
+        """Begin again, later, since calls are timed in another way from now on."""
+        self.measuring = self.eager = False
+        self._measured = None
+        self.due = speculated + FIRST
+
+    def took(self, python: bool, seconds: float, speculated: int, kind: object = None) -> None:
+        """Record the time of a call that belongs to the current measurement. ``kind``: of the call, if it is not the
+        latest one."""
+        kind = self.kind if kind is None else kind
+        times = self._kinds.setdefault(kind, _Times([], []))  # calls may come from several threads
         (times.python if python else times.graphs).append(seconds)
         self._disturbed = self._disturbed or self._busy()
         kinds = list(self._kinds.values())
@@ -153,5 +167,5 @@ class ExecutionPolicy:
         self.due = 0 if self.eager else speculated + (FIRST if self._clear or self._disturbed else self._wait)
         if self.eager != before:
             winner = "Python is faster and makes the calls" if self.eager else "graphs make the calls again"
-            times = f"{by_python * 1e6:.0f} us a call, by a graph {by_graphs * 1e6:.0f} us"
+            times = f"{by_python * 1e6:.0f} us {self.timed}, by a graph {by_graphs * 1e6:.0f} us"
             self._say("executor", f"by measure {winner} ({times})")

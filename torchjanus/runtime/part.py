@@ -17,6 +17,7 @@ import torch
 from torchjanus.execute.processes.background import busy
 from torchjanus.hooks import current
 from torchjanus.host.journal import Journal
+from torchjanus.runtime.backward_time import BackwardTime
 from torchjanus.runtime.calls import Calls
 from torchjanus.runtime.execution_policy import ExecutionPolicy
 from torchjanus.runtime.launch.launch import MISS, Violation, failure
@@ -36,7 +37,7 @@ class Part:
     """
 
     __slots__ = (
-        "_budget",
+        "_backward", "_budget",
         "_counts",
         "_policy",
         "_routes",
@@ -72,6 +73,7 @@ class Part:
         self.execution_policy = ExecutionPolicy(
             learning.event_log.record, measures=learning.routes.executor == "auto", busy=busy
         )
+        self._backward = BackwardTime(self._backward_untimed)
         self._budget = learning.budget
         self._counts = learning.counts
         self._routes = learning.routes
@@ -129,11 +131,29 @@ class Part:
         result = (self._by_python if python else self._by_graph)(args, kwargs)
         seconds = _now() - started
         if python or counts.speculated > speculated:
-            execution_policy.took(bool(python), seconds, counts.speculated)
-            self._budget.share = execution_policy.found
+            took = functools.partial(
+                self._took, execution_policy.measurement, execution_policy.kind, bool(python), seconds
+            )
+            if self._backward.follow(result, took):
+                execution_policy.timed = "a call and its backward pass"
+            else:
+                took(0.0)
         else:
             execution_policy.untimed(counts.speculated)
         return result
+
+    def _took(self, measurement: object, kind: object, python: bool, seconds: float, backward: float) -> None:
+        """Record the time of a call, and of its backward pass, which may end when the measurement is over."""
+        if measurement is not None and self.execution_policy.measurement is measurement:
+            self.execution_policy.took(python, seconds + backward, self._counts.speculated, kind)
+            self._budget.share = self.execution_policy.found
+
+    def _backward_untimed(self) -> None:
+        """Compare calls without their backward passes from now on."""
+        text = "backward passes of its results cannot be timed each by itself: calls are compared without them"
+        self.learning.event_log.record("executor", text)
+        self.execution_policy.timed = "a call without its backward pass"
+        self.execution_policy.measure_anew(self._counts.speculated)
 
     def _by_python(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by Python, timed if the budget asks for that."""

@@ -1,0 +1,134 @@
+"""Steps whose results have their backward pass still to come: it is made between the calls."""
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from tests.programs.harness import CALLS, Program, program
+
+
+def inputs(*shape):
+    return [(torch.randn(*(shape or (4, 5))),) for _ in range(CALLS)]
+
+
+def layers():
+    return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def backward(loss):
+    loss.backward()
+
+
+@program()
+def forward_of_a_model():
+    model = layers()
+    return Program(lambda x: model(x), inputs(), between=lambda y: y.square().sum().backward(), state=model)
+
+
+@program()
+def forward_and_update_outside():
+    model = layers()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+    def update(loss):
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return Program(lambda x: model(x).square().mean(), inputs(), between=update, state=[model, optimizer])
+
+
+@program()
+def dropout_and_batch_norm():
+    model = nn.Sequential(nn.Linear(5, 6), nn.BatchNorm1d(6), nn.Dropout(0.4), nn.ReLU(), nn.Linear(6, 2))
+    return Program(lambda x: model(x).sum(), inputs(), between=backward, state=model)
+
+
+@program()
+def logits_beside_the_loss():
+    model = layers()
+
+    def step(x):
+        logits = model(x)
+        return {"logits": logits, "loss": F.cross_entropy(logits, torch.tensor([0, 1, 2, 0]))}
+
+    return Program(step, inputs(), between=lambda made: made["loss"].backward(), state=model)
+
+
+@program()
+def results_in_an_attribute():
+    model = layers()
+
+    class Holder:
+        last = None
+
+    holder = Holder()
+
+    def step(x):
+        holder.last = model(x).square().sum()
+
+    return Program(step, inputs(), between=lambda _: holder.last.backward(), state=[model, holder])
+
+
+@program()
+def weights_used_twice():
+    layer = nn.Linear(5, 5)
+    return Program(lambda x: layer(torch.relu(layer(x))).sum(), inputs(), between=backward, state=layer)
+
+
+@program()
+def a_row_of_a_result():
+    model = layers()
+    return Program(lambda x: model(x)[-1], inputs(), between=lambda y: y.exp().sum().backward(), state=model)
+
+
+@program()
+def frozen_parameters():
+    model = layers()
+    model[0].requires_grad_(False)
+    return Program(lambda x: model(x).sum(), inputs(), between=backward, state=model)
+
+
+@program()
+def in_place_inside():
+    model = nn.Sequential(nn.Linear(5, 6), nn.ReLU(inplace=True), nn.Linear(6, 3))
+
+    def step(x):
+        y = model(x)
+        y[:, 0] += x[:, 0]
+        return y.mul_(2).sum()
+
+    return Program(step, inputs(), between=backward, state=model)
+
+
+@program()
+def gradients_that_some_parameters_do_not_get():
+    model = nn.ModuleList([nn.Linear(5, 3), nn.Linear(5, 3)])
+    return Program(lambda x: model[1](x).sum(), inputs(), between=backward, state=model)
+
+
+@program(refused="it has hooks or an autograd.Function")
+def a_function_of_its_own():
+    class Cube(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x**3
+
+        @staticmethod
+        def backward(ctx, grad):
+            return grad * 3 * ctx.saved_tensors[0] ** 2
+
+    w = torch.randn(5, requires_grad=True)
+    return Program(lambda x: Cube.apply(x * w).sum(), inputs(), between=backward, state=w)
+
+
+@program(refused="independent of it")
+def two_losses_with_nothing_in_common():
+    one, other = nn.Linear(5, 1), nn.Linear(5, 1)
+
+    def both(losses):
+        losses[0].backward()
+        losses[1].backward()
+
+    return Program(lambda x: (one(x).sum(), other(x).sum()), inputs(), between=both, state=[one, other])
