@@ -12,6 +12,7 @@ from torch.nn.functional import linear
 from tests.graph.regions.test_loop import body_of
 from torchjanus.execute.compiled.loop import CompiledLoop, prepared_blocks
 from torchjanus.execute.regions.loop import ReplayLoop
+from torchjanus.graph.operators.loop_op import LoopInputs, Tangents
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.products import TALL, HoistedProduct, with_products, without_products
 from torchjanus.graph.regions.sizes import named
@@ -80,7 +81,8 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(
     weights = [tensor.detach() for tensor in given["invariant"]]
     rows = [torch.randn(count, batch, 3)]
     mine, theirs = (
-        [t.detach() for t in one.forward(count, given["carried"], rows, weights)] for one in (iterations, one_by_one)
+        [t.detach() for t in one.forward(count, LoopInputs(given["carried"], rows, weights))]
+        for one in (iterations, one_by_one)
     )
     torch.testing.assert_close(mine, theirs)
     known = {"carried": given["carried"], "stacked": rows, "invariant": weights}
@@ -88,10 +90,10 @@ def test_results_and_gradients_are_those_of_iterations_one_by_one(
     known["output"], known["saved"] = theirs[partition.carried :][:results], theirs[partition.carried :][results:]
     kept = [known[source.kind][source.index] for source in partition.kept]
     tangents = [torch.randn_like(theirs[index]) for index in partition.tangents]
-    present = "1" * len(tangents)
+    flows = Tangents("1" * len(tangents), tangents)
     torch.testing.assert_close(
-        [t.detach() for t in iterations.backward(count, present, tangents, kept)],
-        [t.detach() for t in one_by_one.backward(count, present, tangents, kept)],
+        [t.detach() for t in iterations.backward(count, flows, kept)],
+        [t.detach() for t in one_by_one.backward(count, flows, kept)],
         rtol=1e-4,
         atol=1e-4,
     )

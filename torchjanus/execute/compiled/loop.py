@@ -16,7 +16,15 @@ from torchjanus.execute.regions.loop import Reading, ReplayLoop, first_rows, loo
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Input, Program
 from torchjanus.graph.lowering.for_inductor import Prepared, prepare
-from torchjanus.graph.operators.loop_op import LoopRunner, compiled_key, is_loop, register, runners_of
+from torchjanus.graph.operators.loop_op import (
+    LoopInputs,
+    LoopRunner,
+    Tangents,
+    compiled_key,
+    is_loop,
+    register,
+    runners_of,
+)
 from torchjanus.graph.regions.blocks import Block, backward_block, forward_block, width_for
 from torchjanus.graph.regions.partition import Partition, Source
 
@@ -154,21 +162,15 @@ class CompiledLoop:
         end = count // width * width
         return [(0, end), (end, count)]
 
-    def forward(
-        self,
-        count: int,
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
-    ) -> list[torch.Tensor]:
+    def forward(self, count: int, given: LoopInputs, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         if not count:
-            return self._none.forward(count, carried, stacked, invariants)
+            return self._none.forward(count, given)
         partition = self.partition
         first = partition.carried
-        stacks = [given.empty(count) for given in partition.gives[first:]]
-        current = [tensor.contiguous() for tensor in carried]
-        stacked = [tensor.contiguous() for tensor in first_rows(count, stacked)]
+        invariants = given.invariants
+        stacks = [one.empty(count) for one in partition.gives[first:]]
+        current = [tensor.contiguous() for tensor in given.carried]
+        stacked = [tensor.contiguous() for tensor in first_rows(count, given.stacked)]
         stacked += [
             ahead.made(stacked, invariants) for ahead in self._forward[0][0].ahead
         ]  # for single iterations, too
@@ -197,23 +199,19 @@ class CompiledLoop:
                     columns[source] = _blocks(stacked[source.index], begin, end, width)
                 elif source.kind == "invariant":
                     columns[source] = (invariants[source.index],) * blocks
-            for given in zip(*(columns[source] for source in block.sources), *targets, strict=True):
-                call(*given, *constants)
+            for row in zip(*(columns[source] for source in block.sources), *targets, strict=True):
+                call(*row, *constants)
         finals = [tensor.clone() if index in shown else tensor for index, tensor in enumerate(current)]
         return [*finals, *stacks]
 
     def backward(
-        self,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, count: int, flows: Tangents, kept: Sequence[torch.Tensor], sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         if not count:
-            return self._none.backward(count, present, tangents, kept)
+            return self._none.backward(count, flows, kept)
         partition = self.partition
-        reading = Reading(partition, count, present, [tangent.contiguous() for tangent in tangents], kept)
+        dense = Tangents(flows.present, [tangent.contiguous() for tangent in flows.tangents])
+        reading = Reading(partition, count, dense, kept)
         flowing = reading.flowing()
         factored = self._backward[0][0].factored  # the same in blocks and in single iterations
         factors = [given.empty(count) for given in factored.rows]

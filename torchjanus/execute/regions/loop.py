@@ -15,7 +15,7 @@ from torchjanus.execute.regions.switch import ReplaySwitch, switches_of
 from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.graph.ir.program import Program
-from torchjanus.graph.operators.loop_op import known_iterations, register
+from torchjanus.graph.operators.loop_op import LoopInputs, Tangents, known_iterations, register
 from torchjanus.graph.regions.loop_bytes import loops_in
 from torchjanus.graph.regions.partition import Partition, Source
 
@@ -32,17 +32,10 @@ class ReplayLoop:
         self._sizes = [source.index for source in partition.forward.sources if source.kind == "size"]
         self._rest = len(partition.gives) - len(partition.histories)
 
-    def forward(
-        self,
-        count: int,
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
-    ) -> list[torch.Tensor]:
+    def forward(self, count: int, given: LoopInputs, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         partition = self.partition.sized(sizes)
         first, own = partition.carried, [sizes[index] for index in self._sizes]
-        stacked = first_rows(count, stacked)
+        carried, stacked = given.carried, first_rows(count, given.stacked)
         rows = list(zip(*(tensor.unbind(0) for tensor in stacked), strict=True)) if stacked else [()] * count
         current = list(carried)
         collected: list[list[torch.Tensor]] = [[] for _ in range(self._rest - first)]
@@ -51,31 +44,26 @@ class ReplayLoop:
             for row in rows:
                 for history, index in zip(histories, partition.histories, strict=True):
                     history.append(current[index])
-                made = self._forward((*own, *current, *row, *invariants), ())
+                made = self._forward((*own, *current, *row, *given.invariants), ())
                 current = made[:first]
                 for column, value in zip(collected, made[first:], strict=True):
                     column.append(value)
             if not count:
                 current = [tensor.clone() for tensor in carried]
             stacks = [
-                torch.stack(column) if count else given.empty(0)
-                for column, given in zip((*collected, *histories), partition.gives[first:], strict=True)
+                torch.stack(column) if count else one.empty(0)
+                for column, one in zip((*collected, *histories), partition.gives[first:], strict=True)
             ]
         return [*current, *stacks]
 
     def backward(
-        self,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, count: int, flows: Tangents, kept: Sequence[torch.Tensor], sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         partition = self.partition.sized(sizes)
         assert self._backward is not None
         assert partition.backward is not None
         with below_autograd():
-            reading = Reading(partition, count, present, tangents, kept, sizes)
+            reading = Reading(partition, count, flows, kept, sizes)
             flowing = reading.flowing()
             gradients = Gradients(partition, flowing)
             sources = partition.backward.sources
@@ -89,17 +77,11 @@ class ReplayLoop:
             return gradients.results(count)
 
     def until(
-        self,
-        go: bool,
-        limit: int,
-        ready: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, go: bool, limit: int, ready: Sequence[torch.Tensor], given: LoopInputs, sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         partition, own = self.partition.sized(sizes), [sizes[index] for index in self._sizes]
         first, results, forward = partition.carried, partition.results, self._forward
+        carried, stacked, invariants = given
         current, made, count = list(carried), list[torch.Tensor](), 0
         with below_autograd():
             # If an earlier assertion does not hold, these iterations might never end.
@@ -115,40 +97,29 @@ class ReplayLoop:
             return apart([*made[:results], torch.tensor(count)], carried, stacked, invariants)
 
     def until_backward(
-        self,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, count: int, flows: Tangents, given: LoopInputs, sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         partition = self.partition.sized(sizes)
-        made = self.forward(count, carried, stacked, invariants, sizes)
+        made = self.forward(count, given, sizes)
         kept = []
         for source in partition.kept:
             match source.kind:
-                case "carried":
-                    kept.append(carried[source.index])
-                case "stacked":
-                    kept.append(stacked[source.index])
-                case "invariant":
-                    kept.append(invariants[source.index])
+                case "carried" | "stacked" | "invariant" as kind:
+                    kept.append(given.of(kind)[source.index])
                 case kind:
                     kept.append(made[source.index + (partition.carried if kind == "output" else partition.results)])
-        given, rows = iter(tangents), list[torch.Tensor]()
-        for index, flag in zip(partition.tangents, present, strict=True):
+        tangents, rows = iter(flows.tangents), list[torch.Tensor]()
+        for index, flag in zip(partition.tangents, flows.present, strict=True):
             if flag == "1":
-                tangent = next(given)
+                tangent = next(tangents)
                 if index >= partition.carried:  # only the last iteration's output is used
                     last, tangent = tangent, tangent.new_zeros((count, *tangent.size()))
                     tangent[-1:] = last
                 rows.append(tangent)
-        gradients = self.backward(count, present, rows, kept, sizes)
+        gradients = self.backward(count, Tangents(flows.present, rows), kept, sizes)
         for position, index in enumerate(partition.wanted):
             if partition.gradients[position].stacked:
-                taken, whole = gradients[position], stacked[index - partition.carried]
+                taken, whole = gradients[position], given.stacked[index - partition.carried]
                 gradients[position] = taken.new_zeros((whole.size(0), *taken.size()[1:]))
                 gradients[position][:count] = taken
         return gradients
@@ -158,23 +129,15 @@ class Reading:
     """Provides the arguments of the backward iterations."""
 
     def __init__(
-        self,
-        partition: Partition,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, partition: Partition, count: int, flows: Tangents, kept: Sequence[torch.Tensor], sizes: Sequence[int] = ()
     ) -> None:
         self._partition, self._count, self._sizes = partition, count, sizes
         self._kept = dict(zip(partition.kept, kept, strict=True))
         for source, tensor in self._kept.items():
             if source.kind == "stacked":
                 self._kept[source] = first_rows(count, [tensor])[0]
-        given = iter(tangents)
-        self._tangents = {
-            index: next(given) if flag == "1" else None for index, flag in zip(partition.tangents, present, strict=True)
-        }
+        given, flags = iter(flows.tangents), zip(partition.tangents, flows.present, strict=True)
+        self._tangents = {index: next(given) if flag == "1" else None for index, flag in flags}
         self._unbound: dict[Source, Sequence[torch.Tensor]] = {}
 
     def flowing(self) -> dict[int, torch.Tensor]:

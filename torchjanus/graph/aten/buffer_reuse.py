@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.graph.aten.clean_up import is_view
 from torchjanus.graph.aten.may_fail import may_fail
-from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.aten.symbolic_sizes import are_alike
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.ops.aten import in_place_form, operator_of
 
@@ -126,7 +126,7 @@ class _Lifetimes:
         roots = [self._root[used] for used in _flat((node.args, node.kwargs))]
         for target, value in zip(targets, made, strict=True):
             dies = self._root[target] is target and self._last[target] == self.position[node]
-            if not dies or roots.count(target) != 1 or not _alike(target.meta.get("val"), value):
+            if not dies or roots.count(target) != 1 or not are_alike(target, value):
                 return None
         return form
 
@@ -161,7 +161,7 @@ class _Lifetimes:
         tensor, positions = node.args[:2]
         while self.position[tensor] > last:
             made, tensor = tensor, tensor.args[0] if _form(tensor.target) is not None else None
-            if not isinstance(tensor, Node) or not _alike(made.meta.get("val"), tensor.meta.get("val")):
+            if not isinstance(tensor, Node) or not are_alike(made, tensor):
                 return None
         known = all(one is None or self.position[one] <= last for one in positions)
         return (tensor, positions) if known else None
@@ -237,11 +237,6 @@ def _is_within(position: Node, size: Any) -> bool:
 
 def _is_single(position: Node | None) -> bool:
     return position is None or all(type(size) is int and size == 1 for size in position.meta["val"].shape)
-
-
-def _alike(one: Any, other: Any) -> bool:
-    tensors = isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor)
-    return tensors and one.dtype == other.dtype and geometry(one) == geometry(other)
 
 
 def _flat(value: Any) -> list[Node]:

@@ -11,7 +11,7 @@ from torchjanus.core.errors import InternalFault
 from torchjanus.core.trees import tree_token
 from torchjanus.graph.aten.dead_writes import drop_dead_writes
 from torchjanus.graph.aten.may_fail import may_fail
-from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.aten.symbolic_sizes import are_alike
 from torchjanus.graph.aten.written_parts import find_parts
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
 from torchjanus.ops.aten import operator_of
@@ -92,23 +92,12 @@ def _simplify(node: torch.fx.Node) -> None:
         _replace(node, arguments[0].args[0])  # type: ignore[union-attr]
     elif target in (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default):
         source = arguments[0]
-        if isinstance(source, torch.fx.Node) and _alike(node, source):
+        if isinstance(source, torch.fx.Node) and are_alike(node, source):
             _replace(node, source)
 
 
 def _called(value: Any, target: object) -> bool:
     return isinstance(value, torch.fx.Node) and value.op == "call_function" and value.target is target
-
-
-def _alike(one: torch.fx.Node, other: torch.fx.Node) -> bool:
-    """Whether both are tensors of equal geometry and dtype."""
-    first, second = one.meta.get("val"), other.meta.get("val")
-    return (
-        isinstance(first, torch.Tensor)
-        and isinstance(second, torch.Tensor)
-        and first.dtype == second.dtype
-        and geometry(first) == geometry(second)
-    )
 
 
 def _replace(node: torch.fx.Node, value: Any) -> None:
@@ -138,7 +127,7 @@ def _drop_clones(graph: torch.fx.Graph) -> None:
     for node in list(graph.nodes):
         if node.target is aten.clone.default and node not in escaping:
             source = node.args[0]
-            if _alike(node, source) and not _is_read_otherwise(source):
+            if are_alike(node, source) and not _is_read_otherwise(source):
                 _replace(node, source)
 
 
@@ -185,7 +174,7 @@ def _merge_equal(graph: torch.fx.Graph) -> None:
 
 
 def _alike_or_lists(one: torch.fx.Node, other: torch.fx.Node) -> bool:
-    return _alike(one, other) or not isinstance(one.meta.get("val"), torch.Tensor)
+    return are_alike(one, other) or not isinstance(one.meta.get("val"), torch.Tensor)
 
 
 def _leaf(value: Any) -> Any:

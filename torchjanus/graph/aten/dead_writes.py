@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.aten.symbolic_sizes import geometry
+from torchjanus.graph.aten.symbolic_sizes import are_alike
 from torchjanus.ops.aten import operator_of
 
 __all__ = ["drop_dead_writes", "unchanged"]
@@ -35,7 +35,7 @@ def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
         else:
             led = _seen_by_others(first, node)
         node.args = (led, *node.args[1:])
-        if node.target is aten.copy.default and node not in leaving and _alike(node, node.args[1]):
+        if node.target is aten.copy.default and node not in leaving and are_alike(node, node.args[1]):
             node.replace_all_uses_with(node.args[1])
             graph.erase_node(node)
 
@@ -43,7 +43,7 @@ def drop_dead_writes(graph: torch.fx.Graph, leaving: Collection[Node]) -> None:
 def unchanged(given: Sequence[Node], values: Sequence[Node]) -> list[int]:
     """Return the positions of the ``values`` that are copies of the tensors that they are written to."""
     pairs = enumerate(zip(given, values, strict=True))
-    return [place for place, (one, value) in pairs if _copied(value) is one and _alike(value, one)]
+    return [place for place, (one, value) in pairs if _copied(value) is one and are_alike(value, one)]
 
 
 def _copied(value: Node) -> Any:
@@ -53,22 +53,11 @@ def _copied(value: Node) -> Any:
     return value.args[0] if value.target is aten.clone.default else value
 
 
-def _alike(one: Any, other: Any) -> bool:
-    """Whether both have equal layout, dtype and device."""
-    if not isinstance(one, Node) or not isinstance(other, Node):
-        return False
-    first, second = one.meta.get("val"), other.meta.get("val")
-    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
-        return False
-    kinds = [(value.dtype, value.device, geometry(value)) for value in (first, second)]
-    return kinds[0] == kinds[1]
-
-
 def _seen_by_others(node: Any, write: Node) -> Any:
     """Return the last value before the overwritten ones that something else reads, too; or an input."""
     while isinstance(node, Node) and node.op == "call_function" and set(node.users) == {write}:
         before = _written_over(node)
-        if not _alike(before, node):
+        if not are_alike(before, node):
             break
         node = before
     return node

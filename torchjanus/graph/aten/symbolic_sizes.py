@@ -27,7 +27,7 @@ from torchjanus.graph.aten.strides import MeasuredStrides
 from torchjanus.graph.ir.program import Dimension, Formula, Input, Measured, Symbol
 from torchjanus.trace.values import Apply, Expr
 
-__all__ = ["Fixed", "Symbolic", "geometry", "hint", "key", "quiet", "value_of_formula"]
+__all__ = ["Fixed", "Symbolic", "are_alike", "geometry", "hint", "key", "quiet", "value_of_formula"]
 
 
 class Fixed(JanusError):
@@ -51,6 +51,14 @@ def hint(size: Any) -> int:
 def geometry(tensor: torch.Tensor) -> tuple[Hashable, ...]:
     """Return sizes and strides in a form that can be compared without guards."""
     return (tuple(map(key, tensor.size())), tuple(map(key, tensor.stride())))
+
+
+def are_alike(one: Any, other: Any) -> bool:
+    """Whether the values of two nodes, or two values, are tensors of equal sizes, strides, dtype and device."""
+    first, second = (part.meta.get("val") if isinstance(part, torch.fx.Node) else part for part in (one, other))
+    if not isinstance(first, torch.Tensor) or not isinstance(second, torch.Tensor):
+        return False
+    return (first.dtype, first.device, geometry(first)) == (second.dtype, second.device, geometry(second))
 
 
 def value_of_formula(value: Any, sizes: list[Any], measured: Mapping[int, Any]) -> Any:

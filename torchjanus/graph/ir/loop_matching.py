@@ -15,6 +15,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import leaves_of
 from torchjanus.graph.ir.program import Node, Program, Ref, Slot
 from torchjanus.graph.ir.repetition import Segment
+from torchjanus.ops.calls import FRESH
 from torchjanus.trace.user_code import MARKS
 
 __all__ = ["Argument", "RolledSegment", "call_name", "is_training"]
@@ -32,8 +33,6 @@ _PERSONAL = frozenset(
     """backward grad retain_grad register_hook register_post_accumulate_grad_hook requires_grad_ detach_ set_ set_data
     resize_ resize_as_ untyped_storage storage share_memory_""".split()
 )
-
-_NEW = frozenset({"stack", "cat", "clone", "written"})  # their results share no memory with their arguments
 
 
 @dataclass(slots=True)
@@ -154,7 +153,7 @@ class RolledSegment:
             in_place = changed or name in ("__setitem__", "put_back") or name.startswith("__i")
             if (in_place and taken[0] in tainted) or "out" in node.kwargs or _known_outs(node, tainted):
                 raise NotMergeable("loop-in-place", "what iterations have made is changed in place after the loop")
-            if name != "backward" and name not in _NEW and not in_place:  # what is changed lies where it lay
+            if name != "backward" and name not in FRESH and not in_place:  # what is changed lies where it lay
                 tainted.update(ref.index for ref in node.outs)
 
 

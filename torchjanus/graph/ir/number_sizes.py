@@ -16,6 +16,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.graph.ir.program import Formula, Symbol
+from torchjanus.ops.calls import SHAPING
 from torchjanus.trace.actions import Op
 from torchjanus.trace.facts import HeapRead
 from torchjanus.trace.operands import expressions_in
@@ -26,13 +27,6 @@ __all__ = ["carried", "carrier_of", "carries", "is_shaping", "number_of", "sized
 _MORE = 2
 _MOST = 1 << 40
 
-# Functions of torch that take sizes, positions or widths. Their other numbers (the fill value of ``full``) may be
-# symbolic, too.
-_SHAPING = frozenset(
-    """view reshape expand broadcast_to repeat tile unflatten zeros ones empty full rand randn randint randperm arange
-    linspace eye new_zeros new_ones new_full new_empty narrow narrow_copy split_with_sizes unfold roll tril triu pad
-    interpolate one_hot topk""".split()
-)
 _SUBSCRIPTS = frozenset({"__getitem__", "__setitem__"})
 
 
@@ -75,7 +69,7 @@ def shaping(op: Op) -> Iterator[Any]:
         key = op.args[1]
         parts = key if isinstance(key, tuple) else (key,)
         yield from (part for part in parts if isinstance(part, slice))  # a single index is a lookup, not a size
-    elif name in _SHAPING:
+    elif name in SHAPING:
         yield from (op.args, op.kwargs)
 
 

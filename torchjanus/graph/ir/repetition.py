@@ -17,13 +17,8 @@ from torchjanus.core.trees import tree_token
 from torchjanus.graph.ir.program import Node, Ref
 from torchjanus.trace.loops.records import TensorTermination
 
-__all__ = ["ARITHMETIC", "Segment", "begin_iterations", "end_iterations", "marked", "segments"]
+__all__ = ["Segment", "begin_iterations", "end_iterations", "marked", "segments"]
 
-# In these a one-element tensor in place of a number gives bitwise the same result.
-ARITHMETIC = frozenset(
-    """add sub mul div true_divide __add__ __sub__ __mul__ __truediv__ __radd__ __rsub__ __rmul__
-    eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__""".split()
-)
 LONGEST = 400  # the most nodes in an iteration
 
 

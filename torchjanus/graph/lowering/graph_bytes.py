@@ -49,7 +49,6 @@ __all__ = ["keys_of", "pack_lowered", "signature", "unpack_lowered"]
 _PLAIN = (type(None), bool, int, str, bytes, complex, type(Ellipsis))
 _TORCH = (torch.dtype, torch.device, torch.memory_format, torch.layout)
 _DATA = (Ref, Slot, Symbol, Measured, Modes, Place, TensorTermination, Buffer, Column, Reduction, *MARKS)
-_HOMES = ("torch", "builtins", "_operator", "math")
 _DESCRIBED = (types.MethodDescriptorType, types.WrapperDescriptorType, types.GetSetDescriptorType)
 
 # The folders of torch and of torchjanus.

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakValueDictionary
 
 import torch
@@ -25,8 +25,10 @@ __all__ = [
     "UNTIL",
     "UNTIL_BACKWARD",
     "UNTIL_RANDOM",
+    "LoopInputs",
     "LoopRunner",
     "Size",
+    "Tangents",
     "TensorSignature",
     "TerminatedLoopRunner",
     "are_own",
@@ -47,31 +49,39 @@ __all__ = [
 ]
 
 
+class LoopInputs(NamedTuple):
+    """What a loop's iterations take: the carried values before the first one, the tensors of which each iteration takes
+    a row, and what all of them take."""
+
+    carried: Sequence[torch.Tensor]
+    stacked: Sequence[torch.Tensor]
+    invariants: Sequence[torch.Tensor]
+
+    def of(self, kind: str) -> Sequence[torch.Tensor]:
+        """Return those of a kind: "carried", "stacked" or "invariant"."""
+        return self[("carried", "stacked", "invariant").index(kind)]
+
+
+class Tangents(NamedTuple):
+    """What backward iterations take. ``present``: for each differentiable output, "1" if it has a tangent, else "0"."""
+
+    present: str
+    tangents: Sequence[torch.Tensor]
+
+
 class LoopRunner(Protocol):
     """Runs a loop's iterations. Results are new tensors that share no memory with each other or with the operands.
 
     ``sizes``: the dynamic sizes, by the index of ``Size``."""
 
-    def forward(
-        self,
-        count: int,
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
-    ) -> list[torch.Tensor]:
+    def forward(self, count: int, given: LoopInputs, sizes: Sequence[int] = ()) -> list[torch.Tensor]:
         """Return the carried values after the last iteration, then each output of the iterations, stacked."""
         ...
 
     def backward(
-        self,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        kept: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, count: int, flows: Tangents, kept: Sequence[torch.Tensor], sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
-        """Return the gradients. ``present``: for each differentiable output, "1" if it has a tangent, else "0"."""
+        """Return the gradients."""
         ...
 
 
@@ -79,14 +89,7 @@ class TerminatedLoopRunner(LoopRunner, Protocol):
     """Also runs iterations until a tensor ends the loop."""
 
     def until(
-        self,
-        go: bool,
-        limit: int,
-        ready: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, go: bool, limit: int, ready: Sequence[torch.Tensor], given: LoopInputs, sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         """Iterate while the last output is ``go``, at most ``limit`` times (-1: any), and only if ``ready`` are true.
 
@@ -95,14 +98,7 @@ class TerminatedLoopRunner(LoopRunner, Protocol):
         ...
 
     def until_backward(
-        self,
-        count: int,
-        present: str,
-        tangents: Sequence[torch.Tensor],
-        carried: Sequence[torch.Tensor],
-        stacked: Sequence[torch.Tensor],
-        invariants: Sequence[torch.Tensor],
-        sizes: Sequence[int] = (),
+        self, count: int, flows: Tangents, given: LoopInputs, sizes: Sequence[int] = ()
     ) -> list[torch.Tensor]:
         """Return the gradients of ``count`` iterations, which are computed again: the size of saved values would depend
         on the trip count. Gradients of stacked tensors are zero in rows that no iteration read."""
@@ -262,28 +258,19 @@ _BACKWARD = (
 )
 
 
-def _forward(
-    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
-) -> list[torch.Tensor]:
-    return runners_of(key).forward(count, carried, stacked, invariants, sizes)
+def _forward(key: int, gives: str, count: int, *given: Any) -> list[torch.Tensor]:
+    *lists, sizes = given
+    return runners_of(key).forward(count, LoopInputs(*lists), sizes)
 
 
 def _backward(
     key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
 ) -> list[torch.Tensor]:
-    return runners_of(key).backward(count, present, tangents, kept, sizes)
+    return runners_of(key).backward(count, Tangents(present, tangents), kept, sizes)
 
 
-def _forward_shapes(
-    key: int, gives: str, count: int, carried: Any, stacked: Any, invariants: Any, sizes: Any
-) -> list[torch.Tensor]:
-    return shapes_of(gives, count, sizes)
-
-
-def _backward_shapes(
-    key: int, gives: str, count: int, present: str, tangents: Any, kept: Any, sizes: Any
-) -> list[torch.Tensor]:
-    return shapes_of(gives, count, sizes)
+def _shapes(key: int, gives: str, count: int, *given: Any) -> list[torch.Tensor]:
+    return shapes_of(gives, count, given[-1])
 
 
 _UNTIL = (
@@ -300,45 +287,25 @@ def _until_iterations(key: int) -> TerminatedLoopRunner:
     return runners_of(key)  # type: ignore[return-value]
 
 
-def _until(
-    key: int, gives: str, go: bool, limit: int, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
-) -> list[torch.Tensor]:
-    return _until_iterations(key).until(go, limit, ready, carried, stacked, invariants, sizes)
+def _until(key: int, gives: str, go: bool, limit: int, ready: Any, *given: Any) -> list[torch.Tensor]:
+    *lists, sizes = given
+    return _until_iterations(key).until(go, limit, ready, LoopInputs(*lists), sizes)
 
 
 def _until_backward(
-    key: int,
-    gives: str,
-    present: str,
-    count: torch.Tensor,
-    tangents: Any,
-    carried: Any,
-    stacked: Any,
-    invariants: Any,
-    rows: Any,
-    sizes: Any,
+    key: int, gives: str, present: str, count: torch.Tensor, tangents: Any, *given: Any
 ) -> list[torch.Tensor]:
-    return _until_iterations(key).until_backward(int(count), present, tangents, carried, stacked, invariants, sizes)
+    *lists, _, sizes = given
+    flows = Tangents(present, tangents)
+    return _until_iterations(key).until_backward(int(count), flows, LoopInputs(*lists), sizes)
 
 
-def _until_shapes(
-    key: int, gives: str, go: bool, limit: Any, ready: Any, carried: Any, stacked: Any, invariants: Any, sizes: Any
-) -> list[torch.Tensor]:
-    return [*shapes_of(gives, 1, sizes), torch.empty((), dtype=torch.int64, device=CPU)]
+def _until_shapes(key: int, gives: str, *given: Any) -> list[torch.Tensor]:
+    return [*shapes_of(gives, 1, given[-1]), torch.empty((), dtype=torch.int64, device=CPU)]
 
 
-def _until_backward_shapes(
-    key: int,
-    gives: str,
-    present: str,
-    count: Any,
-    tangents: Any,
-    carried: Any,
-    stacked: Any,
-    invariants: Any,
-    rows: Any,
-    sizes: Any,
-) -> list[torch.Tensor]:
+def _until_backward_shapes(key: int, gives: str, *given: Any) -> list[torch.Tensor]:
+    *_, rows, sizes = given
     return shapes_of(gives, list(rows), sizes)
 
 
@@ -350,10 +317,10 @@ def define(name: str, schema: str, run: Any, shapes: Any, tags: tuple[torch.Tag,
     return getattr(torch.ops.torchjanus, name).default  # type: ignore[no-any-return]
 
 
-FORWARD = define("loop", _FORWARD, _forward, _forward_shapes, TAGS)
+FORWARD = define("loop", _FORWARD, _forward, _shapes, TAGS)
 # The same for iterations that draw random numbers: such a node is never dropped, merged or moved.
-FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _forward_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
-BACKWARD = define("loop_backward", _BACKWARD, _backward, _backward_shapes, TAGS)
+FORWARD_RANDOM = define("loop_random", _FORWARD, _forward, _shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
+BACKWARD = define("loop_backward", _BACKWARD, _backward, _shapes, TAGS)
 UNTIL = define("until", _UNTIL, _until, _until_shapes, TAGS)
 UNTIL_RANDOM = define("until_random", _UNTIL, _until, _until_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 UNTIL_BACKWARD = define("until_backward", _UNTIL_BACKWARD, _until_backward, _until_backward_shapes, TAGS)

@@ -13,18 +13,17 @@ import torch
 
 from torchjanus.core.errors import refused
 from torchjanus.graph.aten.symbolic_sizes import key
-from torchjanus.graph.ir.repetition import ARITHMETIC
+from torchjanus.ops.calls import ARITHMETIC, IN_PLACE_ARITHMETIC
 
 __all__ = ["is_arithmetic", "taking"]
 
-_IN_PLACE = frozenset("add_ sub_ mul_ div_ true_divide_ __iadd__ __isub__ __imul__ __itruediv__".split())
 _EXACT = (torch.float32, torch.float64)  # in lower precision a kernel rounds once, and these would round twice
 
 
 def is_arithmetic(name: str) -> bool:
     """Whether this operation accepts a number beside a tensor, and so a one-element tensor, too."""
     name = name.rpartition(".")[2]
-    return name in ARITHMETIC or name in _IN_PLACE
+    return name in ARITHMETIC or name in IN_PLACE_ARITHMETIC
 
 
 def taking(name: str, path: tuple[Any, ...]) -> Callable[..., Any] | None:

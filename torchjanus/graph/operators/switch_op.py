@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.graph.operators.loop_op import TAGS, define, runners_of, shapes_of
 
-__all__ = ["REACHED", "SWITCH", "SWITCH_BACKWARD", "SWITCH_RANDOM", "UNKNOWN", "SwitchRunner", "is_switch"]
+__all__ = ["REACHED", "SWITCH", "SWITCH_BACKWARD", "SWITCH_RANDOM", "UNKNOWN", "SwitchRunner"]
 
 UNKNOWN = -1  # the number of an arm that is not known
 
@@ -28,14 +28,6 @@ class SwitchRunner(Protocol):
         self, present: str, arm: int, tangents: Sequence[torch.Tensor], kept: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Return the gradients. ``present``: for each differentiable result, "1" if it has a tangent, else "0"."""
-        ...
-
-
-class GradientReach(Protocol):
-    """Knows through which arms gradients flow."""
-
-    def reached(self, arms: Sequence[int]) -> list[bool]:
-        """Whether gradients reach each of the asked inputs, for the arms that the iterations took."""
         ...
 
 
@@ -77,8 +69,3 @@ SWITCH = define("switch", _SWITCH, _switch, _switch_shapes, TAGS)
 SWITCH_RANDOM = define("switch_random", _SWITCH, _switch, _switch_shapes, (*TAGS, torch.Tag.nondeterministic_seeded))
 SWITCH_BACKWARD = define("switch_backward", _BACKWARD, _switch_backward, _switch_backward_shapes, TAGS)
 REACHED = define("reached", "(int key, int count, Tensor arms) -> Tensor", _reached, _reached_shapes, TAGS)
-
-
-def is_switch(target: object) -> bool:
-    """Whether a node's target is one of these operators."""
-    return target in (SWITCH, SWITCH_RANDOM, SWITCH_BACKWARD, REACHED)

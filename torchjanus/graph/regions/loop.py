@@ -21,6 +21,7 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL,
     UNTIL_BACKWARD,
     UNTIL_RANDOM,
+    LoopInputs,
     signature_text,
 )
 from torchjanus.graph.regions.partition import Partition, kind_of, partition_of, structure_of
@@ -215,7 +216,7 @@ class _LoopFunction(torch.autograd.Function):
                 case "saved":
                     kept.append(made[len(visible) + source.index])
                 case kind:
-                    kept.append(lists[("carried", "stacked", "invariant").index(kind)][source.index])
+                    kept.append(lists.of(kind)[source.index])
         ctx.save_for_backward(*kept)
         ctx.partition, ctx.count, ctx.sizes = partition, count, sizes
         return visible
@@ -237,10 +238,10 @@ class _LoopFunction(torch.autograd.Function):
         return (None, None, None, *results)
 
 
-def _lists(partition: Partition, given: Sequence[torch.Tensor]) -> tuple[list[torch.Tensor], ...]:
+def _lists(partition: Partition, given: Sequence[torch.Tensor]) -> LoopInputs:
     """Split the tensors into carried, stacked and invariant ones."""
     first, second = partition.carried, partition.carried + partition.stacked
-    return list(given[:first]), list(given[first:second]), list(given[second:])
+    return LoopInputs(list(given[:first]), list(given[first:second]), list(given[second:]))
 
 
 def _evenly(stacked: torch.Tensor) -> torch.Tensor:

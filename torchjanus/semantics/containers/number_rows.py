@@ -16,6 +16,7 @@ import torch
 from torchjanus.core.default_device import default_device
 from torchjanus.core.kinds import is_one_of, isinstance
 from torchjanus.core.trees import leaves_of
+from torchjanus.ops.calls import NUMBERS_ALIKE
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import Specialization
@@ -25,10 +26,6 @@ __all__ = ["MAKING", "Columns", "column_of", "made_as"]
 
 MOST_PLACES = 1000
 MOST = 10_000  # limit on the elements: the whole list is read at each call
-# Functions that treat numbers and one-element tensors alike.
-_COMPUTING = frozenset(
-    "add radd iadd sub rsub isub mul rmul imul div truediv eq ne lt le gt ge tensor full full_like where".split()
-)
 MAKING = (torch.tensor, torch.as_tensor)  # functions that make a tensor of a list
 _DTYPES = {int: torch.int64, float: torch.float64, bool: torch.bool}
 
@@ -63,7 +60,7 @@ def made_as(kind: Any, dtype: Any = None, device: Any = None, requires_grad: Any
 def _is_held(event: Any) -> bool:
     """Whether an event needs the value of a fetched number."""
     if isinstance(event, Op):
-        if event.name.rpartition(".")[2].strip("_") in _COMPUTING:
+        if event.name.rpartition(".")[2].strip("_") in NUMBERS_ALIKE:
             return False
         return any(isinstance(part, Expr) and _is_fetched(part) for part in leaves_of((event.args, event.kwargs)))
     return isinstance(event, Specialization) and _is_fetched(event.expr)

@@ -20,7 +20,6 @@ __all__ = [
     "FETCHES",
     "HOOKING",
     "METADATA",
-    "NUMERIC",
     "REFUSED",
     "SIZED",
     "accessor",
@@ -58,12 +57,6 @@ REFUSED: dict[str, tuple[str, str]] = {
     "set_": ("it replaces a tensor's storage.", "Use copy_()."),
     "__reduce_ex__": ("pickling reads a tensor's memory.", "Do it outside of the step."),
 }
-# Operations whose Python integers are data, and no sizes or indices.
-NUMERIC = frozenset(
-    """add radd iadd sub rsub isub mul rmul imul div truediv rtruediv itruediv true_divide divide multiply subtract pow
-    rpow ipow mod rmod imod remainder fmod floordiv rfloordiv ifloordiv floor_divide lt le gt ge eq ne fill clamp
-    clamp_min clamp_max maximum minimum tensor as_tensor scalar_tensor masked_fill""".split()
-)
 HOOKING = {"register_hook": GRADIENT, "register_post_accumulate_grad_hook": ACCUMULATED}
 BACKWARD = frozenset({"backward", "grad"})
 _RAISING = ("linalg", "cholesky", "inverse", "solve", "multinomial", "bernoulli", "poisson", "lu_", "svd", "eig", "qr")

@@ -19,13 +19,13 @@ from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.autograd_thread import one_thread
 from torchjanus.core.default_device import named
 from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.ops.calls import NUMERIC
 from torchjanus.ops.namespaces import is_operator, operator_name, unsupported_operator
 from torchjanus.semantics.known.framework_calls import (
     BACKWARD,
     FETCHES,
     HOOKING,
     METADATA,
-    NUMERIC,
     REFUSED,
     SIZED,
     accessor,

@@ -11,6 +11,7 @@ from torchjanus.execute.regions.loop import ReplayLoop
 from torchjanus.graph.ir.program import Input, Node, Program, Ref
 from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
 from torchjanus.graph.loops.rewrites.fold import FoldedTrace, OneIteration, fold_loops, one_iteration_form
+from torchjanus.graph.operators.loop_op import LoopInputs, Tangents
 from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
 from torchjanus.semantics.watch.watch import watch_call
@@ -147,7 +148,7 @@ def iterations() -> ReplayLoop:
 
 def test_iterations_are_made_until_the_tensor_says_so() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    last, answer, count = iterations().until(True, -1, [], [start], [], [factor])
+    last, answer, count = iterations().until(True, -1, [], LoopInputs([start], [], [factor]))
     assert last.tolist() == [8.0, 8.0]
     assert not answer
     assert count == 3
@@ -155,7 +156,7 @@ def test_iterations_are_made_until_the_tensor_says_so() -> None:
 
 def test_no_iteration_is_made_where_something_before_went_another_way() -> None:
     start, factor = torch.ones(2), torch.zeros(2)  # this would never end
-    last, _, count = iterations().until(True, -1, [torch.tensor(False)], [start], [], [factor])
+    last, _, count = iterations().until(True, -1, [torch.tensor(False)], LoopInputs([start], [], [factor]))
     assert last.tolist() == [1.0, 1.0]
     assert last is not start
     assert count == 0
@@ -163,14 +164,14 @@ def test_no_iteration_is_made_where_something_before_went_another_way() -> None:
 
 def test_the_limit_ends_it() -> None:
     start, factor = torch.ones(2), torch.zeros(2)
-    _, answer, count = iterations().until(True, 5, [], [start], [], [factor])
+    _, answer, count = iterations().until(True, 5, [], LoopInputs([start], [], [factor]))
     assert answer
     assert count == 5
 
 
 def test_gradients_flow_through_the_iterations_that_were_made() -> None:
     start, factor = torch.ones(2), torch.full((2,), 2.0)
-    gradients = iterations().until_backward(3, "1", [torch.ones(2)], [start], [], [factor])
+    gradients = iterations().until_backward(3, Tangents("1", [torch.ones(2)]), LoopInputs([start], [], [factor]))
     assert [gradient.tolist() for gradient in gradients] == [[8.0, 8.0], [12.0, 12.0]]
 
 
@@ -311,7 +312,7 @@ def row_iterations() -> ReplayLoop:
 
 def test_each_iteration_takes_its_row() -> None:
     factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0], [9.0, 9.0]])
-    last, answer, count = row_iterations().until(True, 5, [], [torch.ones(2)], [factors], [])
+    last, answer, count = row_iterations().until(True, 5, [], LoopInputs([torch.ones(2)], [factors], []))
     assert last.tolist() == [6.0, 6.0]
     assert not answer
     assert count == 3
@@ -319,11 +320,13 @@ def test_each_iteration_takes_its_row() -> None:
 
 def test_a_iteration_without_a_row_is_an_error() -> None:
     with pytest.raises(IndexError):
-        row_iterations().until(True, 5, [], [torch.zeros(2)], [torch.ones(3, 2)], [])
+        row_iterations().until(True, 5, [], LoopInputs([torch.zeros(2)], [torch.ones(3, 2)], []))
 
 
 def test_rows_that_no_iteration_took_have_no_gradient() -> None:
     factors = torch.tensor([[1.0, 1.0], [2.0, 2.0], [3.0, 3.0], [7.0, 7.0]])
-    start, rows = row_iterations().until_backward(3, "1", [torch.ones(2)], [torch.ones(2)], [factors], [])
+    start, rows = row_iterations().until_backward(
+        3, Tangents("1", [torch.ones(2)]), LoopInputs([torch.ones(2)], [factors], [])
+    )
     assert start.tolist() == [6.0, 6.0]
     assert rows.tolist() == [[6.0, 6.0], [3.0, 3.0], [2.0, 2.0], [0.0, 0.0]]

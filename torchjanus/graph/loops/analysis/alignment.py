@@ -16,10 +16,10 @@ from torchjanus.core.access_path import token_of
 from torchjanus.core.errors import Place
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.core.trees import map_leaves
-from torchjanus.graph.ir.repetition import ARITHMETIC
 from torchjanus.graph.loops.analysis.effects import EffectMerger
 from torchjanus.graph.loops.analysis.host_recurrences import MOST, ExpressionMerger
 from torchjanus.graph.loops.analysis.number_forms import plain_form
+from torchjanus.ops.calls import ARITHMETIC
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Decision, Effectful, Fact, FunctionEntry, FunctionExit, LoopEnd, Trace
 from torchjanus.trace.facts import NumberPredicate, Specialization, TensorPredicate, is_question

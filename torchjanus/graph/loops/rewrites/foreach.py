@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loops.analysis.tensor_termination import terminated_loops
+from torchjanus.ops.calls import FOREACH
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.operands import expressions_in
@@ -26,10 +27,6 @@ __all__ = ["split_foreach"]
 _PREFIX = "torch._foreach_"
 # Arguments that the single operations take by name.
 _NAMED = {"addcmul": (None, None, None, "value"), "addcdiv": (None, None, None, "value")}
-_KNOWN = frozenset(
-    """add add_ sub sub_ mul mul_ div div_ addcmul addcmul_ addcdiv addcdiv_ lerp lerp_ neg neg_ sqrt sqrt_
-    reciprocal reciprocal_""".split()
-)
 
 
 def split_foreach(trace: Trace) -> Trace:
@@ -67,7 +64,7 @@ def _can_be(trace: Trace, op: Any) -> bool:
     devices = {trace.kinds[number][3].type if number in trace.kinds else "" for number in numbers}
     lists = [arg for arg in op.args if isinstance(arg, list | tuple)]
     return (
-        op.name.removeprefix(_PREFIX) in _KNOWN
+        op.name.removeprefix(_PREFIX) in FOREACH
         and devices == {"cpu"}
         and bool(op.args)
         and op.args[0] in lists

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 
 from torchjanus.graph.ir.program import Node
-from torchjanus.graph.recursion.variants.nodes import CUTTING, VIEWS
+from torchjanus.graph.recursion.variants.nodes import CUTTING
+from torchjanus.ops.calls import VIEWS
 from torchjanus.trace.actions import Op
 from torchjanus.trace.user_code import MARKS
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,13 +13,12 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refusal, Refused
-from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.loop_op import TensorSignature, signature_text
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.recursion.cells.partition import Partition, TracedCells, partition_of
 from torchjanus.graph.recursion.variants.plan import LevelSchedule, Recursion
 
-__all__ = ["EntryCalls", "Invocation", "NotBatched", "roots_in"]
+__all__ = ["EntryCalls", "Invocation", "NotBatched"]
 
 
 class NotBatched(Refused):
@@ -121,11 +120,6 @@ class EntryCalls:
         if self.shown:  # each result is a tensor of its own
             rows = [row.clone() for row in rows]
         return [*rows, *made[by_root:results], *(truth.unbind(0)[0] for truth in made[results:])]
-
-
-def roots_in(program: Program) -> Iterator[EntryCalls]:
-    """Return the entry calls of the program, in order."""
-    return (node.func for node in program.nodes if isinstance(node.func, EntryCalls))
 
 
 def _filled_up(table: torch.Tensor, rows: int) -> torch.Tensor:

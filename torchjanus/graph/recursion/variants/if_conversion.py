@@ -15,6 +15,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.variants.facts import about, decides, flipped
 from torchjanus.graph.recursion.variants.predicates import DECIDED, MergedVariant, Path, masked, selected
+from torchjanus.ops.calls import DIVISIONS, TOTAL
 from torchjanus.trace.actions import InvokeOp, Op
 from torchjanus.trace.around import disagree
 from torchjanus.trace.events import Decision, FunctionEntry, FunctionExit, LoopEnd, Trace
@@ -40,15 +41,6 @@ __all__ = ["converted"]
 
 MAX_LEAVES = 8  # each is computed for all calls
 
-_TOTAL = frozenset(
-    """abs add addcmul addmm amax amin bmm cat chunk clamp clone contiguous cos dot einsum elu embedding eq expand
-    expand_as flatten float gelu ge get getitem glu gt hardtanh hstack inner layer_norm le leaky_relu lerp linear
-    log_softmax logsigmoid lt matmul max maximum mean min minimum mish mm mul mv narrow ne neg new_ones new_zeros ones
-    ones_like outer permute positive prelu radd relu relu6 reshape rmul rsub select selu sigmoid silu sin softmax
-    softplus softsign split square squeeze stack sub sum T t tanh tensor transpose tril triu unbind unsqueeze view
-    view_as vstack where zeros zeros_like""".split()
-)
-_CONSTANT_DIVISOR = ("div", "truediv", "true_divide")
 _SILENT = (FunctionEntry, FunctionExit, Decision, LoopEnd)
 _FACTS = (
     HeapRead,
@@ -337,9 +329,9 @@ class _Conversion:
         short = op.name.rpartition(".")[2].strip("_")
         if op.name.endswith(".__get__"):
             short = op.name.split(".")[-2]
-        constant = short in _CONSTANT_DIVISOR and len(op.args) == 2 and type(op.args[1]) in (int, float) and op.args[1]
+        constant = short in DIVISIONS and len(op.args) == 2 and type(op.args[1]) in (int, float) and op.args[1]
         power = short == "pow" and len(op.args) == 2 and type(op.args[1]) is int and op.args[1] > 0
-        if not (short in _TOTAL or constant or power) or op.draws or op.modes != self.first.modes:
+        if not (short in TOTAL or constant or power) or op.draws or op.modes != self.first.modes:
             raise NotMergeable(
                 "recursion-branch", "an arm runs an operation that is not defined or smooth for all values"
             )

@@ -18,10 +18,10 @@ from torchjanus.core.errors import Place
 from torchjanus.core.trees import leaves_of_kind, map_leaves, tree_token
 from torchjanus.graph.ir.program import Node, Ref, Slot
 from torchjanus.graph.operators.batched_numbers import PLAIN
+from torchjanus.ops.calls import DROPOUTS, VIEWS
 
 __all__ = [
     "CUTTING",
-    "VIEWS",
     "changed_views",
     "gives_back",
     "is_call",
@@ -39,22 +39,11 @@ CUTTING: frozenset[Any] = frozenset({torch.Tensor.detach, torch.detach, torch.Te
 # Functions that return equal tensors for equal numbers.
 _MAKING = (torch.zeros, torch.ones, torch.full, torch.eye, torch.arange, torch.tensor)
 
-# Functions whose result may share memory with an argument.
-VIEWS = frozenset(
-    """__getitem__ __get__ __iter__ adjoint as_strided atleast_1d atleast_2d atleast_3d broadcast_tensors broadcast_to
-    chunk contiguous cpu detach diagonal double dsplit expand expand_as flatten float half hsplit imag moveaxis movedim
-    narrow permute positive ravel real reshape reshape_as select split split_with_sizes squeeze swapaxes swapdims t
-    tensor_split to transpose type type_as unbind unflatten unfold unsqueeze view view_as view_as_complex view_as_real
-    vsplit""".split()
-)
-
-_DROPOUTS = frozenset("dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout".split())
-
 
 def gives_back(node: Node) -> bool:
     """Whether the node only returns an argument: ``contiguous()`` may, and dropout in evaluation mode."""
     name = str(getattr(node.func, "__name__", ""))
-    if name in _DROPOUTS:
+    if name in DROPOUTS:
         if node.kwargs.get("training", node.args[2] if len(node.args) > 2 else True) is not False:
             return False
     elif name.startswith("__") or name not in VIEWS:
