@@ -57,7 +57,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {""},
     ],
     "trace": [{"loops"}, {""}],
-    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {""}],
+    "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {"parts"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}
 STDLIB_ONLY_MODULES = {

@@ -37,7 +37,7 @@ REFUSING = {"refuse": 1, "Refusal": 1, "refused": 1, "refuse_weak": 0, "_weak": 
 PASSED_ON = {
     ("runtime/learning/learning.py", "refuse"),  # passes a refusal
     ("runtime/learning/learning.py", "refused"),
-    ("runtime/calls.py", "refuse"),  # of a Refusal made just before
+    ("runtime/parts/calls.py", "refuse"),  # of a Refusal made just before
     ("semantics/record/run_record.py", "Refusal"),
     ("semantics/record/run_record.py", "refuse"),
     ("semantics/record/recording.py", "refuse"),

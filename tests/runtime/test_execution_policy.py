@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import torchjanus
-from torchjanus.runtime import execution_policy
-from torchjanus.runtime.execution_policy import ExecutionPolicy
+from torchjanus.runtime.parts import execution_policy
+from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
 
 MEASURE = "".join("PG" if python else "GP" for python in execution_policy.ORDER)  # who makes its calls
 
@@ -275,6 +275,6 @@ def test_errors_look_as_ever_while_calls_are_timed() -> None:
     for _ in range(3):
         with pytest.raises(ZeroDivisionError) as raised:
             fast(torch.ones(2), 0)
-        assert "torchjanus/runtime/execution_policy" not in str(raised.traceback)
+        assert "torchjanus/runtime/parts/execution_policy" not in str(raised.traceback)
     for _ in range(10):
         assert torch.equal(fast(torch.ones(2), 1), torch.ones(2))

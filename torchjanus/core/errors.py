@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 __all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported", "refused"]
 
@@ -50,7 +50,8 @@ class Refusal:
     """Why a construct is not speculated on: a code of ``core.reasons``, what, why, what the user can do, and where.
 
     ``caller``: the line of the program that called the library in which the place is; ``of_lifetimes``: the reason is
-    that the program can observe when objects are destroyed.
+    that the program can observe when objects are destroyed; ``within``: the lines of the program that were being run,
+    the innermost first.
     """
 
     reason: str
@@ -60,6 +61,7 @@ class Refusal:
     place: Place = NOWHERE
     caller: Place = NOWHERE
     of_lifetimes: bool = False
+    within: tuple[Place, ...] = field(default=(), compare=False)
 
     def at(self, place: Place) -> Refusal:
         """Return the refusal with this place if it has none."""

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
+from torchjanus.rewrite import RUN
+
 __all__ = ["hide_frames", "program_frames"]
 
 OWN = str(Path(__file__).resolve().parents[1]) + "/"
@@ -47,11 +49,15 @@ def program_frames(until: CodeType | None = None) -> Iterator[FrameType]:
 
 
 def without_own(traceback: TracebackType) -> TracebackType | None:
-    """Return the traceback without torchjanus's frames. The others are relinked in place: they may be shared."""
+    """Return the traceback without torchjanus's frames. The others are relinked in place: they may be shared. Of a run
+    of statements that has been made a function, only its own frame is kept."""
     kept: list[TracebackType] = []
     step: TracebackType | None = traceback
     while step is not None:
-        if not _is_own(step.tb_frame.f_code):
+        code = step.tb_frame.f_code
+        if not _is_own(code):
+            if kept and RUN in code.co_consts:
+                kept.pop()
             kept.append(step)
         step = step.tb_next
     following: TracebackType | None = None

@@ -24,11 +24,11 @@ from torchjanus.host.assumption import (
     Kept,
     TensorKind,
 )
-from torchjanus.runtime import Entry, Event, Overhead, Speculated, Statistics
+from torchjanus.runtime import Entry, Event, Overhead, Region, Speculated, Statistics
 from torchjanus.semantics.known.trusted import is_trusted_module
 from torchjanus.semantics.protocols.virtualize import home_of
 
-__all__ = ["EntryExplanation", "Explanation", "explain"]
+__all__ = ["EntryExplanation", "Explanation", "PartExplanation", "explain"]
 
 _SHOWN = 40
 
@@ -57,6 +57,26 @@ class EntryExplanation:
 
 
 @dataclass(frozen=True, slots=True)
+class PartExplanation:
+    """One part of a step that Python makes: where it is, the share of the step's time that it took by Python when it
+    was measured, its calls, those of them by a graph, and why it is Python's (or "")."""
+
+    label: str
+    place: Place
+    share: float
+    calls: int
+    served: int
+    graphs: int
+    why: str
+    refusals: tuple[Refusal, ...]
+
+    def __str__(self) -> str:
+        by_graph = f"{self.served} of {self.calls} calls by {_count(self.graphs, 'graph')}"
+        left = f"Python's: {self.why}" if self.why else by_graph
+        return f"{_where(self.place)}  {self.label}: {self.share:.0%} of the time; {left}"
+
+
+@dataclass(frozen=True, slots=True)
 class Explanation:
     """All that is known of a speculated function; ``str()`` returns the report."""
 
@@ -67,6 +87,7 @@ class Explanation:
     being_made: str
     overhead: Overhead
     entries: tuple[EntryExplanation, ...]
+    parts: tuple[PartExplanation, ...]
     refusals: tuple[Refusal, ...]
     remarks: tuple[Remark, ...]
     events: tuple[Event, ...]
@@ -74,7 +95,8 @@ class Explanation:
     @property
     def codes(self) -> tuple[str, ...]:
         """The codes of all reasons in the report, each once: see docs/reasons.md."""
-        shown_events: Iterator[Refusal | Remark | Event] = chain(self.refusals, self.remarks, self.events)
+        of_parts = (refusal for part in self.parts for refusal in part.refusals)
+        shown_events: Iterator[Refusal | Remark | Event] = chain(self.refusals, of_parts, self.remarks, self.events)
         return tuple(dict.fromkeys(one.reason for one in shown_events if one.reason))
 
     def __str__(self) -> str:
@@ -101,6 +123,7 @@ def explain(step: Any) -> Explanation:
         step.being_made,
         step.overhead,
         tuple(_entry_explanation(number, entry, step.path_to(entry)) for number, entry in enumerate(step.entries, 1)),
+        tuple(map(_part, step.regions)),
         tuple(step.refusals),
         tuple(step.remarks),
         tuple(step.events),
@@ -132,6 +155,19 @@ def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) ->
     )
 
 
+def _part(region: Region) -> PartExplanation:
+    return PartExplanation(
+        region.label,
+        region.place,
+        region.share,
+        region.calls,
+        region.served,
+        region.graphs,
+        region.why,
+        tuple(region.refusals),
+    )
+
+
 def _externs(entry: Entry) -> Iterator[tuple[str, tuple[str, ...]]]:
     """Yield the extern calls by when they are made."""
     schedule = entry.plan.schedule
@@ -142,6 +178,10 @@ def _externs(entry: Entry) -> Iterator[tuple[str, tuple[str, ...]]]:
         when = "made at commit" if number == len(schedule.stages) else when
         if events:
             yield when, tuple(f"{_where(event.place)}  {event}" for event in events)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _where(place: Place) -> str:
@@ -184,15 +224,18 @@ def _lines(explanation: Explanation) -> list[str]:
         lines.append(f"  {explanation.being_made}; until then calls are Python's (step.wait() waits for it)")
     for entry in explanation.entries:
         lines += _entry_lines(entry)
+    if explanation.parts:
+        lines.append(f"  parts, in {s.partly} calls made with graphs of some; the rest is Python's:")
+    for part in explanation.parts:
+        lines.append(f"    {part}")
+        lines += [f"        {_refused(refusal)}" for refusal in part.refusals]
     if s.watched:
         lines.append(f"  overhead: {explanation.overhead}")
     if explanation.refusals:
         lines.append("  refused:")
         for refusal in explanation.refusals:
-            place = refusal.place if refusal.caller == NOWHERE else refusal.caller
-            inner = "" if place is refusal.place else f" (in {_where(refusal.place)})"
-            lines.append(f"    {_where(place)}{inner}  {refusal.what}: {refusal.why} [{refusal.reason}]")
-            if text := _source(place):
+            lines.append(f"    {_refused(refusal)}")
+            if text := _source(_outer(refusal)):
                 lines.append(f"        {text}")
             if refusal.remedy:
                 lines.append(f"        instead: {refusal.remedy}")
@@ -220,6 +263,17 @@ def _lines(explanation: Explanation) -> list[str]:
     if explanation.codes:
         lines.append("  what a [code] means and what to do: torchjanus explain CODE")
     return lines
+
+
+def _outer(refusal: Refusal) -> Place:
+    """Return the program's line at which something was refused."""
+    return refusal.place if refusal.caller == NOWHERE else refusal.caller
+
+
+def _refused(refusal: Refusal) -> str:
+    place = _outer(refusal)
+    inner = "" if place is refusal.place else f" (in {_where(refusal.place)})"
+    return f"{_where(place)}{inner}  {refusal.what}: {refusal.why} [{refusal.reason}]"
 
 
 def _entry_lines(entry: EntryExplanation) -> list[str]:

@@ -37,7 +37,7 @@ from torchjanus.rewrite.syntax.scopes import Function, analyse
 from torchjanus.rewrite.syntax.sites import Site, SiteTable
 from torchjanus.rewrite.syntax.walk import HOOK, Walk
 
-__all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "rewritten_source", "sites_of", "twin"]
+__all__ = ["Anchor", "Bind", "code_of", "is_rewritten", "rewritten_source", "sites_of", "twin", "with_code"]
 
 
 class Anchor:
@@ -184,8 +184,15 @@ def rewritten_source(fn: FunctionType) -> str:
 
 
 def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
-    code = _bound(rewritten.code, bind(fn, rewritten.sites))
-    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+    return with_code(fn, _bound(rewritten.code, bind(fn, rewritten.sites)))
+
+
+def with_code(fn: FunctionType, code: CodeType) -> FunctionType:
+    """Return a function of this code, whose free variables are among those of ``fn``, that is ``fn`` in all other
+    respects."""
+    cells = dict(zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True))
+    closure = tuple(cells[name] for name in code.co_freevars)
+    made = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, closure)
     made.__kwdefaults__ = fn.__kwdefaults__
     made.__annotations__ = fn.__annotations__
     made.__qualname__ = fn.__qualname__

@@ -2,6 +2,7 @@
 
 from torchjanus.runtime.entries.engine import default_executor
 from torchjanus.runtime.entries.entry import Entry
+from torchjanus.runtime.parts.region import Region
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.speculate import (
@@ -16,6 +17,7 @@ __all__ = [
     "Event",
     "Overhead",
     "Profile",
+    "Region",
     "Speculated",
     "Statistics",
     "default_executor",

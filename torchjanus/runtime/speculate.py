@@ -18,17 +18,20 @@ from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
 from torchjanus.hooks import hide_frames
-from torchjanus.runtime.calls import Calls
-from torchjanus.runtime.cutting import Cut
 from torchjanus.runtime.entries.engine import check_executor
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.execution_policy import ExecutionPolicy
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.part import Part
+from torchjanus.runtime.parts.calls import Calls
+from torchjanus.runtime.parts.cutting import Cut
+from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
+from torchjanus.runtime.parts.part import Part
+from torchjanus.runtime.parts.region import Options, Region
+from torchjanus.runtime.parts.skeleton import Parts
 from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
-from torchjanus.semantics.protocols.virtualize import home_of
+from torchjanus.semantics.known.trusted import is_installed
+from torchjanus.semantics.protocols.virtualize import home_of, underlying
 from torchjanus.trace.events import Trace
 
 __all__ = [
@@ -72,7 +75,10 @@ class Speculated(Generic[P, R]):
         self._cut: Cut | None = None
         home = home_of(fn)
         passes = pass_log(name, home, fn)
-        learning = Learning(name, home, watch=watch, executor=executor, cut=self._cut_off, passes=passes)
+        self._parts: Parts | None = None
+        learning = Learning(
+            name, home, watch=watch, executor=executor, cut=self._cut_off, passes=passes, unserved=self._try_parts
+        )
         self._part = self._part_of(fn, learning)
         Speculated._made += 1
         self.number = Speculated._made
@@ -114,10 +120,22 @@ class Speculated(Generic[P, R]):
             cut=self._cut_off,
             after=before,
             passes=pass_log(event_log.name, event_log.home, cut.part),
+            unserved=self._try_parts,
         )
-        self._cut, self._part = cut, self._part_of(cut.part, after, cut)
+        self._cut, self._part, self._parts = cut, self._part_of(cut.part, after, cut), None
         before.end()
         return True
+
+    def _try_parts(self) -> None:
+        """Speculate on parts of the function from the next call on, since there is no graph of the whole."""
+        calls = self._part.calls
+        try:
+            target, _ = underlying(calls.fn)
+        except Unsupported:
+            return
+        if self._parts is None and not is_installed(target.__code__.co_filename):
+            self._parts = Parts(calls.fn, Options(self.watch, self.executor, self.verify), calls.learning)
+            calls.native = self._parts.call
 
     # -- what it tells of itself ----------------------------------------------------------------------------------
 
@@ -141,6 +159,11 @@ class Speculated(Generic[P, R]):
     def path_to(self, entry: Entry) -> list[Assertion]:
         """Return the decisions by tensors that lead to ``entry``, where several graphs form one path tree."""
         return next((r.path_to(entry) for r in self._learning.routes if any(e is entry for e in r.entries)), [])
+
+    @property
+    def regions(self) -> list[Region]:
+        """The parts that are, or have been, speculated on by themselves."""
+        return [] if self._parts is None else list(self._parts.regions)
 
     @property
     def refusals(self) -> list[Refusal]:
@@ -207,10 +230,9 @@ class Speculated(Generic[P, R]):
 
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""
-        self._calls.wait()
-        for route in self._learning.routes:
-            for engine in route.engines:
-                engine.wait()
+        self._part.wait()
+        for region in self.regions:
+            region.wait()
 
     def profile(self, /, *args: P.args, **kwargs: P.kwargs) -> Profile | None:
         """Make one call, as ``step(*args)`` does, and return the median times of all profiled calls, by phase.

@@ -63,10 +63,14 @@ _UNDECIDED = (
 )
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class Learning:
     """``name``: the function's name in the log; ``home``: its place in the source; ``watch`` and ``executor``: see
     speculate(). ``cut`` leaves the statements in which runs differ to Python, and returns whether it can; ``after``:
-    what was learnt before a cut."""
+    what was learnt before a cut; ``unserved``: see Patience; ``account``: see Budget."""
 
     def __init__(
         self,
@@ -78,6 +82,8 @@ class Learning:
         cut: Callable[[Sequence[Trace]], bool],
         after: Learning | None = None,
         passes: PassLog | None = None,
+        unserved: Callable[[], None] = _nothing,
+        account: Budget | None = None,
     ) -> None:
         self.watch = watch
         self._cut = cut
@@ -88,11 +94,13 @@ class Learning:
         self.paths = Paths(self.counts)
         # Only without a named executor may it depend on a clock which calls graphs make.
         limited = (executor or default_executor()) == "auto"
-        self.budget: Budget = Budget(limited=limited) if after is None else after.budget
+        self.budget: Budget = Budget(limited=limited, account=account) if after is None else after.budget
         self.budget.begin_again()
         self.routes = Routes(self.event_log, executor, self.budget)
         self.pending_graphs = PendingGraphs(self.event_log)
-        self.policy = LearningPolicy(self.event_log, self.paths, self.routes, self.pending_graphs, self.budget)
+        self.policy = LearningPolicy(
+            self.event_log, self.paths, self.routes, self.pending_graphs, self.budget, unserved
+        )
         self.texts = VaryingTexts()
         self.columns = Columns()
         self.deciding: set[Site] = set()  # the ``if`` statements in which tensors decided

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Callable
 
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.routes import Routes
@@ -28,6 +29,7 @@ AGAIN = 1000  # calls before learning begins again after giving up
 LATER = 4  # factor on that each time: a program may settle later
 WATCHED_AGAIN = 16  # further watched calls allowed each time
 NEVER = sys.maxsize
+FRUITLESS = 4  # watched calls without a graph, after which the parts of a step are tried while there is no time for it
 MANY_MISSES = 64  # consecutive misses without time to learn, after which looking for a graph takes longer than it saves
 TRIED_AGAIN = 8  # one of so many calls looks for a graph then; doubled each time that the misses have doubled
 TRIED_RARELY = 64  # at most
@@ -42,9 +44,17 @@ class LearningPolicy:
     """Counts the outcomes of learning so far."""
 
     def __init__(
-        self, event_log: EventLog, paths: Paths, routes: Routes, pending_graphs: PendingGraphs, budget: Budget
+        self,
+        event_log: EventLog,
+        paths: Paths,
+        routes: Routes,
+        pending_graphs: PendingGraphs,
+        budget: Budget,
+        unserved: Callable[[], None],
     ) -> None:
+        """``unserved``: called when it turns out that the calls are Python's for long."""
         self.budget = budget
+        self._unserved_for_long = unserved
         self.given_up = ""  # why Python makes all calls
         self.closed = ""  # why no more graphs are made
         self.again = NEVER  # the call at which learning begins again
@@ -131,6 +141,7 @@ class LearningPolicy:
                 self._put_off()
             until = f"until call {self.again}" if for_now else "from now on"
             self._event_log.record("imperative", f"{until} the function runs as it is: {why}")
+            self._unserved_for_long()
 
     def _put_off(self) -> None:
         self.again = max(AGAIN, LATER * self._counts.calls)
@@ -218,6 +229,8 @@ class LearningPolicy:
         # A miss may also lead to a graph that is relaxed and made again.
         if self.budget.allows("watch", first=first) and (first or self.budget.allows("make")):
             return True
+        if first and (self._counts.refused or self._counts.watched >= FRUITLESS):
+            self._unserved_for_long()
         if not self._waited:
             self._waited = True
             what, place = self._paths.difference()

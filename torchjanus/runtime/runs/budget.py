@@ -13,8 +13,9 @@ the first graph once two runs are alike, and later runs if the account is full. 
 else. Later on, what costs more than the account can hold is saved up for. After the first window, learning that takes a
 large part of a window is the only learning in it.
 
-With an executor named by the user nothing is limited: which calls run as graphs must not depend on the clock. This
-module does not know what is learnt.
+With an executor named by the user nothing is limited: which calls run as graphs must not depend on the clock. A part of
+a step has prices of its own, and the account of the step, which is charged for both. This module does not know what is
+learnt.
 """
 
 from __future__ import annotations
@@ -67,10 +68,15 @@ class Overhead:
 
 
 class Budget:
-    """The account of one function. ``clock`` returns seconds; ``limited``: whether learning is ever deferred."""
+    """The account of one function. ``clock`` returns seconds; ``limited``: whether learning is ever deferred;
+    ``account``: that of the step that the function is a part of."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter, *, limited: bool = True) -> None:
+    def __init__(
+        self, clock: Callable[[], float] = time.perf_counter, *, limited: bool = True, account: Budget | None = None
+    ) -> None:
         self.clock = clock
+        self._account = account
+        self.apart = 0.0  # seconds that parts have taken for learning, since Python began the current call
         self.limited = limited
         self.served = 0  # calls that graphs have made and that are not in the account yet
         self.untimed = 0  # calls that Python has made unwatched and untimed
@@ -79,7 +85,7 @@ class Budget:
             None  # the time of a call by a graph as a share of that of a call by Python, if measured
         )
         self.wastes = False  # whether wasted attempts of graphs have taken too long
-        self._begun = False
+        self._begun = account is not None  # the first call of a part is not free
         self._first = 0.0  # seconds of the first call
         self._elapsed = 0.0  # seconds of calls after it
         self._eager = 0.0  # seconds that these calls would have taken in eager
@@ -110,9 +116,10 @@ class Budget:
 
     def by_python(self, seconds: float) -> None:
         """Record that Python made a call, or the rest of one, unwatched."""
+        self.python += seconds
+        seconds, self.apart = max(seconds - self.apart, 0.0), 0.0
         total, count = self._times
         self._times = (total / 2 + seconds, count // 2 + 1) if count >= LATEST else (total + seconds, count + 1)
-        self.python += seconds
         self._elapsed += seconds
         self._pay_in(seconds)
         if self.untimed:
@@ -176,6 +183,8 @@ class Budget:
     @property
     def is_free(self) -> bool:
         """Whether nothing is limited yet."""
+        if self._account is not None:
+            return self._account.is_free
         if not self.limited or not self._begun:
             return True
         self._settle()
@@ -189,26 +198,27 @@ class Budget:
         if kind == "watch" and self._skipped > 0:
             self._skipped -= 1
             return False
-        if self._is_spent(self._prices.get(kind, 0.0)):
+        account = self if self._account is None else self._account
+        if account._is_spent(self._prices.get(kind, 0.0)):
             return False
         if first and kind == "make" and self._alike:
             return True
-        if first and kind == "watch" and not self._lent and self._useless < UNLIKE:
-            self._lent = True
+        if first and kind == "watch" and not account._lent and self._useless < UNLIKE:
+            account._lent = True
             return True
         # A call that is repeated is watched.
         known = kind if kind != "repeat" or kind in self._prices else "watch"
-        price, burst = odds * self._prices.get(known, 0.0), BURST * self.window
+        price, burst = odds * self._prices.get(known, 0.0), BURST * account.window
         if price <= burst:
             need = price
         elif kind == "trial" or (first and self._useless < UNLIKE):
             need = burst
         else:
-            need = price * self._times_as_much(kind) * (LONGER if price > self._at_once else 1)
+            need = price * self._times_as_much(kind) * (LONGER if price > account._at_once else 1)
         # Save no more than the dearest kind may need.
         most = max((one * self._times_as_much(name) for name, one in self._prices.items()), default=0.0)
-        self._level = min(self._level, max(burst, LONGER * max(most, price)))
-        return self._level >= need
+        account._level = min(account._level, max(burst, LONGER * max(most, price)))
+        return account._level >= need
 
     def _is_spent(self, price: float) -> bool:
         """Whether this price would exceed what may be spent within the current window. What exceeds a window by itself
@@ -273,6 +283,8 @@ class Budget:
             self._before, self._since = self._since, (self._eager, self._elapsed)
         self._eager += eager
         self._level += SHARE * fading * eager + saved
+        if self._account is not None:
+            self._account._level += saved
         # What graphs have just saved makes up for a disturbance later.
         wasted = max(min(self._wasted, 0.0), self._wasted - WASTED * fading * eager) - saved
         self._wasted = max(wasted, -BURST * self.window)
@@ -282,6 +294,10 @@ class Budget:
     def _charge(self, overhead: float, wasted: bool = False) -> None:
         """Charge ``overhead`` seconds. ``wasted``: for an attempt of a graph that was of no use."""
         self._overhead += overhead
+        if self._account is not None:
+            self._account.apart += overhead
+            self._account._elapsed += overhead
+            self._account._charge(overhead)
         if self.is_free:
             self._free += overhead
             return

@@ -25,7 +25,8 @@ class Statistics:
     ``calls`` is the sum of ``watched``, ``speculated`` and ``imperative``. ``missed`` (no entry's guards held) and
     ``violated`` (an assertion failed inside a graph) count calls that were then watched or imperative; ``refused``
     counts watched calls of which no graph could be made; ``verified`` counts imperative calls that a graph also made on
-    copies. ``compiles`` counts graphs made, ``entries`` those in use.
+    copies. ``compiles`` counts graphs made, ``entries`` those in use. ``partly`` counts imperative calls of which
+    graphs made parts.
     """
 
     calls: int
@@ -37,6 +38,7 @@ class Statistics:
     imperative: int
     compiles: int
     verified: int
+    partly: int
     entries: int
 
 
@@ -53,6 +55,7 @@ class Counts:
     imperative: int = 0
     compiles: int = 0
     verified: int = 0
+    partly: int = 0
 
 
 @dataclass(frozen=True, slots=True)

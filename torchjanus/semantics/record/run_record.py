@@ -7,6 +7,8 @@ Holds the ``Trace`` under construction. It does not model the heap: ``recording`
 from __future__ import annotations
 
 import contextvars
+import dataclasses
+import itertools
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -94,7 +96,7 @@ class RunRecord:
         place = place or self.place
         refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
-            self.trace.refusals.append(refusal)
+            self.trace.refusals.append(dataclasses.replace(refusal, within=tuple(_running())))
         self.refused()
 
     def refused(self) -> None:
@@ -289,13 +291,18 @@ class RunRecord:
 
 def _caller() -> Place:
     """Return the line of the program that called the running library, or ``NOWHERE``."""
+    return next(_running(), NOWHERE)
+
+
+def _running() -> Iterator[Place]:
+    """Yield the lines of the program that are being run, the innermost first."""
     frame: types.FrameType | None = sys._getframe()
     while frame is not None:
-        name = frame.f_globals.get("__name__", "")
-        place = Place(frame.f_code.co_filename, frame.f_lineno, function=frame.f_code.co_name)
+        name, code = frame.f_globals.get("__name__", ""), frame.f_code
         if name.startswith("torchjanus.runtime"):  # frames further out belong to the caller of the step
-            return NOWHERE
+            return
+        positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
+        place = Place(code.co_filename, frame.f_lineno, positions[2] or 0, code.co_name)
         if not place.is_library and not name.startswith("torchjanus."):
-            return place
+            yield place
         frame = frame.f_back
-    return NOWHERE

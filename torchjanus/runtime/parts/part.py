@@ -17,11 +17,11 @@ import torch
 from torchjanus.execute.processes.background import busy
 from torchjanus.hooks import current
 from torchjanus.host.journal import Journal
-from torchjanus.runtime.backward_time import BackwardTime
-from torchjanus.runtime.calls import Calls
-from torchjanus.runtime.execution_policy import ExecutionPolicy
 from torchjanus.runtime.launch.launch import MISS, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.parts.backward_time import BackwardTime
+from torchjanus.runtime.parts.calls import Calls
+from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
 from torchjanus.runtime.runs.records import Profile
 
 __all__ = ["Part"]
@@ -163,7 +163,7 @@ class Part:
         if budget.is_due:
             return self.calls.by_python(args, kwargs)
         budget.untimed += 1
-        return self.fn(*args, **kwargs)
+        return self.calls.native(*args, **kwargs)
 
     def _by_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make a call by a graph, if there is one for it."""
@@ -201,6 +201,13 @@ class Part:
         finally:
             if not made and current() is None:
                 budget.took(budget.clock() - begun, budget.python - python)
+
+    def wait(self) -> None:
+        """Return when no compilation is pending."""
+        self.calls.wait()
+        for route in self._routes:
+            for engine in route.engines:
+                engine.wait()
 
     def profile(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Profile | None:
         """See Speculated.profile."""

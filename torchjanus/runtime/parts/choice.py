@@ -1,0 +1,90 @@
+"""Which calls in a step may be parts: what a call site calls, and whether gradients leave a call with their backward
+pass still to come.
+
+This module does not know how parts are learnt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
+from torchjanus.semantics.protocols.leaves import MISSING, on_type
+
+__all__ = ["function_of", "is_open", "is_program", "is_update"]
+
+_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+_OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+# Functions of torch that update what is trained, by module and name. They are closed under backward.
+_UPDATES = {
+    "torch.optim": frozenset({"step", "zero_grad", "update_parameters"}),
+    "torch.nn.utils.clip_grad": frozenset({"clip_grad_norm_", "clip_grad_value_"}),
+}
+MOST_NODES = 200  # of a backward graph that are looked at
+
+
+def function_of(callee: Any) -> tuple[FunctionType, tuple[Any, ...]] | None:
+    """Return the Python function that a call of ``callee`` runs, and the receiver; None for other callees."""
+    kind = type(callee)
+    if kind is FunctionType:
+        return callee, ()
+    if kind is MethodType:
+        inner = callee.__func__
+        return (inner, (callee.__self__,)) if type(inner) is FunctionType else None
+    if issubclass(kind, nn.Module):
+        method = on_type(kind, "__call__")
+        return (method, (callee,)) if type(method) is FunctionType else None
+    return None
+
+
+def is_update(fn: FunctionType) -> bool:
+    """Whether it is a function of torch that updates what is trained."""
+    module = fn.__module__ or ""
+    return any(
+        (module == root or module.startswith(root + ".")) and fn.__name__ in names for root, names in _UPDATES.items()
+    )
+
+
+def is_program(fn: FunctionType) -> bool:
+    """Whether it is a function of the program's own, or one that a decorator of a library has put around it."""
+    while True:
+        if fn.__code__.co_flags & _SUSPENDED:
+            return False
+        file = fn.__code__.co_filename
+        if not (is_installed(file) or file.startswith(_OURS) or is_trusted_module(fn.__globals__.get("__name__"))):
+            return True
+        inner = fn.__dict__.get("__wrapped__", MISSING)
+        if type(inner) is not FunctionType:
+            return False
+        fn = inner
+
+
+def is_open(values: Any) -> bool:
+    """Whether there are tensors among the values that a call is given, or returns, whose backward pass is still to
+    come: a graph of the call would have to be differentiable."""
+    return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in pytree.tree_leaves(values))
+
+
+def _awaits(tensor: torch.Tensor) -> bool:
+    """Whether the tensor has a backward graph that no backward pass has freed. Saved tensors are not unpacked: hooks of
+    the program would run."""
+    waiting, seen, known = [tensor.grad_fn], 0, False
+    while waiting and seen < MOST_NODES:
+        node: Any = waiting.pop()
+        if node is None:
+            continue
+        seen += 1
+        saved = [getattr(node, name) for name in dir(type(node)) if name.startswith("_raw_saved_")]
+        for one in pytree.tree_leaves(saved):
+            if one.data is not None or one.unpack_hook is not None:
+                return True
+            known = True
+        waiting += [following for following, _ in node.next_functions]
+    return seen > 0 and not known

@@ -1,0 +1,154 @@
+"""One part of a step: a call in it or a run of its statements, which is speculated on by itself.
+
+A region is measured once, by Python. Then it is learnt as a step is, or left to Python. This module does not know where
+in the step the region is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.core.errors import Place, Refusal
+from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.parts.choice import is_open
+from torchjanus.runtime.parts.part import Part
+from torchjanus.runtime.pass_log.pass_log import pass_log
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.trace.events import Trace
+
+__all__ = ["Options", "Region"]
+
+LEAST_SHARE = 0.02  # of the step's time: what takes less is not worth learning
+LEAST_OPERATIONS = 4  # of a graph, where no clock may decide: what has fewer is Python's
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """See speculate()."""
+
+    watch: int
+    executor: str | None
+    verify: int
+
+
+class Region:
+    """``fn`` as a part of a step. ``label`` and ``place``: what it is and where; ``last``: its last line. ``update``:
+    whether it is a function of torch that updates what is trained. ``leave``: called when it is left to Python."""
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        options: Options,
+        account: Budget,
+        label: str,
+        place: Place,
+        last: int,
+        *,
+        update: bool = False,
+        leave: Callable[[Region], None],
+    ) -> None:
+        self.fn = fn
+        self.label = label
+        self.place = place
+        self.last = last
+        self.calls = 0
+        self.served = 0
+        self.seconds = 0.0  # that the measured call took
+        self.share = 0.0  # of the step's time, in that call
+        self.why = ""  # why it is Python's
+        self.is_small = False  # whether that is because there is little to be gained
+        self.part: Part | None = None
+        self._options = options
+        self._account = account
+        self._update = update
+        self._leave = leave
+
+    @property
+    def refusals(self) -> Sequence[Refusal]:
+        """What could not be speculated on in it."""
+        return () if self.part is None else self.part.learning.event_log.refusals
+
+    @property
+    def graphs(self) -> int:
+        """How many graphs have been made of it."""
+        return 0 if self.part is None else self.part.learning.counts.compiles
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Make one call of the region."""
+        self.calls += 1
+        part = self.part
+        if part is None:
+            return self.fn(*args, **kwargs) if self.why else self._measure(args, kwargs)
+        counts = part.learning.counts
+        before = counts.speculated
+        result = part.call(args, kwargs)
+        if counts.speculated > before:
+            self.served += 1
+            if before == 0:
+                self._look_at_graph(part)
+        elif part.learning.policy.given_up:
+            self.leave(part.learning.policy.given_up)
+        return result
+
+    def _measure(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make a call by Python, and see whether its gradients are its own."""
+        opened = is_open((args, kwargs))
+        begun = self._account.clock()
+        result = self.fn(*args, **kwargs)
+        self.seconds += self._account.clock() - begun
+        if opened or is_open(result):
+            self.leave("tensors go in or out whose backward pass is still to come")
+        return result
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether it has been measured, and not been chosen or left yet."""
+        return self.seconds > 0.0 and self.part is None and not self.why
+
+    def choose(self, seconds: float) -> None:
+        """Begin to learn, unless the measured call took too small a part of the step's ``seconds``."""
+        self.share = min(self.seconds / seconds, 1.0) if seconds else 1.0
+        if self._account.limited and self.share < LEAST_SHARE:
+            self.is_small = True
+            self.leave("it takes too little time to be worth a graph")
+        elif not self.why:
+            learning = Learning(
+                self.label,
+                self.place,
+                watch=self._options.watch,
+                executor=self._options.executor,
+                cut=_whole,
+                passes=pass_log(self.label, self.place, self.fn),
+                account=self._account,
+            )
+            self.part = Part(self.fn, learning, self._options.verify, self.fn, None, None, 0)
+
+    def _look_at_graph(self, part: Part) -> None:
+        small = all(entry.lowered.nodes < LEAST_OPERATIONS for entry in part.learning.routes.entries)
+        if small and not self._account.limited and not self._update:
+            self.is_small = True
+            self.leave("its graph has too few operations to be worth it")
+
+    def leave(self, why: str) -> None:
+        """Leave it to Python from now on."""
+        if not self.why:
+            self.why = why
+            self.end()
+            self._leave(self)
+
+    def end(self) -> None:
+        """Drop its graphs."""
+        if self.part is not None:
+            self.part.learning.end()
+
+    def wait(self) -> None:
+        """Return when nothing is being compiled for it."""
+        if self.part is not None:
+            self.part.wait()
+
+
+def _whole(traces: Sequence[Trace]) -> bool:
+    """Cut nothing off: statements that are refused in a part make smaller parts."""
+    return False

@@ -1,0 +1,222 @@
+"""Python's form of a function that is not speculated on as a whole: a variant of it in which parts are called.
+
+Parts are calls and runs of statements. Functions of the program that contain what is refused are not parts; they have a
+variant of their own, which is called in their place. Variants are made between two calls of the step, and nobody else
+calls them.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+from torchjanus.core.errors import Place, Refusal
+from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
+from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.parts.choice import function_of, is_program, is_update
+from torchjanus.runtime.parts.region import Options, Region
+from torchjanus.semantics.protocols.leaves import MISSING
+from torchjanus.semantics.protocols.virtualize import underlying
+
+__all__ = ["Parts"]
+
+MOST_CALLEES = 1000  # functions that call sites have met, as long as which they are remembered
+
+
+class CallSite:
+    """A call in a variant, which is asked what to call."""
+
+    def __init__(self, parts: Parts, label: str, place: Place) -> None:
+        self.label, self.place = label, place
+        self.asked = self.useful = False
+        self._parts = parts
+
+    def __call__(self, callee: Any) -> Any:
+        """Return what is called in the place of ``callee``: a part, a variant or ``callee`` itself."""
+        self.asked = True
+        found = function_of(callee)
+        if found is None:
+            return callee
+        function, receiver = found
+        known = self._parts.callees.get(function, MISSING)
+        if known is MISSING:
+            known = self._parts.meet(function, self)
+        if known is None:
+            return callee
+        self.useful = True
+        return MethodType(known, receiver[0]) if receiver else known
+
+
+class Skeleton:
+    """The variant of one function. ``refusals``: what cannot be speculated on, in it or elsewhere; ``divide``: its
+    loops are no parts, but their bodies may be."""
+
+    def __init__(self, parts: Parts, fn: FunctionType, refusals: Iterable[Refusal], *, divide: bool) -> None:
+        self.fn = fn
+        self.function = fn
+        self.stale = True
+        self._parts = parts
+        self._divide = divide
+        self._failed: set[Location] = set()  # statements of runs that are Python's
+        self._refused: set[tuple[int, int]] = set()
+        file = fn.__code__.co_filename
+        self._sites: dict[Location, CallSite] = {
+            at: CallSite(parts, label, Place(file, at[0], at[1], fn.__qualname__))
+            for at, label in call_sites(fn).items()
+        }
+        self._runs: dict[Run, Region] = {}
+        self._refuse(refusals)
+
+    @property
+    def is_wasteful(self) -> bool:
+        """Whether call sites are asked that call no part."""
+        return any(site.asked and not site.useful for site in self._sites.values())
+
+    def renew(self) -> FunctionType:
+        """Make the variant again, without sites that have turned out to call nothing that is a part."""
+        self.stale = False
+        self._sites = {at: site for at, site in self._sites.items() if site.useful or not site.asked}
+        known = {run.statements: (run, region) for run, region in self._runs.items()}
+        found = runs_of(self.fn, self._breaks, divide=self._divide)
+        self._runs = dict(known.get(run.statements) or (run, self._region(run)) for run in found)
+        made = variant(self.fn, self._sites, {run: region.call for run, region in self._runs.items()})
+        self.function = self.fn if made is None else made
+        return self.function
+
+    def _region(self, run: Run) -> Region:
+        begin, end = run.lines
+        label = f"lines {begin} to {end}" if begin < end else f"line {begin}"
+        place = Place(self.fn.__code__.co_filename, begin, run.statements[0][1], self.fn.__qualname__)
+        return self._parts.region(run.function, label, place, end, partial(self._left, run))
+
+    def _left(self, run: Run, region: Region) -> None:
+        """Look for smaller runs in one that is Python's."""
+        if not self._refuse(region.refusals):
+            self._failed.update(run.statements)
+        self.stale = self._parts.stale = True
+
+    def _refuse(self, refusals: Iterable[Refusal]) -> bool:
+        """Take in what is refused. Returns whether any of it is new and in this function."""
+        met = {(place.line, place.column) for place in places_in(self.fn.__code__, refusals)} - self._refused
+        self._refused |= met
+        return bool(met)
+
+    def _breaks(self, at: Location) -> bool:
+        """Whether a statement cannot be in a run."""
+        return at in self._failed or any(at[:2] <= position <= at[2:] for position in self._refused)
+
+
+class Parts:
+    """The parts of the step ``fn``, which is Python's by what ``learning`` found. ``account``: of the step."""
+
+    def __init__(self, fn: Callable[..., Any], options: Options, learning: Learning) -> None:
+        self.regions: list[Region] = []
+        # What is called in the place of a function: a region, a variant, or None for the function itself.
+        self.callees: dict[FunctionType, Callable[..., Any] | None] = {}
+        self.stale = True  # whether a variant has to be made again
+        self._fn = fn
+        self._options = options
+        self._learning = learning
+        self._met: dict[CodeType, weakref.ref[FunctionType]] = {}  # functions that may be made anew in each call
+        self._skeletons: dict[FunctionType, Skeleton] = {}
+        target, leading = underlying(fn)
+        self._main = self._skeleton(target, learning.event_log.refusals)
+        self._leading = leading
+
+    @property
+    def is_superseded(self) -> bool:
+        """Whether there are graphs of the whole step after all."""
+        return bool(self._learning.routes.entries) and not self._learning.policy.given_up
+
+    def call(self, /, *args: Any, **kwargs: Any) -> Any:
+        """Make a call of the step by Python, with its parts."""
+        if self.is_superseded:
+            return self._fn(*args, **kwargs)
+        if self.stale:
+            self.stale = False
+            for function, skeleton in [*self._skeletons.items()]:
+                if skeleton.stale:
+                    self.callees[function] = skeleton.renew()
+        served = sum(region.served for region in self.regions)
+        clock, budget = self._learning.budget.clock, self._learning.budget
+        apart, begun = budget.apart, clock()
+        result = self._main.function(*self._leading, *args, **kwargs)
+        seconds = clock() - begun - (budget.apart - apart)
+        self._learning.counts.partly += sum(region.served for region in self.regions) > served
+        for region in self.regions:
+            if region.is_measured:
+                region.choose(seconds)
+        for skeleton in self._skeletons.values():
+            if skeleton.is_wasteful:
+                skeleton.stale = self.stale = True
+        return result
+
+    def region(
+        self,
+        fn: Callable[..., Any],
+        label: str,
+        place: Place,
+        last: int,
+        leave: Callable[[Region], None],
+        *,
+        update: bool = False,
+    ) -> Region:
+        """Return a new part."""
+        made = Region(fn, self._options, self._learning.budget, label, place, last, update=update, leave=leave)
+        self.regions.append(made)
+        return made
+
+    def meet(self, function: FunctionType, site: CallSite) -> Callable[..., Any] | None:
+        """Return what is called in the place of a function that no site has called before; None for itself."""
+        if not self._is_kept(function):
+            site.asked = False  # a later call tells more
+            return None
+        known: Callable[..., Any] | None = None
+        if is_update(function) or is_program(function):
+            if places_in(function.__code__, self._learning.event_log.refusals):
+                known = self._enter(function, self._learning.event_log.refusals)
+            else:
+                leave = partial(self._left, function)
+                update = is_update(function)
+                known = self.region(function, site.label, site.place, site.place.line, leave, update=update).call
+        self.callees[function] = known
+        return known
+
+    def _is_kept(self, function: FunctionType) -> bool:
+        """Whether the function is not one that the step makes anew in each call, as far as is known."""
+        if "<locals>" not in function.__qualname__:
+            return len(self.callees) < MOST_CALLEES
+        before = self._met.get(function.__code__)
+        self._met[function.__code__] = weakref.ref(function)
+        return before is not None and before() is function and len(self.callees) < MOST_CALLEES
+
+    def _left(self, function: FunctionType, region: Region) -> None:
+        """Look for parts in a function that is no part."""
+        self.callees[function] = None if region.is_small else self._enter(function, region.refusals)
+
+    def _enter(self, function: FunctionType, refusals: Sequence[Refusal]) -> FunctionType:
+        self.stale = True
+        return self._skeleton(function, refusals).function
+
+    def _skeleton(self, function: FunctionType, refusals: Sequence[Refusal]) -> Skeleton:
+        known = self._skeletons.get(function)
+        if known is None:
+            divide = not places_in(function.__code__, refusals)
+            known = self._skeletons[function] = Skeleton(self, function, refusals, divide=divide)
+        return known
+
+    def end(self) -> None:
+        """Drop all graphs."""
+        for region in self.regions:
+            region.end()
+
+
+def places_in(code: CodeType, refusals: Iterable[Refusal]) -> set[Place]:
+    """Return where in a function's code something was refused."""
+    lines = [line for _, _, line in code.co_lines() if line is not None]
+    span = range(min(lines, default=0), max(lines, default=0) + 1)
+    found = {place for one in refusals for place in (one.place, one.caller, *one.within)}
+    return {place for place in found if place.file == code.co_filename and place.line in span}
