@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"graph", "semantics"},
     {"execute"},
     {"runtime"},
-    {"report", "testing"},
+    {"discovery", "report", "testing"},
     {"cli"},
     {"__init__", "__main__"},
 ]

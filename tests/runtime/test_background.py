@@ -85,6 +85,7 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def popen(command: list[str], **options: Any) -> Any:
             return real([command[0], "-c", textwrap.dedent(source), *command[3:]], **options)
 
+        monkeypatch.setattr(child_process, "fork", lambda *given: None)  # a process of its own
         monkeypatch.setattr(child_process.subprocess, "Popen", popen)
 
     return runs
@@ -95,10 +96,11 @@ def children(folder: Path) -> list[int]:
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            words = (process / "cmdline").read_bytes().split(b"\0")
+            words = [*(process / "cmdline").read_bytes().split(b"\0"), os.readlink(process / "fd" / "1").encode()]
             state = (process / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:  # it has ended
             continue
+        # A forked child has its server's command line, and a log of its own.
         if state != "Z" and any(word.startswith(bytes(folder / "torchjanus-")) for word in words):
             found.append(int(process.name))
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import platform
 import sys
 import time
@@ -13,11 +14,13 @@ import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.debug import debug_command
 from torchjanus.cli.reasons import listing, page
-from torchjanus.cli.script import NotRunnable, load, run
-from torchjanus.cli.summary import Summary, print_report, summarize, write_json
+from torchjanus.cli.script import NotRunnable, load, locate, run
+from torchjanus.cli.summary import Summary, print_report, print_steps, summarize, write_json
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
+from torchjanus.discovery import Selection, compiled, watch_imports
+from torchjanus.execute.compiled import server
 from torchjanus.report import explain
 
 __all__ = ["main"]
@@ -32,9 +35,21 @@ def parser() -> argparse.ArgumentParser:
         "run",
         help="run a script as python would, and report on what was speculated",
         description="Run SCRIPT as 'python SCRIPT ARGS...' would; then say what was speculated on, and why. "
+        "Nothing needs to be marked in it: the training and evaluation steps are found. "
         "The report goes to standard error, so that the script's own output stays as it is.",
         allow_abbrev=False,
     )
+    running.add_argument("-m", dest="module", action="store_true", help="SCRIPT is a module, as for python -m")
+    running.add_argument(
+        "--only", metavar="NAME", action="append", default=[], help="steps to take: a function's name, or file:line"
+    )
+    running.add_argument(
+        "--not", dest="exclude", metavar="NAME", action="append", default=[], help="steps to leave to Python"
+    )
+    running.add_argument(
+        "--dry-run", action="store_true", help="say which steps would be taken in the script; run nothing"
+    )
+    running.add_argument("--marked", action="store_true", help="only what the script marks itself; find no steps")
     running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
     running.add_argument("--no-report", action="store_true", help="do not print the report")
     running.add_argument("--executor", metavar="NAME", help="the executor of functions that do not name one")
@@ -75,16 +90,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return debug_command(
             options.script, rest, options.function, options.only, options.list_passes, options.executor
         )
-    return run_command(options.script, options.arguments, options.json, not options.no_report, options.executor)
+    selection = None if options.marked else Selection(options.only, options.exclude)
+    return run_command(options, selection)
 
 
-def run_command(
-    script: str, arguments: Sequence[str], json_file: Path | None, report: bool, executor: str | None
-) -> int:
+def run_command(options: argparse.Namespace, selection: Selection | None) -> int:
+    """Run a script and report on it. ``selection``: which steps to look for, if any. Returns the exit code."""
+    script, arguments, json_file, executor = options.script, options.arguments, options.json, options.executor
+    module = script if options.module else None
     try:
-        code = load(script)
+        if module is not None:
+            script = str(locate(module))
+        code = load(script, functools.partial(compiled, selection=selection))
     except NotRunnable as error:
         return refuse(str(error))
+    if options.dry_run:
+        found = selection or Selection()
+        print_steps([step.description for step in found.taken], found.reasons())
+        return 0
     if json_file is not None and not json_file.absolute().parent.is_dir():
         return refuse(f"cannot write {json_file}: there is no folder {json_file.absolute().parent}")
     if executor is not None:
@@ -94,16 +117,21 @@ def run_command(
             return refuse(str(error))
     # A step that is local to the script's main() would be destroyed before the report is made.
     runtime.keep_speculated()
+    if selection is not None:
+        watch_imports(selection)
+        if selection.taken and runtime.default_executor() != "replay":
+            server.start()  # it imports what it needs while the script loads its data
     begin = time.perf_counter()
-    exit_code = run(code, script, arguments)
+    exit_code = run(code, script, arguments, module)
     summary = Summary(
         script=script,
         arguments=tuple(arguments),
         exit_code=exit_code,
         seconds=time.perf_counter() - begin,
         functions=tuple(summarize(step, explain) for step in runtime.speculated()),
+        left=() if selection is None else tuple(selection.reasons()),
     )
-    if report:
+    if not options.no_report:
         print_report(summary)
     if json_file is not None:
         write_json(summary, json_file)

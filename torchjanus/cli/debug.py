@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from torchjanus import runtime
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.core.errors import Unsupported
+from torchjanus.discovery import Selection, compiled
 from torchjanus.graph.passes import PASSES, passes_table
 from torchjanus.runtime.pass_log.pass_log import PassLog, keep_logs
 
@@ -37,7 +39,7 @@ def debug_command(
     if only is not None and only not in NAMES:
         return _fail(f"there is no pass {only}: there are {', '.join(NAMES)}", USAGE_ERROR)
     try:
-        code = load(script)
+        code = load(script, functools.partial(compiled, selection=Selection()))
         runtime.default_executor(executor)
     except (NotRunnable, Unsupported) as error:
         return _fail(str(error), USAGE_ERROR)

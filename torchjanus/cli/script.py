@@ -1,18 +1,21 @@
-"""Runs a script as ``python SCRIPT ARGS...`` would. It does not know speculation."""
+"""Runs a script as ``python SCRIPT ARGS...`` would, or a module as ``python -m MODULE ARGS...``. It does not know
+speculation: whoever calls it says how source is compiled."""
 
 from __future__ import annotations
 
 import builtins
 import importlib.machinery
+import importlib.util
 import os
 import sys
 import types
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 from torchjanus.core.errors import JanusError
 
-__all__ = ["NotRunnable", "load", "run"]
+__all__ = ["NotRunnable", "Program", "load", "locate", "run"]
 
 PACKAGE = str(Path(__file__).resolve().parents[1])
 INTERRUPTED = 128 + 2  # what a shell reports for a program that SIGINT ended
@@ -22,7 +25,37 @@ class NotRunnable(Exception):
     """The script does not exist, or is no Python script. The message is one line and names the script."""
 
 
-def load(script: str) -> types.CodeType | SyntaxError:
+class Program(Protocol):
+    """A compiled main module."""
+
+    @property
+    def code(self) -> types.CodeType:
+        """What runs."""
+        ...
+
+    def bind(self, module_globals: dict[str, Any], /) -> None:
+        """Give the code the variables of the module that it is about to run in."""
+        ...
+
+
+Compiler = Callable[[bytes, str], Program]
+
+
+def locate(module: str) -> Path:
+    """Return the file that ``python -m MODULE`` runs. Raises NotRunnable."""
+    sys.path[0:1] = [os.getcwd()]  # as python does, in place of the folder of the command's launcher
+    try:
+        spec = importlib.util.find_spec(module)
+        if spec is not None and spec.submodule_search_locations is not None:
+            spec = importlib.util.find_spec(f"{module}.__main__")
+    except ImportError as error:
+        raise NotRunnable(f"cannot import {module}: {error}") from None
+    if spec is None or spec.origin is None or not spec.origin.endswith(".py"):
+        raise NotRunnable(f"there is no module {module} with a source file to run")
+    return Path(spec.origin)
+
+
+def load(script: str, compiler: Compiler) -> Program | SyntaxError:
     """Return the script's code. For a Python file with a syntax error return that error: running reports it as python
     does."""
     path = Path(script)
@@ -35,15 +68,16 @@ def load(script: str) -> types.CodeType | SyntaxError:
     except OSError as error:
         raise NotRunnable(f"cannot read {script}: {error.strerror}") from None
     try:
-        return compile(source, os.path.abspath(script), "exec", dont_inherit=True)
+        return compiler(source, os.path.abspath(script))
     except (SyntaxError, ValueError) as error:  # ValueError: null bytes, before Python 3.12
         if isinstance(error, SyntaxError) and path.suffix in (".py", ".pyw") and b"\0" not in source:
-            return error
+            return error.with_traceback(None)  # as if the interpreter had met it
         raise NotRunnable(f"{script} is not a Python script: {error}") from None
 
 
-def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str]) -> int:
-    """Run ``code`` as the main module, and return the exit code that python would end with.
+def run(program: Program | SyntaxError, script: str, arguments: Sequence[str], module: str | None = None) -> int:
+    """Run a program as the main module, and return the exit code that python would end with. ``module``: the name by
+    which ``python -m`` was to find it, if it is no script.
 
     As in python, ``sys.argv``, ``sys.path`` and ``__main__`` stay as the script left them: exit handlers and threads
     that outlive the script may use them.
@@ -54,12 +88,17 @@ def run(code: types.CodeType | SyntaxError, script: str, arguments: Sequence[str
     main.__dict__.update(__annotations__={}, __builtins__=builtins, __cached__=None)
     sys.modules["__main__"] = main
     sys.argv = [script, *arguments]
-    # The first element belongs to the command (the folder of its launcher, or the current one under -m).
-    sys.path[0:1] = [str(Path(script).resolve().parent)]
+    if module is not None:
+        main.__package__ = module.rpartition(".")[0] if Path(script).stem != "__main__" else module
+        main.__spec__ = importlib.util.find_spec(module if Path(script).stem != "__main__" else f"{module}.__main__")
+    else:
+        # The first element belongs to the command (the folder of its launcher, or the current one under -m).
+        sys.path[0:1] = [str(Path(script).resolve().parent)]
     try:
-        if isinstance(code, SyntaxError):
-            raise code
-        exec(code, main.__dict__)
+        if isinstance(program, SyntaxError):
+            raise program
+        program.bind(main.__dict__)
+        exec(program.code, main.__dict__)
     except SystemExit as request:
         return exit_code(request)
     except BaseException as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
@@ -42,6 +42,7 @@ class Summary:
     exit_code: int
     seconds: float
     functions: tuple[FunctionSummary, ...]
+    left: tuple[str, ...] = ()  # what looked like a step and is Python's, each with the reason
 
 
 def summarize(step: S, explain: Callable[[S], object]) -> FunctionSummary:
@@ -55,12 +56,21 @@ def print_report(summary: Summary) -> None:
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
         lines += [
-            "Nothing was speculated on.",
+            "Nothing was speculated on: no training or evaluation step was found whose calls take a second together.",
             "Mark the training step with @torchjanus.speculate, or call torchjanus.speculate(step).",
         ]
+    if summary.left:
+        lines += ["left to Python:", *(f"  {line}" for line in summary.left)]
     for function in summary.functions:
         lines += ["", function.explanation.rstrip()]
     print("\n".join(lines), file=sys.stderr, flush=True)
+
+
+def print_steps(taken: Sequence[str], left: Sequence[str]) -> None:
+    """Print which steps would be speculated on, and which not and why."""
+    print("\n".join([f"would speculate on: {line}" for line in taken] or ["no step was found"]))
+    for line in left:
+        print(f"left to Python: {line}")
 
 
 def write_json(summary: Summary, path: Path) -> None:

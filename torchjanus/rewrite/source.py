@@ -25,7 +25,7 @@ from torchjanus.rewrite.syntax.scopes import Function
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
 
-__all__ = ["Found", "adopt", "compile_alone", "find"]
+__all__ = ["Found", "adopt", "compile_alone", "definitions", "find"]
 
 FUTURE = 0
 for _feature in __future__.all_feature_names:
@@ -129,10 +129,16 @@ def _read(code: CodeType, module_globals: dict[str, Any]) -> _File:
             tree = ast.parse("".join(lines), name)
     except (SyntaxError, ValueError, RecursionError) as error:
         raise SourceUnavailable(f"{name}:{code.co_firstlineno}: the file no longer parses: {error}") from error
-    file = _File(lines, {})
-    _index(tree, frozenset(_imports(tree)), file.definitions)
+    file = _File(lines, definitions(tree))
     _files[name] = file
     return file
+
+
+def definitions(tree: ast.Module) -> dict[tuple[int, str], list[Found]]:
+    """Return all definitions of functions in a module, by first line and name, in the order of its text."""
+    into: dict[tuple[int, str], list[Found]] = {}
+    _index(tree, frozenset(_imports(tree)), into)
+    return into
 
 
 def _imports(node: ast.AST) -> Iterator[str]:

@@ -30,6 +30,9 @@ from torchjanus.graph.recursion.cells.invoke import NotBatched
 __all__ = ["Lowering", "NotLowered", "pack_made", "unpack_made"]
 
 
+LOWERING = 3  # the niceness of a lowering: it takes seconds, and calls are Python's until it is done
+
+
 class NotLowered(Exception):
     """Raised where the child failed; lowering in this process may still succeed."""
 
@@ -125,7 +128,7 @@ def _set(settings: dict[str, Any]) -> None:
 
 def main(folder: Path, parent: int) -> None:
     """The child: lower the program in the folder."""
-    begin(folder, parent)
+    begin(folder, parent, LOWERING)
     memory, settings, keys, text, packed = pickle.loads((folder / "program").read_bytes())
     bound(memory)
     _set(settings)

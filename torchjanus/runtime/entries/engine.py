@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Unsupported
+from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
 from torchjanus.execute.compiled.store import Verdict, look_around
@@ -73,8 +74,9 @@ def default_executor(name: str | None = None) -> str:
 
 
 def make_ready(executor: str) -> None:
-    """Import what compiling and loading need, which takes a second."""
+    """Import what compiling and loading need, which takes a second, and let the server of children do so beside it."""
     if executor != "replay":
+        server.start()
         look_around()
         ready_to_load()
 

@@ -1,0 +1,132 @@
+"""The server forks children that do what a process of their own would do, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from torchjanus.execute.compiled import server
+from torchjanus.execute.compiled.child import Child
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="children are forked on POSIX only")
+
+LONG = 600.0  # seconds: far more than anything here takes
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    server.close()
+
+
+def failing(words: bytes) -> Child:
+    """A child whose order cannot be read."""
+
+    def fill(folder: Path) -> dict[str, str]:
+        (folder / "program").write_bytes(words)
+        return {}
+
+    return Child(server.PRELOADED[0], fill)
+
+
+def test_children_are_forked_and_tell_how_they_end() -> None:
+    children = [failing(b"no program"), failing(b"neither")]
+    for child in children:
+        assert isinstance(child._process, server.Forked)
+        assert "UnpicklingError" in child.wait(LONG) or "pickle" in child.wait(LONG)
+        assert child.ready()
+        child.cancel()
+        assert not child.folder.exists()
+
+
+def test_what_another_process_would_see_differently_is_not_forked(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    server.start()
+    monkeypatch.setenv("TORCH_LOGS", "+inductor")
+    assert server.fork(server.PRELOADED[0], str(tmp_path), {}) is None
+    monkeypatch.delenv("TORCH_LOGS")
+    assert server.fork("some.other.module", str(tmp_path), {}) is None
+
+
+def test_a_child_can_be_killed(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "program")  # it waits for ever when it reads that
+    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
+    assert child is not None
+    with pytest.raises(subprocess.TimeoutExpired):
+        child.wait(0.1)
+    assert child.poll() is None
+    child.kill()
+    assert child.wait(LONG) == -signal.SIGKILL
+
+
+def test_children_of_a_server_that_dies_have_failed_and_there_is_another(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "program")
+    child = server.fork(server.PRELOADED[0], str(tmp_path), {})
+    assert child is not None and server._server is not None
+    first = server._server
+    first._process.kill()
+    assert child.wait(LONG) == -signal.SIGKILL
+    first._listener.join(LONG)
+    again = failing(b"no program")
+    assert again.wait(LONG)
+    assert server._server is not first
+    again.cancel()
+
+
+PROGRAM = """
+import os, sys, time
+from pathlib import Path
+from torchjanus.execute.compiled import server
+
+os.mkfifo(Path(sys.argv[1], "program"))
+child = server.fork(server.PRELOADED[0], sys.argv[1], {})
+while not Path(sys.argv[1], "log").exists():
+    time.sleep(0.05)
+print(server._server._process.pid, flush=True)
+if sys.argv[2] == "killed":
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="processes are looked up in /proc")
+@pytest.mark.parametrize("how", ["ended", "killed"])
+def test_nothing_outlives_the_program(tmp_path: Path, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path), how],
+        capture_output=True,
+        text=True,
+        timeout=LONG,
+    )
+    process = int(done.stdout)
+    deadline = time.monotonic() + LONG
+    while alive(process) or any(parent_of(other) == process for other in processes()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").glob("[0-9]*")]
+
+
+def status_of(process: int) -> list[str]:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ["X", "0"]
+
+
+def alive(process: int) -> bool:
+    return status_of(process)[0] not in "XZ"
+
+
+def parent_of(process: int) -> int:
+    return int(status_of(process)[1])

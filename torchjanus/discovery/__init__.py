@@ -1,0 +1,13 @@
+"""Finds the training steps of programs that mark none, and speculates on them.
+
+It reads source only: which loops and functions make a step, and what such a loop's body reads and leaves. The step
+itself is a speculated function like any other. It must not know how functions are speculated on.
+"""
+
+from __future__ import annotations
+
+from torchjanus.discovery.candidates import Candidate
+from torchjanus.discovery.imports import Selection, compiled, watch_imports
+from torchjanus.discovery.steps import Step
+
+__all__ = ["Candidate", "Selection", "Step", "compiled", "watch_imports"]

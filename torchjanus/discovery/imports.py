@@ -1,0 +1,209 @@
+"""Compiles modules with their steps outlined: the main script, and the modules of the program's own that it imports.
+
+Installed packages are left as they are. A module in which no step is found is compiled as Python does it.
+"""
+
+from __future__ import annotations
+
+import ast
+import fnmatch
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import inspect
+import os
+import sys
+import sysconfig
+import types
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+from torchjanus.discovery.candidates import Candidate, candidates, mentions_training
+from torchjanus.discovery.outline import NotOutlined, Outlined, outline
+from torchjanus.discovery.steps import Step
+from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions
+from torchjanus.semantics.known.trusted import is_installed
+
+__all__ = ["Module", "Selection", "compiled", "watch_imports"]
+
+PLACEHOLDER = "\0@torchjanus-step-"  # with a number: what stands for a step in code until it is compiled
+
+
+@dataclass(slots=True)
+class Selection:
+    """Which steps are wanted, by patterns of function names or ``file:line``; and what was found.
+
+    ``taken``: the steps that are speculated on. ``left``: the candidates that are not, with the reason.
+    """
+
+    only: Sequence[str] = ()
+    exclude: Sequence[str] = ()
+    taken: list[Step] = field(default_factory=list)
+    left: list[tuple[str, Candidate, str]] = field(default_factory=list)
+
+    def reasons(self) -> list[str]:
+        """Return the candidates that are left to Python, each with its place and the reason."""
+        return [f"{file}:{candidate.line} ({candidate}): {why}" for file, candidate, why in self.left]
+
+    def wants(self, file: str, candidate: Candidate) -> bool:
+        """Whether the patterns let a candidate of ``file`` pass."""
+        names = (candidate.name, f"{file}:{candidate.line}", f"{os.path.basename(file)}:{candidate.line}")
+
+        def met(patterns: Sequence[str]) -> bool:
+            return any(fnmatch.fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+        return (not self.only or met(self.only)) and not met(self.exclude)
+
+
+@dataclass(frozen=True, slots=True)
+class Module:
+    """A module's code, and the steps that its code calls. They are to be bound to the module's variables before it
+    runs."""
+
+    code: CodeType
+    steps: tuple[Step, ...] = ()
+
+    def bind(self, module_globals: dict[str, Any]) -> None:
+        """Give the steps the module's variables."""
+        for step in self.steps:
+            step.bind(module_globals)
+
+
+def compiled(source: str | bytes, file: str, selection: Selection | None) -> Module:
+    """Compile a module as Python does, with its steps outlined if any are wanted. Raises what ``compile`` raises."""
+    plain = compile(source, file, "exec", dont_inherit=True)  # with the warnings that Python gives
+    text = importlib.util.decode_source(source) if isinstance(source, bytes) else source
+    if selection is None or not mentions_training(text):
+        return Module(plain)
+    tree = ast.parse(text, file)
+    places = definitions(tree)
+    imported = next((found.imported for group in places.values() for found in group), frozenset())
+    steps: list[Step] = []
+    outlined: list[tuple[Candidate, Outlined]] = []
+    for candidate in candidates(tree):
+        if not selection.wants(file, candidate):
+            selection.left.append((file, candidate, "it is not among those asked for"))
+            continue
+        try:
+            made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}")
+            step = _step(file, candidate, Found(made.function, candidate.private, imported), plain)
+        except NotOutlined as why:
+            selection.left.append((file, candidate, str(why)))
+            continue
+        steps.append(step)
+        outlined.append((candidate, made))
+    if not steps:
+        return Module(plain)
+    selection.taken += steps
+    code = _with_steps(_compiled_with(tree, plain.co_filename, outlined), steps)
+    _adopt_old(code, places)
+    return Module(code, tuple(steps))
+
+
+def _step(file: str, candidate: Candidate, found: Found, plain: CodeType) -> Step:
+    """Return the step of an outlined candidate. Raises NotOutlined if it cannot be compiled by itself."""
+    name = "<module>" if isinstance(candidate.scope, ast.Module) else candidate.scope.name
+    flags = plain.co_flags | (inspect.CO_NESTED if candidate.around else 0)
+    try:
+        code = compile_alone(found.node, plain.replace(co_name=name, co_qualname=candidate.name, co_flags=flags), found)
+    except SyntaxError as error:
+        raise NotOutlined(f"it cannot stand by itself: {error.msg}") from error
+    adopt(code, found)
+    return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}")
+
+
+def _compiled_with(tree: ast.Module, file: str, outlined: Sequence[tuple[Candidate, Outlined]]) -> CodeType:
+    """Compile the module with each candidate's statements replaced. The tree is afterwards what it was."""
+    holders = [candidate.loop or candidate.scope for candidate, _ in outlined]
+    old = [holder.body for holder in holders]
+    for holder, (_, made) in zip(holders, outlined, strict=True):
+        holder.body = made.body
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # they were given for the plain code; and here constants are called
+            return compile(tree, file, "exec", dont_inherit=True)
+    finally:
+        for holder, body in zip(holders, old, strict=True):
+            holder.body = body
+
+
+def _with_steps(code: CodeType, steps: Sequence[Step]) -> CodeType:
+    """Return the code with its steps in the place of their placeholders."""
+    constants: list[Any] = []
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            constants.append(_with_steps(value, steps))
+        elif type(value) is str and value.startswith(PLACEHOLDER):
+            constants.append(steps[int(value.removeprefix(PLACEHOLDER))])
+        else:
+            constants.append(value)
+    return code.replace(co_consts=tuple(constants))
+
+
+def _adopt_old(code: CodeType, places: dict[tuple[int, str], list[Found]]) -> bool:
+    """Give functions that call steps their definition without steps, for whoever rewrites them: their code is not what
+    the file says. Returns whether there are any in ``code``."""
+    inner = [_adopt_old(value, places) for value in code.co_consts if isinstance(value, CodeType)]
+    calls = any(inner) or any(isinstance(value, Step) for value in code.co_consts)
+    known = places.get((code.co_firstlineno, code.co_name))
+    if calls and known:
+        adopt(code, known[0])
+    return calls
+
+
+# ---- imported modules ----
+
+
+class _Loader(importlib.machinery.SourceFileLoader):
+    """Loads a module of the program's own with its steps outlined. Nothing is read from or written to a cache."""
+
+    def __init__(self, fullname: str, path: str, selection: Selection) -> None:
+        super().__init__(fullname, path)
+        self._selection = selection
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        """Run the module."""
+        made = compiled(self.get_data(self.path), self.path, self._selection)
+        made.bind(module.__dict__)
+        exec(made.code, module.__dict__)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """Return the module's plain code, as for a module that nobody runs."""
+        return super().get_code(fullname)
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Finds modules as Python does, and loads those of the program's own that may contain a step by ``_Loader``."""
+
+    def __init__(self, selection: Selection) -> None:
+        self._selection = selection
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Return the module's spec with another loader; None for what is left to Python."""
+        spec = importlib.machinery.PathFinder.find_spec(fullname, path, target)
+        if spec is None or type(spec.loader) is not importlib.machinery.SourceFileLoader or spec.origin is None:
+            return None
+        if is_installed(spec.origin) or spec.origin.startswith((_LIBRARY, _OWN)):
+            return None
+        try:
+            text = importlib.util.decode_source(spec.loader.get_data(spec.origin))
+        except (OSError, SyntaxError, UnicodeDecodeError):
+            return None  # Python reports it
+        if not mentions_training(text):
+            return None
+        spec.loader = _Loader(fullname, spec.origin, self._selection)
+        return spec
+
+
+_LIBRARY = sysconfig.get_paths()["stdlib"] + os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def watch_imports(selection: Selection) -> None:
+    """From now on, modules of the program's own are imported with their steps outlined."""
+    sys.meta_path.insert(0, _Finder(selection))

@@ -1,0 +1,356 @@
+"""Outlines steps: the body of a loop, or of a function, becomes a function of the variables that it reads, which
+returns those that are read afterwards. What calls it keeps its name, its signature and its lines.
+
+In a module, variables are the module's, so the outlined function declares them ``global`` where anybody else may read
+them. In a function, live variables are passed and returned. A body is left as it is, with a reason, where that would
+differ: variables that functions share, unbound variables, frames that are looked at, suspended code.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torchjanus.discovery.candidates import Candidate
+from torchjanus.discovery.variables import INNER, Liveness, Loop, bound, captured, certain_at, own_nodes, reads
+from torchjanus.rewrite.syntax.sites import Location, location_of
+from torchjanus.rewrite.syntax.walk import place
+
+__all__ = ["NotOutlined", "Outlined", "outline"]
+
+_FRAMES = frozenset(
+    "locals vars dir eval exec globals super __class__ breakpoint set_trace _getframe currentframe".split()
+)
+_FRAME_METHODS = frozenset({"_getframe", "currentframe", "set_trace"})
+_GOES_ON, _LEAVES, _RETURNS = 0, 1, 2  # how an outlined body was left, if not by its end
+HOW, RESULT = "_torchjanus_left", "_torchjanus_result"
+
+
+class NotOutlined(Exception):
+    """Why a step cannot be outlined, in a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """A step as a function. ``body``: what stands in the place of the candidate's statements.
+
+    ``function``: its definition, named after the function around it.
+    """
+
+    function: ast.FunctionDef
+    body: list[ast.stmt]
+
+
+def outline(candidate: Candidate, tree: ast.Module, callee: str) -> Outlined:
+    """Return the candidate outlined. ``callee``: the constant that stands for the outlined function where it is called.
+
+    Raises NotOutlined.
+    """
+    _require_plain(candidate)
+    if candidate.loop is None:
+        return _function(candidate, callee)
+    if isinstance(candidate.scope, ast.Module):
+        return _of_module(candidate, candidate.loop, tree, callee)
+    return _of_function(candidate, candidate.loop, callee)
+
+
+def _require_plain(candidate: Candidate) -> None:
+    """Raise NotOutlined for bodies that no other function can hold."""
+    nodes = [*own_nodes(candidate.body)]
+    every = [node for statement in candidate.body for node in ast.walk(statement)]
+    if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith) for node in nodes):
+        raise NotOutlined("it is suspended in the middle (yield or await)")
+    if any(isinstance(node, ast.comprehension) and node.is_async for node in nodes):
+        raise NotOutlined("it is suspended in the middle (yield or await)")
+    named = {node.id for node in every if isinstance(node, ast.Name)}
+    named |= {
+        node.attr for node in every if isinstance(node, ast.Attribute) and node.attr in ("_getframe", "set_trace")
+    }
+    if looked := sorted(named & _FRAMES):
+        raise NotOutlined(f"{looked[0]} looks at the function that it stands in")
+    if any(isinstance(node, ast.ClassDef) for node in nodes):
+        raise NotOutlined("it defines a class")
+    if any(isinstance(node, ast.Delete) and bound([node]) for node in nodes):
+        raise NotOutlined("it deletes a variable")
+    if any(isinstance(node, ast.Import | ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
+        raise NotOutlined("it imports *")
+    if any(isinstance(node, ast.Nonlocal) for node in every):
+        raise NotOutlined("an inner function sets its variables (nonlocal)")
+
+
+# ---- loops of a module ----
+
+
+def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str) -> Outlined:
+    body = loop.body
+    inside = {id(node) for statement in body for node in ast.walk(statement)}
+    elsewhere = {
+        name
+        for node in ast.walk(tree)
+        if id(node) not in inside
+        for name in (*([node.id] if isinstance(node, ast.Name) else []), *getattr(node, "names", []))
+        if isinstance(name, str)
+    }
+    if "globals" in elsewhere or "vars" in elsewhere or "exec" in elsewhere or "eval" in elsewhere:
+        elsewhere |= bound(body)
+    own = bound(body)
+    entry = Liveness().before([place(ast.While(_true(loop), body, []), location_of(loop))], frozenset())
+    shared = sorted(own & (elsewhere | entry | captured(body)))
+    left, kinds = _leaving(body, _whether_left)
+    where = location_of(body[0])
+    declared: list[ast.stmt] = [place(ast.Global(shared), where)] if shared else []
+    function = _define(candidate, [], [*declared, *left])
+    call = _call(callee, [], where)
+    if _LEAVES in kinds:
+        return Outlined(function, [place(ast.If(call, [place(ast.Break(), where)], []), where)])
+    return Outlined(function, [place(ast.Expr(call), where)])
+
+
+# ---- loops of a function ----
+
+
+def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
+    scope, body = candidate.scope, loop.body
+    assert isinstance(scope, ast.FunctionDef)
+    inside = {id(node) for statement in body for node in ast.walk(statement)}
+    rest = [node for node in own_nodes(scope.body) if id(node) not in inside]
+    declared = {n for node in own_nodes(scope.body) if isinstance(node, ast.Global) for n in node.names}
+    if any(isinstance(node, ast.Nonlocal) for statement in scope.body for node in ast.walk(statement)):
+        raise NotOutlined("functions share its variables (nonlocal)")
+    if any(isinstance(node, ast.Name) and node.id in ("locals", "vars", "exec", "eval") for node in rest):
+        raise NotOutlined("the function around it looks at its own variables by locals(), vars(), exec() or eval()")
+    parameters = {part.arg for part in ast.walk(scope.args) if isinstance(part, ast.arg)}
+    variables = frozenset((bound(scope.body) | parameters) - declared)
+    enclosing = _enclosing(candidate) - variables - declared
+    own = bound(body) & variables
+    outer = NotOutlined("a function made elsewhere reads a variable that it sets")
+    for node in rest:
+        if isinstance(node, INNER) and captured([node]) & own:
+            raise outer
+    _require_no_late_binding(body, _changing(scope, loop))
+    liveness = Liveness()
+    liveness.before(scope.body, frozenset())
+    entry = liveness.entry[loop] & (variables | enclosing)
+    have = certain_at(scope.body, loop, frozenset(parameters))
+    assert have is not None
+    given = sorted(entry & (reads_of(body) | own))
+    if unbound := sorted(name for name in given if name in variables and name not in have):
+        raise NotOutlined(f"the variable {unbound[0]} may be unbound when an iteration begins")
+    kept = sorted(own & liveness.exit[loop])
+    left, kinds = _leaving(body, functools.partial(_result, kept))
+    where, end = location_of(body[0]), location_of(body[-1])
+    fresh = [name for name in kept if name not in given]
+    begin: list[ast.stmt] = []
+    if used := sorted(declared & (own_names(body))):
+        begin.append(place(ast.Global(used), where))
+    if fresh:  # never read unless the body sets it: it is returned where it may be unbound
+        begin.append(place(ast.Assign([_name(n, where, ast.Store()) for n in fresh], _none(where)), where))
+    flagged = bool(kinds)
+    result = _result(kept, end, flagged, _GOES_ON, None)
+    finish: list[ast.stmt] = [place(ast.Return(result), end)] if kept or flagged else []
+    function = _define(candidate, given, [*begin, *left, *finish])
+    call = _call(callee, given, where)
+    aims = ([HOW, RESULT] if flagged else []) + kept
+    if not aims:
+        return Outlined(function, [place(ast.Expr(call), where)])
+    target = place(ast.Tuple([_name(name, where, ast.Store()) for name in aims], ast.Store()), where)
+    after: list[ast.stmt] = [place(ast.Assign([target], call), where)]
+    for kind, statement in (
+        (_LEAVES, ast.Break()),
+        (_RETURNS, ast.Return(_name(RESULT, where, ast.Load()))),
+    ):
+        if kind in kinds:
+            number = place(ast.Constant(kind), where)
+            test = place(ast.Compare(_name(HOW, where, ast.Load()), [ast.Eq()], [number]), where)
+            after.append(place(ast.If(test, [place(statement, where)], []), where))
+    return Outlined(function, after)
+
+
+def _enclosing(candidate: Candidate) -> frozenset[str]:
+    """Return the variables of the functions around the scope."""
+    names: set[str] = set()
+    for function in candidate.around:
+        names |= bound(function.body) | {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+    return frozenset(names)
+
+
+def _changing(scope: ast.FunctionDef, loop: Loop) -> set[str]:
+    """Return the function's variables that may be set again after a first iteration of the loop has begun."""
+    outermost: ast.AST = loop
+    behind: list[ast.stmt] = []
+    for number, node in enumerate(scope.body):
+        if any(part is loop for part in own_nodes([node])):
+            outermost, behind = node, scope.body[number + 1 :]
+    return bound([outermost, *behind])
+
+
+def own_names(statements: Sequence[ast.stmt]) -> set[str]:
+    """Return all names that the statements mention, inner functions included."""
+    return {node.id for one in statements for node in ast.walk(one) if isinstance(node, ast.Name)} | bound(statements)
+
+
+def reads_of(statements: Sequence[ast.stmt]) -> frozenset[str]:
+    """Return the variables that the statements may read."""
+    return frozenset().union(*(reads(node) for node in statements))
+
+
+def _require_no_late_binding(body: Sequence[ast.stmt], changing: set[str]) -> None:
+    """Raise NotOutlined if a function made in the body may outlive the iteration and reads a variable that changes."""
+    passed: set[int] = set()  # functions that are gone when the statement is over
+    named: set[str] = set()
+    for node in own_nodes(body):
+        if isinstance(node, ast.Call) and _ends_at_once(node):
+            passed |= {id(part) for part in node.args} | {id(part.value) for part in node.keywords}
+            named |= {part.id for part in node.args if isinstance(part, ast.Name)}
+    for node in own_nodes(body):
+        if isinstance(node, INNER) and captured([node]) & changing and id(node) not in passed:
+            if not (isinstance(node, ast.FunctionDef) and _only_called(node.name, body, named)):
+                raise NotOutlined(
+                    f"a function made in it (line {node.lineno}) reads variables of later iterations, if it is kept"
+                )
+
+
+def _ends_at_once(node: ast.Call) -> bool:
+    """Whether a call keeps none of the functions that it is given: an optimizer's ``step(closure)``, ``sorted``."""
+    if isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("step", "sort")
+    return isinstance(node.func, ast.Name) and node.func.id in ("sorted", "min", "max", "sum", "any", "all")
+
+
+def _only_called(name: str, body: Sequence[ast.stmt], passed: set[str]) -> bool:
+    """Whether a function made in the body is only called, or given to calls that do not keep it."""
+    nodes = [*own_nodes(body)]
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+    given = {id(part) for node in nodes if isinstance(node, ast.Call) and _ends_at_once(node) for part in node.args}
+    uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)]
+    return all(id(node) in called | given for node in uses)
+
+
+# ---- whole functions ----
+
+
+def _function(candidate: Candidate, callee: str) -> Outlined:
+    scope = candidate.scope
+    assert isinstance(scope, ast.FunctionDef)
+    arguments = scope.args
+    where = location_of(scope.body[0])
+    parameters = [*arguments.posonlyargs, *arguments.args]
+    names = [part.arg for part in parameters]
+    variables = bound(scope.body) | {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)}
+    declared = {n for node in own_nodes(scope.body) if isinstance(node, ast.Global) for n in node.names}
+    free = sorted((reads_of(scope.body) & _enclosing(candidate)) - variables - declared)
+    if free:
+        _require_no_late_binding(scope.body, set(free))
+    taken = ast.arguments(
+        [place(ast.arg(name, None, None), where) for name in (*free, *names)],
+        [],
+        None if arguments.vararg is None else place(ast.arg(arguments.vararg.arg, None, None), where),
+        [place(ast.arg(part.arg, None, None), where) for part in arguments.kwonlyargs],
+        [None] * len(arguments.kwonlyargs),
+        None if arguments.kwarg is None else place(ast.arg(arguments.kwarg.arg, None, None), where),
+        [],
+    )
+    function = place(ast.FunctionDef(scope.name, taken, scope.body, [], None, None), where)
+    call = _call(callee, [*free, *names], where)
+    if arguments.vararg is not None:
+        call.args.append(place(ast.Starred(_name(arguments.vararg.arg, where, ast.Load()), ast.Load()), where))
+    for part in arguments.kwonlyargs:
+        call.keywords.append(place(ast.keyword(part.arg, _name(part.arg, where, ast.Load())), where))
+    if arguments.kwarg is not None:
+        call.keywords.append(place(ast.keyword(None, _name(arguments.kwarg.arg, where, ast.Load())), where))
+    text = scope.body[:1] if ast.get_docstring(scope, clean=False) is not None else []
+    return Outlined(function, [*text, place(ast.Return(call), where)])
+
+
+# ---- pieces of syntax ----
+
+
+Exit = Callable[[Location, bool, int, ast.expr | None], ast.expr | None]  # (where, flagged, how, value) -> result
+
+
+class _Leaving(ast.NodeTransformer):
+    """Makes the exits of a loop's body returns of a function that has that body."""
+
+    def __init__(self, result: Exit, flagged: bool) -> None:
+        self._result = result
+        self._flagged = flagged
+        self._loops = 0
+        self.kinds: set[int] = set()
+
+    def visit(self, node: ast.AST) -> Any:
+        """Return the node's replacement."""
+        if isinstance(node, INNER):
+            return node
+        if isinstance(node, ast.For | ast.While):
+            self._loops += 1
+            node.body = [self.visit(one) for one in node.body]
+            self._loops -= 1
+            node.orelse = [self.visit(one) for one in node.orelse]
+            return node
+        if isinstance(node, ast.Return):
+            return self._leave(node, _RETURNS, node.value)
+        if isinstance(node, ast.Break) and not self._loops:
+            return self._leave(node, _LEAVES, None)
+        if isinstance(node, ast.Continue) and not self._loops:
+            return self._leave(node, _GOES_ON, None)
+        return super().generic_visit(node)
+
+    def _leave(self, node: ast.stmt, how: int, value: ast.expr | None) -> ast.Return:
+        self.kinds |= {how} - {_GOES_ON}
+        where = location_of(node)
+        return place(ast.Return(self._result(where, self._flagged, how, value)), where)
+
+
+def _leaving(body: Sequence[ast.stmt], result: Exit) -> tuple[list[ast.stmt], set[int]]:
+    """Return the body with its exits made returns, and the kinds of exits other than going on."""
+    made: list[ast.stmt] = []
+    kinds: set[int] = set()
+    for flagged in (False, True):
+        leaving = _Leaving(result, flagged)
+        made, kinds = [leaving.visit(copy.deepcopy(node)) for node in body], leaving.kinds
+        if not kinds:
+            break
+    return made, kinds
+
+
+def _result(kept: Sequence[str], where: Location, flagged: bool, how: int, value: ast.expr | None) -> ast.expr | None:
+    """Return what the outlined body of a function's loop returns: how it was left and the function's result if there
+    are several exits, then the variables."""
+    values: list[ast.expr] = [_name(name, where, ast.Load()) for name in kept]
+    if flagged:
+        values = [place(ast.Constant(how), where), value or _none(where), *values]
+    return place(ast.Tuple(values, ast.Load()), where) if values else None
+
+
+def _whether_left(where: Location, flagged: bool, how: int, value: ast.expr | None) -> ast.expr | None:
+    """Return what the outlined body of a module's loop returns: True if it leaves the loop."""
+    return place(ast.Constant(True), where) if how == _LEAVES else None
+
+
+def _define(candidate: Candidate, given: Sequence[str], body: list[ast.stmt]) -> ast.FunctionDef:
+    where = location_of(candidate.body[0])
+    taken = [place(ast.arg(name, None, None), where) for name in given]
+    name = candidate.scope.name if isinstance(candidate.scope, ast.FunctionDef) else "module"
+    return place(ast.FunctionDef(name, ast.arguments([], taken, None, [], [], None, []), body, [], None, None), where)
+
+
+def _call(callee: str, given: Sequence[str], where: Location) -> ast.Call:
+    return place(
+        ast.Call(place(ast.Constant(callee), where), [_name(name, where, ast.Load()) for name in given], []), where
+    )
+
+
+def _name(name: str, where: Location, context: ast.expr_context) -> ast.Name:
+    return place(ast.Name(name, context), where)
+
+
+def _none(where: Location) -> ast.Constant:
+    return place(ast.Constant(None), where)
+
+
+def _true(loop: Loop) -> ast.Constant:
+    return place(ast.Constant(True), location_of(loop))

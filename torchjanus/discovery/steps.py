@@ -1,0 +1,61 @@
+"""A training step that was found in a program: called in its place, by Python at first, then under speculation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import CodeType, FunctionType
+from typing import Any
+
+from torchjanus.runtime import Speculated, speculate
+
+__all__ = ["Step"]
+
+# What Python's calls of a step take together before one is watched. Learning costs about as much, so a step that is
+# called a few times only is hardly slower, and one that is called for minutes starts a second later.
+PLAIN = 1.0  # seconds
+
+
+class Step:
+    """The function made of one candidate, with the module's variables once they are there.
+
+    ``description``: what a report calls it. ``speculated``: None until the step is watched.
+    """
+
+    __slots__ = ("_fn", "_seconds", "code", "description", "name", "speculated")
+
+    def __init__(self, code: CodeType, name: str, description: str) -> None:
+        self.code = code
+        self.name = name
+        self.description = description
+        self.speculated: Speculated[..., Any] | None = None
+        self._fn: Callable[..., Any] | None = None
+        self._seconds = 0.0
+
+    def bind(self, module_globals: dict[str, Any]) -> None:
+        """Make the function, with the variables of the module that it is part of."""
+        fn = FunctionType(self.code, module_globals, self.code.co_name)
+        fn.__module__ = module_globals.get("__name__", "__main__")
+        self._fn, self.speculated, self._seconds = fn, None, 0.0
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if self.speculated is not None:
+            return self.speculated(*args, **kwargs)
+        assert self._fn is not None, "bound before the module runs"
+        if self._seconds < PLAIN:
+            begun = time.perf_counter()
+            try:
+                return self._fn(*args, **kwargs)
+            finally:
+                self._seconds += time.perf_counter() - begun
+        self.speculated = speculate(self._fn)
+        return self.speculated(*args, **kwargs)
+
+    @property
+    def __janus_target__(self) -> Callable[..., Any]:
+        """The function that another function's watching enters in place of this object."""
+        assert self._fn is not None
+        return self._fn
+
+    def __repr__(self) -> str:
+        return f"<{self.description}>"

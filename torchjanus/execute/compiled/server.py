@@ -1,0 +1,289 @@
+"""Starts children in milliseconds: a process that has imported what they need forks one for each order.
+
+Importing torch, Inductor and torchjanus takes seconds, which a program of a minute cannot wait. The server is started
+with the first watched call, imports beside it, and ends when it has had no order for a while or the program has ended.
+Where there is no ``fork``, or the settings in the environment have changed since, children are started as before.
+This module does not know what the children do.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import importlib
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+__all__ = ["PRELOADED", "Forked", "close", "fork", "start"]
+
+# Modules whose main() a child may run, and what these import when they are at work.
+PRELOADED = ("torchjanus.execute.processes.lowering", "torchjanus.execute.compiled.worker")
+_LATER = (
+    "torch._inductor.compile_fx", "torch._inductor.codegen.cpp", "torch._inductor.codegen.cpp_wrapper_cpu",
+    "torch._inductor.standalone_compile", "torch._inductor.output_code", "torch._inductor.fx_passes.joint_graph",
+    "torch._inductor.fx_passes.post_grad", "torch._functorch.aot_autograd", "torch._dynamo.utils",
+    "torch.fx.experimental.symbolic_shapes", "torch._decomp.decompositions",
+)  # fmt: skip
+NICENESS = 3  # of the server, and so of its children at least
+niceness = 0  # of this process, if the server has forked it
+_IDLE = 120.0  # seconds without an order and without a child, after which the server ends
+_STEP = 0.02  # seconds between two looks at children that may have ended
+_LOOK = 0.25  # seconds between two looks whether the program is alive
+_SETTINGS = ("TORCH", "OMP_", "MKL_", "KMP_", "CXX", "CC", "CUDA_", "PYTHONHASHSEED")
+
+
+class Forked:
+    """A child of the server, as this process sees it. It has the interface of ``Popen`` that is needed here."""
+
+    def __init__(self, server: _Server, number: int) -> None:
+        self._server = server
+        self._number = number
+        self._done = threading.Event()
+        self._code: int | None = None
+
+    def ended(self, code: int) -> None:
+        """Note its exit status, negative for a signal."""
+        self._code = code
+        self._done.set()
+
+    def poll(self) -> int | None:
+        """Return its exit status, or None while it runs."""
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for its end. Raises TimeoutExpired."""
+        if not self._done.wait(timeout):
+            raise subprocess.TimeoutExpired("a child of the server", timeout or 0.0)
+        assert self._code is not None
+        return self._code
+
+    def kill(self) -> None:
+        """Kill it with all that it has started. The server does it, which knows whether its number is still its own."""
+        if self._code is None and not self._server.tell({"kill": self._number}):
+            self.ended(-signal.SIGKILL)
+
+
+class _Server:
+    """The server as its owner sees it."""
+
+    def __init__(self) -> None:
+        self.settings = _settings()
+        paths = os.pathsep.join(part for part in sys.path if part)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", __name__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": paths, "TORCHINDUCTOR_COMPILE_THREADS": "1"}, process_group=0,
+        )  # fmt: skip
+        self._lock = threading.Lock()
+        self._children: dict[int, Forked] = {}
+        self._orders = 0
+        self.alive = True
+        self._listener = threading.Thread(target=self._listen, name="torchjanus children", daemon=True)
+        self._listener.start()
+
+    def tell(self, message: dict[str, Any]) -> bool:
+        """Send a message; whether the server could be reached."""
+        assert self._process.stdin is not None
+        try:
+            with self._lock:
+                self._process.stdin.write(json.dumps(message).encode() + b"\n")
+                self._process.stdin.flush()
+        except (OSError, ValueError):
+            return False
+        return True
+
+    def fork(self, module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
+        """Order a child that runs the ``main`` of ``module``; None if the server cannot be reached."""
+        with self._lock:
+            self._orders += 1
+            number = self._orders
+            child = self._children[number] = Forked(self, number)
+        order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}
+        if self.tell({**order, "path": [part for part in sys.path if part]}):
+            return child
+        self._children.pop(number, None)
+        return None
+
+    def _listen(self) -> None:
+        """Note which children have ended, until the server has."""
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            number, code = map(int, line.split())
+            child = self._children.pop(number, None)
+            if child is not None:
+                child.ended(code)
+        self.alive = False
+        self._process.wait()
+        for child in [*self._children.values()]:
+            child.ended(-signal.SIGKILL)
+        self._children.clear()
+        self._process.stdout.close()
+        with contextlib.suppress(OSError):  # what was told last did not reach it
+            self._process.stdin.close()  # type: ignore[union-attr]
+
+    def close(self) -> None:
+        """End it; its children see that and end, too."""
+        self._process.kill()
+        self._listener.join()
+
+
+_server: _Server | None = None
+_starting = threading.Lock()
+
+
+def start() -> None:
+    """Start the server, if there is none and there can be one."""
+    global _server
+    if not hasattr(os, "fork") or not hasattr(os, "killpg"):
+        return
+    with _starting:
+        if _server is None or not _server.alive:
+            _server = _Server()
+
+
+def fork(module: str, folder: str, environment: Mapping[str, str]) -> Forked | None:
+    """Return a child of the server that runs ``module.main(folder, parent)``; None if it is to be started otherwise."""
+    if module not in PRELOADED or not hasattr(os, "fork"):
+        return None
+    start()
+    server = _server
+    if server is None or not server.alive or server.settings != _settings():
+        return None
+    return server.fork(module, folder, environment)
+
+
+def _settings() -> dict[str, str]:
+    """Return the settings that libraries read when they are imported."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_SETTINGS)}
+
+
+def close() -> None:
+    """End the server, if there is one."""
+    if _server is not None and _server.alive:
+        _server.close()
+
+
+def _forget() -> None:
+    """In a fork of the program: the server is the parent's."""
+    global _server, _starting
+    _server, _starting = None, threading.Lock()
+
+
+atexit.register(close)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget)
+
+
+# ---- the server's own side ----
+
+
+class _Serving:
+    """The loop of the server: orders come by standard input, ends of children go by standard output."""
+
+    def __init__(self, answers: int, imports: Sequence[str]) -> None:
+        self._answers = answers
+        self._imports = deque(imports)  # what is left to import: one at a time, so that no order waits for all
+        self._running: dict[int, tuple[int, str]] = {}  # by process: the order, and the folder
+        self._text = b""
+
+    def run(self) -> None:
+        """Serve until the program ends, or there is nothing to do for long."""
+        owner, idle = os.getppid(), time.monotonic()
+        while os.getppid() == owner and time.monotonic() - idle < _IDLE:
+            wait = 0.0 if self._imports else _STEP if self._running else _LOOK
+            ready, _, _ = select.select([0], [], [], wait)
+            if ready:
+                read = os.read(0, 1 << 20)
+                if not read:
+                    break
+                *lines, self._text = (self._text + read).split(b"\n")
+                for line in lines:
+                    self._take(json.loads(line))
+            self._reap()
+            if self._imports and not ready:
+                with contextlib.suppress(ImportError):  # of another version of torch: imported when it is needed
+                    importlib.import_module(self._imports.popleft())
+            if self._running or ready or self._imports:
+                idle = time.monotonic()
+        for process, (_, folder) in self._running.items():
+            _kill(process)
+            os.waitpid(process, 0)
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _take(self, message: dict[str, Any]) -> None:
+        if "kill" in message:
+            for process, (number, _) in self._running.items():
+                if number == message["kill"]:
+                    _kill(process)
+            return
+        process = os.fork()
+        if process == 0:
+            _child(message)
+        self._running[process] = message["order"], message["folder"]
+
+    def _reap(self) -> None:
+        for process in [*self._running]:
+            ended, status = os.waitpid(process, os.WNOHANG)
+            if ended:
+                number, _ = self._running.pop(process)
+                os.write(self._answers, f"{number} {os.waitstatus_to_exitcode(status)}\n".encode())
+
+
+def _kill(process: int) -> None:
+    """Kill a child, and all that it has started."""
+    for kill in (os.killpg, os.kill):  # it may not have a group yet
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            kill(process, signal.SIGKILL)
+
+
+def _child(order: dict[str, Any]) -> None:
+    """In the child: do what is ordered, as ``python -m`` of the module would, and end."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        log = os.open(Path(order["folder"]) / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        for old, new in ((0, nothing), (1, log), (2, log)):
+            os.dup2(new, old)
+        os.environ.update(order["environment"], TMPDIR=order["folder"])
+        sys.path[:] = order["path"]
+        tempfile.tempdir = None  # found anew
+        importlib.import_module(order["module"]).main(Path(order["folder"]), os.getppid())
+        code = 0
+    except SystemExit as request:
+        code = request.code if isinstance(request.code, int) else 1
+        if not isinstance(request.code, int):
+            print(request.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def main() -> None:
+    """The server: import what children need, then serve."""
+    os.nice(NICENESS)
+    answers = os.dup(1)
+    os.dup2(2, 1)  # whatever an import prints is no answer
+    vars(importlib.import_module("torchjanus.execute.compiled.server"))["niceness"] = NICENESS  # not of __main__
+    importlib.import_module(PRELOADED[0])
+    if threading.active_count() == 1:  # else a fork would lack the other threads
+        _Serving(answers, (*PRELOADED[1:], *_LATER)).run()
+
+
+if __name__ == "__main__":
+    main()
