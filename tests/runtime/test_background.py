@@ -19,6 +19,7 @@ import torch
 
 import torchjanus
 from torchjanus.execute.compiled import child as child_process
+from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled import worker
 from torchjanus.execute.compiled.worker import Request
 from torchjanus.execute.processes import background
@@ -85,7 +86,8 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
         def popen(command: list[str], **options: Any) -> Any:
             return real([command[0], "-c", textwrap.dedent(source), *command[3:]], **options)
 
-        monkeypatch.setattr(child_process, "fork", lambda *given: None)  # a process of its own
+        monkeypatch.setattr(server, "start", lambda: None)  # each child is a process of its own
+        monkeypatch.setattr(child_process, "fork", lambda *given: None)
         monkeypatch.setattr(child_process.subprocess, "Popen", popen)
 
     return runs
