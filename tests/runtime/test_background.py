@@ -19,8 +19,7 @@ import torch
 
 import torchjanus
 from torchjanus.execute.compiled import child as child_process
-from torchjanus.execute.compiled import server
-from torchjanus.execute.compiled import worker
+from torchjanus.execute.compiled import server, worker
 from torchjanus.execute.compiled.worker import Request
 from torchjanus.execute.processes import background
 from torchjanus.runtime.entries.engine import Engine
