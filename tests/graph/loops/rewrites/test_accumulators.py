@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from torchjanus.graph.loops.rewrites.accumulators import functional_accumulators
+from torchjanus.graph.loops.rewrites.accumulators import changed_memory, functional_accumulators
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
@@ -64,3 +65,26 @@ def test_each_change_makes_a_tensor() -> None:
 def test_what_something_else_would_see_stays(step: Callable[..., Any]) -> None:
     trace = watched(step, torch.ones(4, 3))
     assert functional_accumulators(trace) is trace
+
+
+NORMS: list[Callable[..., Any]] = [
+    lambda x, mean, var, w: F.batch_norm(x, mean, var, w, None, True),
+    lambda x, mean, var, w: torch.batch_norm(x, w, None, mean, var, True, 0.1, 1e-5, False),
+    lambda x, mean, var, w: torch.native_batch_norm(x, w, None, mean, var, True, 0.1, 1e-5),
+    lambda x, mean, var, w: F.instance_norm(x[..., None].expand(4, 3, 4), mean, var, w),
+    lambda x, mean, var, w: torch.instance_norm(
+        x[..., None].expand(4, 3, 4), w, None, mean, var, True, 0.1, 1e-5, False
+    ),
+]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_running_statistics_change_however_the_norm_is_called(norm: Callable[..., Any]) -> None:
+    given = torch.randn(4, 3), torch.zeros(3), torch.ones(3), torch.ones(3)
+    before = [value.clone() for value in given]
+    trace = watched(norm, *given)
+    changed = [not torch.equal(now, old) for now, old in zip(given, before, strict=True)]
+    assert changed == [False, True, True, False]
+    numbers = {str(path): number for number, path in trace.access_paths.items()}
+    memory = [trace.memory[numbers[name]] for name in ("x", "mean", "var", "w") if name in numbers]
+    assert [one in changed_memory(trace) for one in memory] == changed

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from typing import Any
 
 import pytest
 import torch
 
+from torchjanus.core.access_path import AccessPath
 from torchjanus.execute.regions.switch import ReplaySwitch
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flows
+from torchjanus.graph.switches.analysis.numbers import SAFE, is_safe
 from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
+from torchjanus.trace.values import Apply, Read
+
+
+def test_what_may_raise_for_a_number_is_not_computed_for_other_arms() -> None:
+    limit = Read(AccessPath.arg(0))
+    for value in (math.inf, math.nan, 1e300, -0.0, 0.5):
+        for func in SAFE:
+            func(*(value,) * (2 if func in (operator.add, operator.sub, operator.mul) else 1))
+    assert is_safe(Apply(abs, (limit,)))
+    assert not is_safe(Apply(int, (limit,)))
+    assert not is_safe(Apply(operator.add, (Apply(int, (limit,)), 1)))
 
 
 def run(step: Any, *args: Any) -> Trace:

@@ -28,7 +28,11 @@ _KNOWING = frozenset(
     untyped_storage storage share_memory_ grad __get__ __set__""".split()
 )
 
-_RUNNING = frozenset({"batch_norm", "instance_norm"})  # modify their second and third argument
+# The running statistics that functions modify: their positions, for each way to call them.
+_RUNNING = {
+    "F.batch_norm": slice(1, 3), "F.instance_norm": slice(1, 3),
+    "torch.batch_norm": slice(3, 5), "torch.instance_norm": slice(3, 5), "torch.native_batch_norm": slice(3, 5),
+}  # fmt: skip
 _REVERSED = frozenset({"T", "mT", "H", "mH"})  # properties that are views
 
 
@@ -119,8 +123,9 @@ def changed_memory(trace: Trace) -> frozenset[int]:
             given = [ref for ref in event.outs if ref.number in there]
             if writes(event):  # some have no output: ``x[0] = y``, operations on lists
                 given += refs_in((event.args[:1], event.kwargs.get("out")))
-            elif event.name.rpartition(".")[2] in _RUNNING:
-                given += refs_in((event.args[1:3], event.kwargs))
+            elif event.name in _RUNNING:
+                named = [event.kwargs.get(name) for name in ("running_mean", "running_var")]
+                given += refs_in((event.args[_RUNNING[event.name]], named))
             found.update(trace.memory[ref.number] for ref in given)
             there.update(ref.number for ref in event.outs)
     return frozenset(found)

@@ -40,8 +40,8 @@ Source = tuple[Any, ...]  # ("constant", token, value), ("turn", offset), ("name
 KINDS = frozenset({"int", "float", "fetched", "number"})  # kinds of states
 HEAP = "heap"
 
-# Functions that raise for no number: they may be evaluated for arms that were not taken.
-SAFE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, int, float, format, str)
+# Functions that raise for no number: they may be evaluated for arms that were not taken. ``int`` raises for infinity.
+SAFE = (operator.add, operator.sub, operator.mul, operator.neg, operator.pos, abs, float, format, str)
 
 
 class ArmSelection:
