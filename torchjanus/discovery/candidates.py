@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from torchjanus.discovery.variables import Loop, own_nodes
+from torchjanus.rewrite.liveness import within
 
-__all__ = ["Candidate", "Scope", "candidates", "mentions_training"]
+__all__ = ["Candidate", "Loop", "Scope", "candidates", "mentions_training"]
 
+Loop = ast.For | ast.While
 Scope = ast.Module | ast.FunctionDef
 _INFERENCE = frozenset({"no_grad", "inference_mode"})
 _MARKS = ("backward", "no_grad", "inference_mode")  # no step is looked for in a file that mentions none of these
@@ -81,7 +82,7 @@ def _definitions(
     statements: Sequence[ast.stmt], prefix: str, private: str | None, around: tuple[ast.FunctionDef, ...]
 ) -> Iterator[Candidate]:
     """Yield the steps of the functions and classes that these statements define."""
-    for node in own_nodes(statements):
+    for node in within(statements):
         if isinstance(node, ast.ClassDef):
             yield from _definitions(node.body, f"{prefix}{node.name}.", node.name, around)
         elif isinstance(node, ast.FunctionDef):
@@ -98,16 +99,16 @@ def _loops(
         for node in statements:
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
                 continue
-            within = inference or (
+            inferring = inference or (
                 isinstance(node, ast.With) and any(_is_inference(item.context_expr) for item in node.items)
             )
-            inner = [*walk([*ast.iter_child_nodes(node)], within)]
+            inner = [*walk([*ast.iter_child_nodes(node)], inferring)]
             yield from inner
             if inner or not isinstance(node, ast.For | ast.While):
                 continue
             if _trains(_with_closures(node.body)):
                 yield Candidate("training", scope, node, name, private, around)
-            elif within and _evaluates(node):
+            elif inferring and _evaluates(node):
                 yield Candidate("evaluation", scope, node, name, private, around)
 
     yield from walk(scope.body, inference)
@@ -115,7 +116,7 @@ def _loops(
 
 def _with_closures(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
     """Yield the nodes of the statements, and of functions that they define for an optimizer's ``step(closure)``."""
-    nodes = [*own_nodes(statements)]
+    nodes = [*within(statements)]
     yield from nodes
     passed = {
         part.id
@@ -126,7 +127,7 @@ def _with_closures(statements: Sequence[ast.stmt]) -> Iterator[ast.AST]:
     }
     for node in nodes:
         if isinstance(node, ast.FunctionDef) and node.name in passed:
-            yield from own_nodes(node.body)
+            yield from within(node.body)
 
 
 def _called(nodes: Iterator[ast.AST]) -> set[str]:
@@ -145,7 +146,7 @@ def _trains(nodes: Iterator[ast.AST]) -> bool:
 
 def _evaluates(loop: Loop) -> bool:
     """Whether the body calls something for each of its elements, with no loop in it."""
-    nodes = [*own_nodes(loop.body)]
+    nodes = [*within(loop.body)]
     if any(isinstance(node, ast.For | ast.While) for node in nodes):
         return False
     return isinstance(loop, ast.For) and any(isinstance(node, ast.Call) for node in nodes)

@@ -11,12 +11,23 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.discovery.candidates import Candidate
-from torchjanus.discovery.variables import INNER, Liveness, Loop, bound, captured, certain_at, own_nodes, reads
+from torchjanus.discovery.candidates import Candidate, Loop
+from torchjanus.rewrite.liveness import (
+    INNER,
+    Around,
+    around_body,
+    bound,
+    captured,
+    certain,
+    live_before,
+    read_by,
+    targets,
+    within,
+)
 from torchjanus.rewrite.syntax.sites import Location, location_of
 from torchjanus.rewrite.syntax.walk import place
 
@@ -60,7 +71,7 @@ def outline(candidate: Candidate, tree: ast.Module, callee: str) -> Outlined:
 
 def _require_plain(candidate: Candidate) -> None:
     """Raise NotOutlined for bodies that no other function can hold."""
-    nodes = [*own_nodes(candidate.body)]
+    nodes = [*within(candidate.body)]
     every = [node for statement in candidate.body for node in ast.walk(statement)]
     if any(isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.AsyncFor | ast.AsyncWith) for node in nodes):
         raise NotOutlined("it is suspended in the middle (yield or await)")
@@ -98,7 +109,7 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str) 
     if "globals" in elsewhere or "vars" in elsewhere or "exec" in elsewhere or "eval" in elsewhere:
         elsewhere |= bound(body)
     own = bound(body)
-    entry = Liveness().before([place(ast.While(_true(loop), body, []), location_of(loop))], frozenset())
+    entry = live_before([place(ast.While(_true(loop), body, []), location_of(loop))], Around())
     shared = sorted(own & (elsewhere | entry | captured(body)))
     left, kinds = _leaving(body, _whether_left)
     where = location_of(body[0])
@@ -117,8 +128,8 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
     scope, body = candidate.scope, loop.body
     assert isinstance(scope, ast.FunctionDef)
     inside = {id(node) for statement in body for node in ast.walk(statement)}
-    rest = [node for node in own_nodes(scope.body) if id(node) not in inside]
-    declared = {n for node in own_nodes(scope.body) if isinstance(node, ast.Global) for n in node.names}
+    rest = [node for node in within(scope.body) if id(node) not in inside]
+    declared = {n for node in within(scope.body) if isinstance(node, ast.Global) for n in node.names}
     if any(isinstance(node, ast.Nonlocal) for statement in scope.body for node in ast.walk(statement)):
         raise NotOutlined("functions share its variables (nonlocal)")
     if any(isinstance(node, ast.Name) and node.id in ("locals", "vars", "exec", "eval") for node in rest):
@@ -132,15 +143,15 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
         if isinstance(node, INNER) and captured([node]) & own:
             raise outer
     _require_no_late_binding(body, _changing(scope, loop))
-    liveness = Liveness()
-    liveness.before(scope.body, frozenset())
-    entry = liveness.entry[loop] & (variables | enclosing)
-    have = certain_at(scope.body, loop, frozenset(parameters))
-    assert have is not None
+    found = _at(loop, scope.body, Around(), parameters)
+    if found is None:
+        raise NotOutlined("it stands in a block that is not followed")
+    around, have = found
+    entry = live_before(body, around) & (variables | enclosing)
     given = sorted(entry & (reads_of(body) | own))
     if unbound := sorted(name for name in given if name in variables and name not in have):
         raise NotOutlined(f"the variable {unbound[0]} may be unbound when an iteration begins")
-    kept = sorted(own & liveness.exit[loop])
+    kept = sorted(own & (around.after | around.on_break))
     left, kinds = _leaving(body, functools.partial(_result, kept))
     where, end = location_of(body[0]), location_of(body[-1])
     fresh = [name for name in kept if name not in given]
@@ -170,6 +181,45 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
     return Outlined(function, after)
 
 
+def _at(loop: Loop, statements: Sequence[ast.stmt], around: Around, have: set[str]) -> tuple[Around, set[str]] | None:
+    """Return what is live around the loop's body, and which variables are set for certain where it begins; None if the
+    loop is not among ``statements``. ``have``: the variables that are set for certain before them."""
+    for number, node in enumerate(statements):
+        outer = replace(around, after=live_before(statements[number + 1 :], around))
+        if node is loop:
+            return around_body(node, outer), have | (targets(node.target) if isinstance(node, ast.For) else set())
+        for block, more in _blocks(node):
+            inside = around_body(node, outer) if block is getattr(node, "body", None) else outer
+            if (found := _at(loop, block, inside, have | more)) is not None:
+                return found
+        have = (have | certain([node])) - _deleted(node)
+    return None
+
+
+def _blocks(node: ast.stmt) -> Iterator[tuple[Sequence[ast.stmt], set[str]]]:
+    """Yield the blocks of a statement, each with the variables that are set for certain at its beginning."""
+    match node:
+        case ast.For():
+            yield node.body, targets(node.target)
+            yield node.orelse, set()
+        case ast.While() | ast.If():
+            yield node.body, set()
+            yield node.orelse, set()
+        case ast.With():
+            yield node.body, {name for item in node.items if item.optional_vars for name in targets(item.optional_vars)}
+        case ast.Try() | ast.TryStar() if not node.finalbody:
+            yield node.body, set()
+            for handler in node.handlers:
+                yield handler.body, {handler.name} if handler.name else set()
+            yield node.orelse, certain(node.body)
+        case ast.Try() | ast.TryStar():
+            yield node.body, set()
+
+
+def _deleted(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Del)}
+
+
 def _enclosing(candidate: Candidate) -> frozenset[str]:
     """Return the variables of the functions around the scope."""
     names: set[str] = set()
@@ -183,7 +233,7 @@ def _changing(scope: ast.FunctionDef, loop: Loop) -> set[str]:
     outermost: ast.AST = loop
     behind: list[ast.stmt] = []
     for number, node in enumerate(scope.body):
-        if any(part is loop for part in own_nodes([node])):
+        if any(part is loop for part in within([node])):
             outermost, behind = node, scope.body[number + 1 :]
     return bound([outermost, *behind])
 
@@ -195,18 +245,18 @@ def own_names(statements: Sequence[ast.stmt]) -> set[str]:
 
 def reads_of(statements: Sequence[ast.stmt]) -> frozenset[str]:
     """Return the variables that the statements may read."""
-    return frozenset().union(*(reads(node) for node in statements))
+    return frozenset().union(*(read_by(node) for node in statements))
 
 
 def _require_no_late_binding(body: Sequence[ast.stmt], changing: set[str]) -> None:
     """Raise NotOutlined if a function made in the body may outlive the iteration and reads a variable that changes."""
     passed: set[int] = set()  # functions that are gone when the statement is over
     named: set[str] = set()
-    for node in own_nodes(body):
+    for node in within(body):
         if isinstance(node, ast.Call) and _ends_at_once(node):
             passed |= {id(part) for part in node.args} | {id(part.value) for part in node.keywords}
             named |= {part.id for part in node.args if isinstance(part, ast.Name)}
-    for node in own_nodes(body):
+    for node in within(body):
         if isinstance(node, INNER) and captured([node]) & changing and id(node) not in passed:
             if not (isinstance(node, ast.FunctionDef) and _only_called(node.name, body, named)):
                 raise NotOutlined(
@@ -223,7 +273,7 @@ def _ends_at_once(node: ast.Call) -> bool:
 
 def _only_called(name: str, body: Sequence[ast.stmt], passed: set[str]) -> bool:
     """Whether a function made in the body is only called, or given to calls that do not keep it."""
-    nodes = [*own_nodes(body)]
+    nodes = [*within(body)]
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     given = {id(part) for node in nodes if isinstance(node, ast.Call) and _ends_at_once(node) for part in node.args}
     uses = [node for node in nodes if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Load)]
@@ -241,7 +291,7 @@ def _function(candidate: Candidate, callee: str) -> Outlined:
     parameters = [*arguments.posonlyargs, *arguments.args]
     names = [part.arg for part in parameters]
     variables = bound(scope.body) | {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)}
-    declared = {n for node in own_nodes(scope.body) if isinstance(node, ast.Global) for n in node.names}
+    declared = {n for node in within(scope.body) if isinstance(node, ast.Global) for n in node.names}
     free = sorted((reads_of(scope.body) & _enclosing(candidate)) - variables - declared)
     if free:
         _require_no_late_binding(scope.body, set(free))
