@@ -60,7 +60,7 @@ def test_a_product_is_one_for_all_calls(product: Callable[[Tensor, Tensor], Tens
         assert targets(part).count("mm.default") == 1
         assert not any("bmm" in target for target in targets(part))
     # No weights' gradient for each call.
-    assert all(len(like.size) <= 3 and like.size[-1] * like.size[-2] <= 4 for like in (*parts.saved, *parts.handed))
+    assert all(len(like.size) <= 3 and like.size[-1] * like.size[-2] <= 4 for like in (*parts.saved, *parts.row_results))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_product_is_one_for_all_calls(product: Callable[[Tensor, Tensor], Tens
 def test_rows_of_a_table_have_no_dense_gradients(read: Callable[[Tensor, Tensor], Tensor]) -> None:
     parts = parts_of(lambda shared, given: [given[0] * read(shared[1], given[1])], columns=[Column((), torch.int64)])
     assert parts.wanted == (1,)
-    assert all(like.size in ((1, 4), (1, 1, 4)) for like in (*parts.saved, *parts.handed))
+    assert all(like.size in ((1, 4), (1, 1, 4)) for like in (*parts.saved, *parts.row_results))
     accumulated = [t for t in targets(parts.sums) if t.startswith(("embedding_dense", "index_put", "index_add"))]
     assert len(accumulated) == 1
 
@@ -91,7 +91,7 @@ def test_parts_are_as_late_as_they_can_be() -> None:
     parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ given[0])])
     assert kinds(parts.rows) == {"shared", "tangent", "saved"}
     assert kinds(parts.sums) == {"taken", "handed"}
-    assert [like.size for like in parts.handed] == [(1, 4)]
+    assert [like.size for like in parts.row_results] == [(1, 4)]
 
 
 def test_rows_that_are_only_put_together_are_found_again_and_not_saved() -> None:

@@ -21,7 +21,7 @@ from torchjanus.trace.recipes import CollectedItems, Number, RowOf, TensorAt, Te
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Apply, Fetch, Size, Traced, plain, trace_value
 
-__all__ = ["AddingRewriter", "TraceRewriter"]
+__all__ = ["AddingRewriter", "Renumbering", "TraceRewriter"]
 
 
 class TraceRewriter:
@@ -198,3 +198,22 @@ class AddingRewriter(TraceRewriter):
         memory, new = max(old.memory, default=0) + 1, len(self.tensors) - len(old.tensors)
         whole = [*old.memory, *(memory + n for n in range(new))] if old.memory else []
         return super().made(events, tensors=self.tensors, memory=whole, kinds=self.kinds, **changes)
+
+
+class Renumbering(TraceRewriter):
+    """A rewriting in which tensors and positions have new numbers, by tables."""
+
+    numbers: dict[int, int]  # old tensor number -> new
+    after: list[int]  # how many operations of the new run there are after so many of the old one
+
+    def tensor(self, number: int, after: int) -> int:
+        return self.numbers[number]
+
+    def final(self, number: int) -> int:
+        return self.numbers[number]
+
+    def position(self, after: int) -> int:
+        return self.after[after]
+
+    def operation(self, op: Op, after: int) -> Op:
+        return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))

@@ -7,6 +7,7 @@ executor prints a whole step.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torchjanus.execute.regions.switch import ReplaySwitch, switches_of
 from torchjanus.execute.running.gate import below_autograd
 from torchjanus.execute.running.partition import apart, printed
 from torchjanus.graph.ir.program import Program
-from torchjanus.graph.operators.loop_op import LoopInputs, Tangents, known_iterations, register
+from torchjanus.graph.operators.loop_op import LoopInputs, Tangents, runner_for
 from torchjanus.graph.regions.loop_bytes import loops_in
 from torchjanus.graph.regions.partition import Partition, Source
 
@@ -255,17 +256,5 @@ def loops_of(program: Program) -> Iterator[Partition]:
 
 def ready(program: Program) -> list[Any]:
     """Return the runners of the program's loops and switches. The graph can be run as long as they are kept."""
-    made: list[Any] = []
-    for switch in switches_of(program):
-        runner: Any = known_iterations(switch.key)
-        if runner is None:
-            runner = ReplaySwitch(switch)
-            register(switch.key, runner)
-        made.append(runner)
-    for partition in loops_of(program):
-        iterations = known_iterations(partition.key)
-        if iterations is None:
-            iterations = ReplayLoop(partition)
-            register(partition.key, iterations)
-        made.append(iterations)
-    return made
+    made = [runner_for(one.key, partial(ReplaySwitch, one)) for one in switches_of(program)]
+    return [*made, *(runner_for(one.key, partial(ReplayLoop, one)) for one in loops_of(program))]

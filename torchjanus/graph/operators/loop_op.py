@@ -7,7 +7,7 @@ does not have the loop, can derive the shapes. Runners of iterations are registe
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +32,7 @@ __all__ = [
     "TensorSignature",
     "TerminatedLoopRunner",
     "are_own",
+    "at_places",
     "claim_keys",
     "compiled_key",
     "define",
@@ -43,6 +44,7 @@ __all__ = [
     "own_keys",
     "register",
     "reserve_keys",
+    "runner_for",
     "runners_of",
     "shapes_of",
     "signature_text",
@@ -67,6 +69,19 @@ class Tangents(NamedTuple):
 
     present: str
     tangents: Sequence[torch.Tensor]
+
+    @classmethod
+    def of(cls, outputs: Sequence[int], given: Sequence[torch.Tensor | None]) -> Tangents:
+        """Return those of these outputs. ``given``: of each output its tangent, None if it has none."""
+        found = [given[index] for index in outputs]
+        present = "".join("0" if tangent is None else "1" for tangent in found)
+        return cls(present, [tangent for tangent in found if tangent is not None])
+
+
+def at_places(size: int, places: Iterable[int], values: Iterable[Any]) -> list[Any]:
+    """Return ``size`` values: these at these places, None elsewhere."""
+    found = dict(zip(places, values, strict=True))
+    return [found.get(place) for place in range(size)]
 
 
 class LoopRunner(Protocol):
@@ -219,6 +234,15 @@ def runners_of(key: int) -> LoopRunner:
     if found is None:
         raise InternalFault(f"nobody runs the iterations of loop {key}")
     return found  # type: ignore[no-any-return]
+
+
+def runner_for(key: int, make: Callable[[], Any]) -> Any:
+    """Return the runner of the iterations with this key; if there is none, it is made."""
+    found = known_iterations(key)
+    if found is None:
+        found = make()
+        register(key, found)
+    return found
 
 
 def signature_text(given: Sequence[TensorSignature]) -> str:

@@ -22,6 +22,8 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL_BACKWARD,
     UNTIL_RANDOM,
     LoopInputs,
+    Tangents,
+    at_places,
     signature_text,
 )
 from torchjanus.graph.regions.partition import Partition, kind_of, partition_of, structure_of
@@ -179,20 +181,15 @@ class _TerminatedLoopFunction(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         partition: Partition = ctx.partition
-        given = [tangents[index] for index in partition.tangents]
-        present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * partition.inputs
-        if "1" in present:
-            count, *tensors = ctx.saved_tensors
-            wanted = zip(partition.wanted, partition.gradients, strict=True)
-            made = UNTIL_BACKWARD(
-                partition.key, signature_text(partition.gradients), present, count,
-                [tangent for tangent in given if tangent is not None], *_lists(partition, tensors),
-                [tensors[index].size(0) for index, one in wanted if one.stacked], ctx.sizes,
-            )  # fmt: skip
-            for index, gradient in zip(partition.wanted, made, strict=True):
-                results[index] = gradient
-        return (None, None, None, None, None, *results)
+        flows = Tangents.of(partition.tangents, tangents)
+        if not flows.tangents:
+            return (None,) * (5 + partition.inputs)
+        count, *tensors = ctx.saved_tensors
+        wanted = zip(partition.wanted, partition.gradients, strict=True)
+        rows = [tensors[index].size(0) for index, one in wanted if one.stacked]
+        gives, lists = signature_text(partition.gradients), _lists(partition, tensors)
+        made = UNTIL_BACKWARD(partition.key, gives, flows.present, count, flows.tangents, *lists, rows, ctx.sizes)
+        return (None, None, None, None, None, *at_places(partition.inputs, partition.wanted, made))
 
 
 class _LoopFunction(torch.autograd.Function):
@@ -225,17 +222,12 @@ class _LoopFunction(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         partition: Partition = ctx.partition
-        given = [tangents[index] for index in partition.tangents]
-        present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * partition.inputs
-        if "1" in present:
-            present_ones = [tangent for tangent in given if tangent is not None]
-            gives = signature_text(partition.gradients)
-            kept = list(ctx.saved_tensors)
-            made = BACKWARD(partition.key, gives, ctx.count, present, present_ones, kept, ctx.sizes)
-            for index, gradient in zip(partition.wanted, made, strict=True):
-                results[index] = gradient
-        return (None, None, None, *results)
+        flows = Tangents.of(partition.tangents, tangents)
+        if not flows.tangents:
+            return (None,) * (3 + partition.inputs)
+        gives, kept = signature_text(partition.gradients), list(ctx.saved_tensors)
+        made = BACKWARD(partition.key, gives, ctx.count, flows.present, flows.tangents, kept, ctx.sizes)
+        return (None, None, None, *at_places(partition.inputs, partition.wanted, made))
 
 
 def _lists(partition: Partition, given: Sequence[torch.Tensor]) -> LoopInputs:

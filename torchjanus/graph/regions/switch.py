@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torchjanus.core.errors import NOWHERE, Refused, refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Program, Ref
-from torchjanus.graph.operators.loop_op import TensorSignature, new_key, signature_text
+from torchjanus.graph.operators.loop_op import Tangents, TensorSignature, at_places, new_key, signature_text
 from torchjanus.graph.operators.switch_op import SWITCH, SWITCH_BACKWARD, SWITCH_RANDOM
 from torchjanus.graph.regions.partition import Partition, Source, kind_of, partition_of
 from torchjanus.graph.regions.select import selecting
@@ -218,18 +218,13 @@ class _SwitchFunction(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         partition: SwitchPartition = ctx.partition
-        given = [tangents[index] for index in partition.tangents]
-        present = "".join("0" if tangent is None else "1" for tangent in given)
-        results: list[Any] = [None] * ctx.inputs
-        if "1" in present and partition.wanted:
-            arm, *kept = ctx.saved_tensors
-            made = SWITCH_BACKWARD(
-                partition.key, signature_text(partition.gradients), present, arm,
-                [tangent for tangent in given if tangent is not None], list(kept),
-            )  # fmt: skip
-            for index, gradient in zip(partition.wanted, made, strict=True):
-                results[index] = gradient
-        return (None, *results)
+        flows = Tangents.of(partition.tangents, tangents)
+        if not flows.tangents or not partition.wanted:
+            return (None,) * (1 + ctx.inputs)
+        arm, *kept = ctx.saved_tensors
+        gives = signature_text(partition.gradients)
+        made = SWITCH_BACKWARD(partition.key, gives, flows.present, arm, flows.tangents, list(kept))
+        return (None, *at_places(ctx.inputs, partition.wanted, made))
 
 
 def _refused(arms: Sequence[ArmProgram], what: str) -> Refused:

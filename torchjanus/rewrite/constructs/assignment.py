@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from builtins import len  # torchjanus' own, even where a program replaces it
 
+from torchjanus.rewrite.constructs.loads import told
 from torchjanus.rewrite.constructs.operators import BINARY
 from torchjanus.rewrite.constructs.targets import Unpacking, slot, target
 from torchjanus.rewrite.syntax.scopes import Reach
@@ -65,15 +66,7 @@ def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
     assert isinstance(node.target, ast.Name)
     loaded = walk.visit(place(ast.Name(node.target.id, ast.Load()), location_of(node.target)))
     value = walk.ask("inplace", node, symbol, loaded, visit(node.value), kind=walk.kind(node, "inplace"))
-    mangled = walk.mangled(node.target.id)
-    match walk.reach(mangled):
-        case Reach.LOCAL:
-            pass
-        case Reach.GLOBAL:
-            value = walk.ask("set_global", node, constant(mangled, where), value)
-        case Reach.CELL:
-            value = walk.ask("set_cell", node, constant(mangled, where), value)
-    return place(ast.Assign([node.target], value), where)
+    return place(ast.Assign([node.target], told(walk, node, node.target.id, value)), where)
 
 
 def delete(walk: Walk, node: ast.Delete) -> list[ast.stmt]:

@@ -67,15 +67,20 @@ def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
 
 def assigned(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
     """Return ``(name := value)`` at ``node``, for a value that is rewritten already."""
-    where, mangled = location_of(node), walk.mangled(name)
+    where = location_of(node)
+    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), told(walk, node, name, value)), where)
+
+
+def told(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
+    """Return the value, which the hook for the variable ``name`` is told if that is not local."""
+    mangled = walk.mangled(name)
     match walk.reach(mangled):
         case Reach.LOCAL:
-            pass
+            return value
         case Reach.GLOBAL:
-            value = walk.ask("set_global", node, constant(mangled, where), value)
+            return walk.ask("set_global", node, constant(mangled, location_of(node)), value)
         case Reach.CELL:
-            value = walk.ask("set_cell", node, constant(mangled, where), value)
-    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), value), where)
+            return walk.ask("set_cell", node, constant(mangled, location_of(node)), value)
 
 
 CONSTRUCTS: dict[type[ast.AST], Construct] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import bisect
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,15 +68,28 @@ def filled_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace
     """Return the trace in which writes of loops with a changeable trip count are moved behind them, and the indices of
     these loops; the trace itself if there are none. ``without``: indices of loops in ``trace.iterations`` that are left
     alone. The gradients that a row gets from several places are then summed in another order, as in any rolled loop."""
-    found: set[int] = set()
     if not any(isinstance(event, Op) and event.name == _WRITING for event in trace.events):
         return trace, frozenset()
+
+    def rewritten(old: Trace, iterations: LoopInstance) -> Trace | None:
+        one = next(_filled(old, iterations), None)
+        return None if one is None else _FillRewriter(old, iterations, one).trace()
+
+    return rewritten_loops(trace, without, rewritten)
+
+
+def rewritten_loops(
+    trace: Trace, without: Container[int], rewritten: Callable[[Trace, LoopInstance], Trace | None]
+) -> tuple[Trace, frozenset[int]]:
+    """Return the trace with each whole loop rewritten for as long as ``rewritten`` gives another trace, and the indices
+    of the loops that are."""
+    found: set[int] = set()
     for number in range(len(trace.iterations)):
         while number not in without and is_whole(trace, iterations := trace.iterations[number]):
-            one = next(_filled(trace, iterations), None)
-            if one is None:
+            made = rewritten(trace, iterations)
+            if made is None:
                 break
-            trace = _FillRewriter(trace, iterations, one).trace()
+            trace = made
             found.add(number)
     return trace, frozenset(found)
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, knows
-from torchjanus.graph.loops.rewrites.filled_tensors import is_whole, uses
+from torchjanus.graph.loops.rewrites.filled_tensors import rewritten_loops, uses
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import LoopEnd, Trace
 from torchjanus.trace.loops.records import LoopInstance
@@ -45,15 +45,12 @@ class _GrowingTensor:
 def grown_iterations(trace: Trace, without: Container[int] = ()) -> tuple[Trace, frozenset[int]]:
     """Return the trace in which joins of loops with a changeable trip count are moved behind them, and the indices of
     these loops; the trace itself if there are none. ``without``: see ``filled_iterations``."""
-    found: set[int] = set()
-    for number in range(len(trace.iterations)):
-        while number not in without and is_whole(trace, iterations := trace.iterations[number]):
-            one = next(_grown(trace, iterations), None)
-            if one is None:
-                break
-            trace = _GrowthRewriter(trace, iterations, one).trace()
-            found.add(number)
-    return trace, frozenset(found)
+
+    def rewritten(old: Trace, iterations: LoopInstance) -> Trace | None:
+        one = next(_grown(old, iterations), None)
+        return None if one is None else _GrowthRewriter(old, iterations, one).trace()
+
+    return rewritten_loops(trace, without, rewritten)
 
 
 def _grown(trace: Trace, iterations: LoopInstance) -> Iterator[_GrowingTensor]:

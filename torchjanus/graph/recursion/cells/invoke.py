@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refusal, Refused
-from torchjanus.graph.operators.loop_op import TensorSignature, signature_text
+from torchjanus.graph.operators.loop_op import Tangents, TensorSignature, at_places, signature_text
 from torchjanus.graph.recursion.cells.invoke_op import BACKWARD, FORWARD, laid_out
 from torchjanus.graph.recursion.cells.partition import Partition, TracedCells, partition_of
 from torchjanus.graph.recursion.variants.plan import LevelSchedule, Recursion
@@ -174,16 +174,11 @@ class _Calls(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
         partition: Partition = ctx.partition
-        given = [tangents[index] for index in partition.tangents]
-        present = "".join("0" if tangent is None else "1" for tangent in given)
-        count = len(partition.recursion.shared)
-        results: list[Any] = [None] * (count + len(partition.recursion.seeds))
-        if "1" in present:
-            present_ones = [tangent for tangent in given if tangent is not None]
-            saved = ctx.saved_tensors
-            shared, made = list(saved[:count]), list(saved[count:])
-            found = BACKWARD(partition.key, ctx.gradients, present, present_ones, shared, made)
-            places = (*partition.wanted, *(count + index for index in partition.wanted_seeds))
-            for place, gradient in zip(places, found, strict=True):
-                results[place] = gradient
-        return (None, None, None, *results)
+        flows, count = Tangents.of(partition.tangents, tangents), len(partition.recursion.shared)
+        inputs = count + len(partition.recursion.seeds)
+        if not flows.tangents:
+            return (None,) * (3 + inputs)
+        shared, made = list(ctx.saved_tensors[:count]), list(ctx.saved_tensors[count:])
+        found = BACKWARD(partition.key, ctx.gradients, flows.present, flows.tangents, shared, made)
+        places = (*partition.wanted, *(count + index for index in partition.wanted_seeds))
+        return (None, None, None, *at_places(inputs, places, found))

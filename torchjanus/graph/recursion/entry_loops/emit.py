@@ -42,7 +42,7 @@ from torchjanus.trace.facts import (
 )
 from torchjanus.trace.loops.records import UntracedComputation
 from torchjanus.trace.recipes import ExistingObject, NewObject, ObjectReference, TensorOf
-from torchjanus.trace.rewriting import TraceRewriter
+from torchjanus.trace.rewriting import Renumbering
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read
 
@@ -60,7 +60,7 @@ _FACTS = (
 )
 
 
-class EntryLoopRewriter(TraceRewriter):
+class EntryLoopRewriter(Renumbering):
     """Writes the new trace. Raises NotMergeable."""
 
     def __init__(self, old: Trace, loops: Sequence[EntryCallLoop], made: Any) -> None:
@@ -408,18 +408,6 @@ class EntryLoopRewriter(TraceRewriter):
         if isinstance(made, NewObject | ObjectReference):  # the number of new objects depends on the trip count
             made = replace(made, number=self.builds.setdefault(made.number, len(self.builds)))
         return made
-
-    def tensor(self, number: int, after: int) -> int:
-        return self.numbers[number]
-
-    def final(self, number: int) -> int:
-        return self.numbers[number]
-
-    def position(self, after: int) -> int:
-        return self.after[after]
-
-    def operation(self, op: Op, after: int) -> Op:
-        return replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[r.number]) for r in op.outs))
 
 
 def _passed_along(calls: Sequence[InvokeOp]) -> dict[int, tuple[TensorRef, ...]]:

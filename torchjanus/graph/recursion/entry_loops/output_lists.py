@@ -23,7 +23,7 @@ from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import HeapRead, TensorPredicate
 from torchjanus.trace.functions import added_up
 from torchjanus.trace.recipes import CollectedItems, NewObject, RowOf, TensorAt, TensorOf, inner_recipes, parts_of
-from torchjanus.trace.rewriting import TraceRewriter
+from torchjanus.trace.rewriting import Renumbering
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Fetch, Read, Size, leaves
 
@@ -112,7 +112,7 @@ def _refused(place: Place, what: str) -> Refused:
     )
 
 
-class _OutputListRewriter(TraceRewriter):
+class _OutputListRewriter(Renumbering):
     """Writes the new trace. Raises Refused."""
 
     def __init__(self, old: Trace, lists: Sequence[_OutputList], gone: frozenset[int]) -> None:
@@ -328,17 +328,8 @@ class _OutputListRewriter(TraceRewriter):
             Op(_rows, "rows", (which,), {}, (self._made_rows(one),), call.modes, one.place),
         ]
 
-    def tensor(self, number: int, after: int) -> int:
-        return self.numbers[number]
-
-    def final(self, number: int) -> int:
-        return self.numbers[number]
-
-    def position(self, after: int) -> int:
-        return self.after[after]
-
     def operation(self, op: Op, after: int) -> Op:
-        made = replace(super().operation(op, after), outs=tuple(TensorRef(self.numbers[ref.number]) for ref in op.outs))
+        made = super().operation(op, after)
         if not isinstance(made, InvokeOp):
             return made
         given = ((name, passed_on(recipe, self.paths)) for name, recipe in made.given)
