@@ -60,7 +60,8 @@ def test_a_product_is_one_for_all_calls(product: Callable[[Tensor, Tensor], Tens
         assert targets(part).count("mm.default") == 1
         assert not any("bmm" in target for target in targets(part))
     # No weights' gradient for each call.
-    assert all(len(like.size) <= 3 and like.size[-1] * like.size[-2] <= 4 for like in (*parts.saved, *parts.row_results))
+    likes = (*parts.saved, *parts.row_results)
+    assert all(len(like.size) <= 3 and like.size[-1] * like.size[-2] <= 4 for like in likes)
 
 
 @pytest.mark.parametrize(
@@ -90,13 +91,13 @@ def test_what_is_the_same_for_all_calls_is_computed_once() -> None:
 def test_parts_are_as_late_as_they_can_be() -> None:
     parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ given[0])])
     assert kinds(parts.rows) == {"shared", "tangent", "saved"}
-    assert kinds(parts.sums) == {"taken", "handed"}
+    assert kinds(parts.sums) == {"taken", "row_results"}
     assert [like.size for like in parts.row_results] == [(1, 4)]
 
 
 def test_rows_that_are_only_put_together_are_found_again_and_not_saved() -> None:
     parts = parts_of(lambda shared, given: [torch.tanh(shared[0] @ torch.cat([given[0], given[1]])[:4])], takes=2)
-    assert kinds(parts.sums) == {"taken", "handed"}
+    assert kinds(parts.sums) == {"taken", "row_results"}
     assert len(parts.saved) <= 1  # what tanh gives, if that
 
 
