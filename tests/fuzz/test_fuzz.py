@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import gc
 from pathlib import Path
 
 import pytest
 
+from tests.fuzz import running
 from tests.fuzz.campaign import campaign, reduce_failure
 from tests.fuzz.reducing import reduced
 from tests.fuzz.running import Outcome, check
@@ -81,6 +83,20 @@ def test_a_difference_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(harness, "snapshot", wrong)
     outcome = check(BROKEN, tmp_path)
     assert outcome.found == ["call 3, result and state: eager 'right', speculated 'wrong'"]
+
+
+def test_when_cycles_are_collected_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[bool] = []
+
+    def differs(path: Path, name: str) -> bool:
+        seen.append(gc.isenabled())
+        return gc.isenabled()
+
+    monkeypatch.setattr(running, "_differs", differs)
+    monkeypatch.setattr(harness, "compare", lambda one, other: ["differs"] if other.steps else [])
+    outcome = check(BROKEN, tmp_path)
+    assert (outcome.found, outcome.nondeterministic, seen) == ([], True, [True, False])
+    assert gc.isenabled()
 
 
 def test_programs_become_small() -> None:

@@ -210,7 +210,7 @@ def differences() -> tuple[Difference, ...]:
 
 @functools.cache
 def too_long() -> frozenset[str]:
-    """The tests that are not watched, since that takes more than ``CPU``; listed with the reason."""
+    """The tests, and classes of tests, that are not watched, since that takes too long; listed with the reason."""
     listed = tomllib.loads((HERE / "differences.toml").read_text()).get("too_long", [])
     return frozenset(test for each in listed for test in each["tests"])
 
