@@ -816,3 +816,30 @@ def test_nested_in_a_speculated_step_the_step_is_one_graph() -> None:
         found.append((got, expected))
     assert all(seen(one) == seen(other) for one, other in found)
     assert outer.statistics().speculated >= 3
+
+
+@pytest.mark.slow
+def test_compiled_graphs_train_as_eager_does() -> None:
+    torch.manual_seed(0)
+    eager = training(lambda model: model)(lambda function: function)
+    torch.manual_seed(0)
+    made: list[Any] = []
+
+    def speculate(function: Callable[..., Any]) -> Callable[..., Any]:
+        made.append(torchjanus.speculate(function, executor="inductor"))
+        return made[-1]  # type: ignore[no-any-return]
+
+    other = training(lambda model: model)(speculate)
+    torch.testing.assert_close(other, eager)
+    assert "inductor" in [engine.current for engine in made[0].entries[0].engines][1]
+
+
+def test_verified_calls_are_eagers() -> None:
+    model = layers()
+    forward = torchjanus.speculate(model, executor="replay", verify=2)
+    for _ in range(12):
+        forward(torch.randn(5, 4)).square().sum().backward()
+    counts = forward.statistics()
+    assert counts.verified >= 2
+    assert counts.speculated >= 2
+    assert not [event for event in forward.events if event.kind in ("verify", "fault")]

@@ -7,6 +7,7 @@ of their own, under autocast) is made by autograd itself, from what was saved. K
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,7 +35,7 @@ class _Kind:
     def __init__(self, lowered: Lowered) -> None:
         self.run: Run | None = None
         self.lowered = lowered
-        self._made = [(place, _maker(result.source)) for place, result in enumerate(lowered.outputs)]
+        self._made = [_maker(result.source) for result in lowered.outputs]
         sources = (result.source for result in lowered.outputs)
         bases = (source.base if isinstance(source, ViewOf) else source for source in sources)
         self._taken = sorted({base.index for base in bases if isinstance(base, FromInput)})
@@ -43,13 +44,13 @@ class _Kind:
         """Run the graph by ``run`` from the next pass on."""
         self.run = run
 
-    def gradients(self, given: list[torch.Tensor], slots: Sequence[float | int]) -> list[torch.Tensor]:
+    def gradients(self, given: list[torch.Tensor], slots: Sequence[float | int]) -> list[Any]:
         """Return the graph's gradients of uses, in order. Removes what it was given from the list."""
         assert self.run is not None
         kept = {index: given[index] for index in self._taken}
         values = self.run(given, slots)
         assert isinstance(values, list)
-        return [make(values, kept) for _, make in self._made]
+        return [make(values, kept) for make in self._made]
 
 
 class Differentiable:
@@ -70,9 +71,9 @@ class Differentiable:
         count = len(saves.saved)
         tangents = [entry.example for entry in pullback.backward.program.inputs[count:]]
         self._first_key = tuple(tangent.stride() for tangent in tangents)
-        self._saved = [_maker(source) for source in saves.saved]
+        self._saved = [self._keeper(source) for source in saves.saved]
         self._results = [_maker(lowered.outputs[place].source) for place in saves.results]
-        self._node = _node(self, saves.node)
+        self._apply = _node(self, saves.node)
 
     def __call__(
         self, values: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], slots: Sequence[float | int]
@@ -82,11 +83,32 @@ class Differentiable:
         # A tensor of its own, with the version counter of what is saved: no view, for autograd would forbid changes.
         results = tuple(make(values, inputs).detach() for make in self._results)
         call = _Call(saved, results, inputs, slots)
-        with torch.enable_grad():
-            made: tuple[torch.Tensor, ...] = self._node.apply(call, *(inputs[index] for index in self.saves.uses))
+        used = [inputs[index] for index in self.saves.uses]
+        with contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad():
+            made: tuple[torch.Tensor, ...] = self._apply(call, *used)
             return made
 
-    def backward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Gradients:
+    def _keeper(self, source: Source) -> Callable[[Any, Any], torch.Tensor]:
+        """Return a function that finds a saved tensor. The view of a parameter is made once for its memory."""
+        make = _maker(source)
+        if not isinstance(source, ViewOf) or not isinstance(source.base, FromInput):
+            return make
+        index = source.base.index
+        if not isinstance(self.lowered.program.inputs[index].example, torch.nn.Parameter):
+            return make
+        last: tuple[Any, int, torch.Tensor] | None = None
+
+        def kept(values: Any, inputs: Any) -> torch.Tensor:
+            nonlocal last
+            base, known = inputs[index], last  # calls may come from several threads
+            # The view keeps its memory alive, so no other memory has its address.
+            if known is None or known[0] is not base or known[1] != base.data_ptr():
+                known = last = base, base.data_ptr(), make(values, inputs)
+            return known[2]
+
+        return kept
+
+    def backward(self, ctx: Any, tangents: tuple[torch.Tensor | None, ...]) -> Gradients:
         """Return the gradient of each use of an input. Raises what eager's backward pass does."""
         if all(tangent is None for tangent in tangents):
             return [None] * len(self.saves.uses)
@@ -103,7 +125,7 @@ class Differentiable:
         saved.clear()
         ctx.maybe_clear_saved_tensors()  # each is freed after its last use in the graph
         found = kind.gradients(given, ctx.slots)
-        return [*found] if kind is self.first else self._placed(list(zip(kind.lowered.uses, found, strict=True)))
+        return found if kind is self.first else self._placed(list(zip(kind.lowered.uses, found, strict=True)))
 
     def _kind(self, tangents: Sequence[torch.Tensor | None]) -> _Kind | None:
         """Return the graph for such gradients; None where there is none."""
@@ -172,8 +194,11 @@ class _Call:
 
 
 def _node(differentiable: Differentiable, name: str) -> Any:
-    """Return the autograd.Function of one graph. Its nodes print as eager's node of the first result."""
+    """Return ``apply`` of the autograd.Function of one graph. Its nodes print as eager's node of the first result."""
     indices = sorted({*differentiable.saves.uses})
+
+    def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
+        return (None, *differentiable.backward(ctx, tangents))
 
     class Node(torch.autograd.Function):
         @staticmethod
@@ -185,12 +210,10 @@ def _node(differentiable: Differentiable, name: str) -> Any:
             ctx.versions = [tensor._version for tensor in ctx.wanted]
             return call.results  # type: ignore[no-any-return]
 
-        @staticmethod
-        def backward(ctx: Any, *tangents: torch.Tensor | None) -> Any:
-            return (None, *differentiable.backward(ctx, tangents))
-
-    Node._backward_cls.__name__ = name
-    return Node
+    kind: Any = Node._backward_cls
+    kind.__name__ = name
+    kind.apply = backward  # what the engine calls
+    return super(torch.autograd.Function, Node).apply  # no transform is active
 
 
 def _maker(source: Source) -> Callable[[Any, Any], torch.Tensor]:
@@ -218,8 +241,15 @@ def _maker(source: Source) -> Callable[[Any, Any], torch.Tensor]:
 
 
 def _is_plain(tangents: Sequence[torch.Tensor | None]) -> bool:
-    plain = (t for t in tangents if t is not None)
-    return all(type(t) is torch.Tensor and t.layout is torch.strided and not (t.is_conj() or t.is_neg()) for t in plain)
+    for tangent in tangents:
+        if tangent is not None and (
+            type(tangent) is not torch.Tensor
+            or tangent.layout is not torch.strided
+            or tangent.is_conj()
+            or tangent.is_neg()
+        ):
+            return False
+    return True
 
 
 def _is_modified() -> bool:

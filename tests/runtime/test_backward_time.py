@@ -1,0 +1,54 @@
+"""Backward passes of timed calls: each is told once, and those that cannot be told apart are given up."""
+
+from __future__ import annotations
+
+import torch
+
+from torchjanus.runtime.backward_time import LATE, BackwardTime
+
+
+def followed(times: BackwardTime, told: list[float]) -> torch.Tensor:
+    w = torch.ones(3, requires_grad=True)
+    result = (w * torch.randn(3)).sum()
+    assert times.follow({"loss": result}, told.append)
+    return result
+
+
+def test_one_pass_after_each_call_is_timed() -> None:
+    gone: list[bool] = []
+    times, told = BackwardTime(lambda: gone.append(True)), list[float]()
+    for _ in range(LATE + 3):
+        followed(times, told).backward()
+    assert len(told) == LATE + 3
+    assert min(told) > 0
+    assert gone == []
+
+
+def test_results_without_gradients_have_no_pass() -> None:
+    times = BackwardTime(lambda: None)
+    assert not times.follow([torch.ones(3), 1, None], [].append)
+    assert times.is_timed
+
+
+def test_one_pass_of_several_calls_is_not_attributed_to_any() -> None:
+    gone: list[bool] = []
+    times, told = BackwardTime(lambda: gone.append(True)), list[float]()
+    (followed(times, told) + followed(times, told)).backward()
+    assert told == []
+    assert gone == [True]
+    assert not times.follow(torch.ones(3, requires_grad=True) * 2, told.append)
+
+
+def test_passes_that_do_not_come_are_given_up() -> None:
+    gone: list[bool] = []
+    times = BackwardTime(lambda: gone.append(True))
+    results = [torch.ones(3, requires_grad=True) * 2 for _ in range(LATE + 1)]
+    assert [times.follow(result, [].append) for result in results] == [True] * LATE + [False]
+    assert gone == [True]
+
+
+def test_hooks_of_the_program_keep_their_numbers() -> None:
+    w = torch.ones(3, requires_grad=True)
+    before = w.register_hook(lambda grad: None).id
+    followed(BackwardTime(lambda: None), [])
+    assert w.register_hook(lambda grad: None).id == before + 1
