@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from torchjanus.runtime.backward_time import LATE, BackwardTime
+from torchjanus.runtime.parts.backward_time import LATE, BackwardTime
 
 
 def followed(times: BackwardTime, told: list[float]) -> torch.Tensor:
