@@ -1,9 +1,11 @@
-"""Each program of docs/reasons.md meets its code."""
+"""Each program of docs/reasons.md meets its code; codes that no program is sure to meet are met by hand."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,28 +14,22 @@ import torch
 
 import torchjanus
 from torchjanus import runtime
+from torchjanus.core.errors import Refused
 from torchjanus.core.reasons import reasons
-
-# Those of which no short program is known.
-WITHOUT = frozenset(
-    """warning-filters
-    native-callback native-uses-tensor native-given-autograd native-keeps-tensor distributed array-operator
-    tensor-layout generator-seeded trace-failed autograd-node hook-on-node backward-thread function-result
-    autocast-cache default-dtype trace-differs internal-fault learning-too-different learning-no-time
-    learning-assertions-fail learning-graph-raises entry-dropped inductor-compile inductor-error-lost
-    inductor-copied-input inductor-random-strides inductor-recurrent-layer inductor-disagrees
-    loop-iterations-differ loop-first-iteration loop-training loop-body loop-count-fixed loop-random-gradients
-    loop-native-call loop-output-gradient loop-small loop-modes loop-in-place loop-effects loop-numbers loop-sizes
-    loop-parameters loop-sources loop-tensor-exit branch-gradients branch-in-place branch-numbers
-    branch-too-many-arms branch-evidence branch-not-selected recursion-table-changed recursion-reads-writes
-    recursion-accumulator recursion-list-lengths recursion-result recursion-result-identity recursion-list-used
-    recursion-list-gradients recursion-list-shared recursion-writes recursion-body recursion-too-many-variants
-    recursion-unseen recursion-device""".split()
-)
+from torchjanus.execute.compiled import compiling, invoke
+from torchjanus.graph.aten.symbolic_sizes import Fixed
+from torchjanus.graph.ir.program import Input, Node, Program, Ref
+from torchjanus.graph.lowering.lower import lower
+from torchjanus.graph.recursion.cells import buffers
+from torchjanus.runtime.entries import entry
+from torchjanus.runtime.runs.budget import Budget
+from torchjanus.semantics.watch.objects.finalization import Finalization
+from torchjanus.trace.modes import Modes
 
 
-def test_which_codes_have_no_program() -> None:
-    assert {code for code, reason in reasons().items() if not reason.program} == WITHOUT
+def test_each_code_has_a_program_or_a_situation() -> None:
+    assert [code for code, reason in reasons().items() if bool(reason.program) is bool(reason.situation)] == []
+    assert {code for code, reason in reasons().items() if reason.situation} == SITUATIONS.keys()
 
 
 @pytest.mark.parametrize("code", [code for code, reason in reasons().items() if reason.program])
@@ -41,7 +37,9 @@ def test_the_program_meets_its_code(code: str, tmp_path: Path, monkeypatch: pyte
     path = tmp_path / "program.py"
     path.write_text(reasons()[code].program)
     names: dict[str, Any] = {"torch": torch, "np": np, "torchjanus": torchjanus, "__name__": "program"}
-    monkeypatch.setattr(torchjanus, "speculate", lambda fn: runtime.speculate(fn, executor="replay"))
+    monkeypatch.setattr(
+        torchjanus, "speculate", lambda fn=None, executor="replay": runtime.speculate(fn, executor=executor)
+    )
     torch.manual_seed(0)
     enabled, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
     try:
@@ -54,3 +52,102 @@ def test_the_program_meets_its_code(code: str, tmp_path: Path, monkeypatch: pyte
     explanation = torchjanus.explain(names["step"])
     assert code in explanation.codes, explanation
     assert f"[{code}]" in str(explanation)
+
+
+# -- what no program is sure to meet ------------------------------------------------------------------------------
+
+
+def _lowered(*nodes: Node) -> None:
+    lower(Program((Input(torch.ones(3), False, True),), (), nodes, (), (), (), ()))
+
+
+def _raised(act: Callable[..., Any], *args: Any) -> tuple[str, ...]:
+    with pytest.raises(Refused) as caught:
+        act(*args)
+    return (caught.value.refusal.reason,)
+
+
+def _default_dtype(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    one, two = (Modes(default_dtype=dtype) for dtype in (torch.float32, torch.float64))
+    return _raised(_lowered, *(Node(torch.relu, (Ref(0),), {}, (Ref(k),), modes) for k, modes in ((1, one), (2, two))))
+
+
+def _generator_seeded(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    return _raised(_lowered, Node(torch.manual_seed, (3,), {}, ()))
+
+
+def _trace_differs(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    return _raised(_lowered, Node(lambda x: x + 1, (Ref(0),), {}, (Ref(0),)))
+
+
+def _internal_fault(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    def fails(*args: Any) -> Any:
+        raise RuntimeError("no")
+
+    patch.setattr(Finalization, "settle", fails)
+    step = torchjanus.speculate(lambda x: x * 2, executor="replay")
+    assert step(torch.ones(1)).item() == 2.0
+    return torchjanus.explain(step).codes
+
+
+def _learning_no_time(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    step = torchjanus.speculate(lambda x: x * 2, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    patch.setattr(Budget, "allows", lambda *args, **kwargs: False)
+    assert step(torch.ones(1, 2)).tolist() == [[2.0, 2.0]]
+    return torchjanus.explain(step).codes
+
+
+def _entry_dropped(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    step = torchjanus.speculate(lambda x: x * 2, executor="replay")
+    for _ in range(4):
+        step(torch.ones(2))
+    step._learning.verified(step.entries[0], ["the result"])
+    assert not step.entries
+    return torchjanus.explain(step).codes
+
+
+def _inductor_recurrent_layer(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    node = SimpleNamespace(target="aten.mkldnn_rnn_layer.default")
+    lowered: Any = SimpleNamespace(graph=SimpleNamespace(graph=SimpleNamespace(nodes=[node])), lent=2)
+    return _raised(compiling._without_rnn_kernels, lowered)
+
+
+def _inductor_disagrees(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    patch.setattr(invoke, "disagreement", lambda *args: "output 0 differs")
+    patch.setattr(invoke, "_CompiledCell", lambda *args: None)
+    parts = SimpleNamespace(cell=SimpleNamespace(name="encode"))
+    return _raised(invoke._compiled_cell, None, SimpleNamespace(number=0, parts=parts), {}, {})
+
+
+def _loop_count_fixed(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    def fixed(*args: Any) -> Any:
+        raise Fixed({0: "a kernel asks for it"})
+
+    patch.setattr(entry, "lowered_or_kept", fixed)
+    plan: Any = SimpleNamespace(program=None, dimensions=SimpleNamespace(symbols=()))
+    return _raised(entry._lower, plan, None)
+
+
+def _recursion_unseen(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    return _raised(buffers._row, [], ("argument", "encode", "h"))
+
+
+SITUATIONS: dict[str, Callable[[pytest.MonkeyPatch], tuple[str, ...]]] = {
+    "default-dtype": _default_dtype,
+    "generator-seeded": _generator_seeded,
+    "trace-differs": _trace_differs,
+    "internal-fault": _internal_fault,
+    "learning-no-time": _learning_no_time,
+    "entry-dropped": _entry_dropped,
+    "inductor-recurrent-layer": _inductor_recurrent_layer,
+    "inductor-disagrees": _inductor_disagrees,
+    "loop-count-fixed": _loop_count_fixed,
+    "recursion-unseen": _recursion_unseen,
+}
+
+
+@pytest.mark.parametrize("code", SITUATIONS)
+def test_the_situation_has_its_code(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert code in SITUATIONS[code](monkeypatch)

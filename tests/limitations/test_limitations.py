@@ -77,6 +77,7 @@ UNSEEN = {
     "\0 cannot be computed for many calls at a time",
     "\0 ways through \0 have been seen, and there are more",
     "calls of \0 cannot be run many at a time",
+    "the sizes of what \0 returns in a recursive call depend on contents",
     "what recursive calls write to objects is used in the same step",
     "an entry was dropped",
     "what a loop's iterations gave is used all together, and their number is no size of a tensor",

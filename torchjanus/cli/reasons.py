@@ -14,7 +14,8 @@ Where a step is not speculated on, or a part of it is not optimised, `torchjanus
 of the program and a code in brackets. The results are eager's in any case. `torchjanus explain CODE` prints an entry of
 this page; `torchjanus.explain(step).codes` gives the codes to programs and tests. A code never changes its meaning.
 
-Each program below meets its code. `torch`, `torchjanus` and `np` (NumPy) are imported.
+Each entry has a program that meets the code, or says in which rare situation it is met. `torch`, `torchjanus` and `np`
+(NumPy) are imported.
 Do not edit this page: it is printed by `torchjanus explain --all` from `torchjanus/core/reasons.toml`.
 """
 

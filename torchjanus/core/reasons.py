@@ -15,7 +15,8 @@ __all__ = ["Reason", "reasons"]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One code: a sentence, its meaning, what the user can do, and a program that has it ("" if there is none)."""
+    """One code: a sentence, its meaning, what the user can do, and a program that has it; or, where no program is sure
+    to meet it, the situation in which it is met."""
 
     section: str
     code: str
@@ -23,10 +24,11 @@ class Reason:
     meaning: str
     remedy: str
     program: str = ""
+    situation: str = ""
 
     def __str__(self) -> str:
         """Return the entry as Markdown."""
-        shown = f"\n```python\n{self.program.strip()}\n```\n" if self.program else ""
+        shown = f"\n```python\n{self.program.strip()}\n```\n" if self.program else f"\nIt is met so: {self.situation}\n"
         return f"### {self.code}\n\n**{self.title}** {self.meaning}\n{shown}\nInstead: {self.remedy}\n"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from torchjanus.core.errors import NOWHERE, Place
 
-__all__ = ["NotMergeable", "Remark", "Remarks"]
+__all__ = ["NotMergeable", "Remark", "Remarks", "collected", "remark"]
 
 MOST = 64  # of one run, or of one function
 
@@ -60,5 +62,30 @@ class Remarks:
         """Add those of one more run that are of ``concerns``."""
         for place in run._merged.values():
             self.merged(place)
-        for remark in filter(concerns, run):
-            self.note(remark.place, remark.reason, remark.detail)
+        self.add(filter(concerns, run))
+
+    def add(self, remarks: Iterable[Remark]) -> None:
+        """Add these remarks."""
+        for one in remarks:
+            self.note(one.place, one.reason, one.detail)
+
+
+_collector: ContextVar[Remarks | None] = ContextVar("torchjanus_remarks", default=None)
+
+
+@contextmanager
+def collected() -> Iterator[Remarks]:
+    """Collect what ``remark`` is told in this thread."""
+    remarks = Remarks()
+    token = _collector.set(remarks)
+    try:
+        yield remarks
+    finally:
+        _collector.reset(token)
+
+
+def remark(place: Place, reason: str, detail: str = "") -> None:
+    """Remember why what is written at ``place`` is not optimised, for whoever collects that; nobody need do so."""
+    remarks = _collector.get()
+    if remarks is not None:
+        remarks.note(place, reason, detail)

@@ -54,6 +54,7 @@ class EntryExplanation:
     recursions: tuple[str, ...]
     selected: tuple[str, ...]  # where the graph itself determines the number of elements
     notes: tuple[str, ...]
+    reasons: tuple[str, ...]  # the codes of the notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +98,8 @@ class Explanation:
         """The codes of all reasons in the report, each once: see docs/reasons.md."""
         of_parts = (refusal for part in self.parts for refusal in part.refusals)
         shown_events: Iterator[Refusal | Remark | Event] = chain(self.refusals, of_parts, self.remarks, self.events)
-        return tuple(dict.fromkeys(one.reason for one in shown_events if one.reason))
+        noted = (code for entry in self.entries for code in entry.reasons)
+        return tuple(dict.fromkeys((*(one.reason for one in shown_events if one.reason), *noted)))
 
     def __str__(self) -> str:
         return "\n".join(_lines(self))
@@ -152,6 +154,7 @@ def _entry_explanation(number: int, entry: Entry, decisions: list[Assertion]) ->
         tuple(map(str, plan.call_groups)),
         tuple(dict.fromkeys(_where(node.place) for node in plan.program.nodes if node.func is found)),
         tuple(entry.engine.notes),
+        tuple(entry.engine.reasons),
     )
 
 

@@ -173,7 +173,10 @@ class Speculated(Generic[P, R]):
     @property
     def remarks(self) -> list[Remark]:
         """Loops, branches and recursive calls that are not optimised, and why."""
-        return list(self._learning.event_log.remarks)
+        learning = self._learning
+        watched = (one for one in learning.event_log.remarks if not learning.recursion.batches(one.place))
+        lowered = (one for entry in self.entries for one in entry.whole.remarks)
+        return list(dict.fromkeys((*watched, *lowered)))
 
     @property
     def events(self) -> list[Event]:

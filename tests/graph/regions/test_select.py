@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.partition import kind_of
@@ -41,7 +42,7 @@ def switch_of(iteration: Iteration) -> Switch:
     return next(e.func for e in merged.events if isinstance(e, Op) and isinstance(e.func, Switch))
 
 
-def joined(iteration: Iteration, *given: torch.Tensor) -> Program | None:
+def joined(iteration: Iteration, *given: torch.Tensor) -> Program:
     switch = switch_of(iteration)
     return selecting(switch.arms, switch.results, tuple(map(kind_of, given)))
 
@@ -125,7 +126,9 @@ def drawn(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 def test_what_must_not_be_computed_in_vain_is_not(iteration: Iteration) -> None:
     """Values that would meet a zero gradient, what may raise, other strides, random numbers."""
     h, x = torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
-    assert joined(iteration, h, x) is None
+    with pytest.raises(NotMergeable) as error:
+        joined(iteration, h, x)
+    assert error.value.reason == "branch-not-selected" and error.value.detail
 
 
 @pytest.mark.parametrize("iteration", [multiplied, squashed])
@@ -137,7 +140,8 @@ def test_what_is_large_is_not_computed_in_vain() -> None:
     def iteration(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return h + x.repeat(40000, 1).sum(0) if x.sum() > 0 else h + x
 
-    assert joined(iteration, torch.zeros(2, 3), torch.zeros(2, 3)) is None
+    with pytest.raises(NotMergeable, match="too expensive"):
+        joined(iteration, torch.zeros(2, 3), torch.zeros(2, 3))
 
 
 def test_a_way_that_nobody_has_seen_has_no_number() -> None:

@@ -2933,3 +2933,58 @@ def labels_that_are_text():
         return net.update(sum(encode(tree).pow(2).sum() for tree in trees))
 
     return Program(step, forests(lambda: phrase("s")), state=(net, rules))
+
+
+# -- sizes that depend on contents --------------------------------------------------------------------------------
+
+
+def sized_by_contents(size):
+    """A recursive function that computes with the size of what it selects. ``size``: that size."""
+    w, b = parameter(WIDTH, WIDTH), parameter(WIDTH)
+
+    def encode(tree, h):
+        h = torch.relu(h @ w + b)
+        h = h * size(h)
+        if tree.left is None:
+            return h
+        return encode(tree.left, h) + encode(tree.right, h)
+
+    def step(tree, x):
+        return encode(tree, x).detach()
+
+    return Program(step, [(*call, torch.randn(WIDTH)) for call in single(lambda: binary(4))], state=(w, b))
+
+
+@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+def as_many_as_are_positive():
+    return sized_by_contents(lambda h: torch.nonzero(h).size(0))
+
+
+@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+def as_many_as_are_different():
+    return sized_by_contents(lambda h: h.unique().numel())
+
+
+@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+def as_many_classes_as_there_are():
+    return sized_by_contents(lambda h: torch.nn.functional.one_hot((h > 0).long()).size(1))
+
+
+# -- lists that are handed on -------------------------------------------------------------------------------------
+
+
+@program(speculated=0, compiles=8, close=CLOSE, told="returns lists of")
+def states_of_one_child_handed_on():
+    """Where there is one child, nothing is left of the loop when its first iteration is peeled."""
+    net = Net()
+
+    def states(node, h):
+        found = [torch.tanh(h + net.words[node.word])]
+        for child in node.children:
+            found += states(child, found[-1])
+        return found
+
+    def step(tree):
+        return net.update(torch.stack(states(tree, net.b)).pow(2).sum())
+
+    return Program(step, single(bushy), state=net)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import NOWHERE, JanusError, Place, Refusal
+from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion, Program, Ref, Symbol
 from torchjanus.trace.values import Expr, leaves
 
@@ -187,6 +188,7 @@ class Lowered:
     restored: tuple[int, ...] = ()  # inputs that are written to (``_version`` increases) and then restored
     uncounted: tuple[int, ...] = ()  # mutated inputs whose ``_version`` stays (running statistics, ``x.data``)
     sized: tuple[Expr, ...] = ()  # assertions on sizes that the graph computes; they follow the program's assertions
+    remarks: tuple[Remark, ...] = ()  # what lowering did not optimise
     lent: int | None = None  # inputs from this position on belong to the run and may be freed after their last use
     saves: Saves | None = None
     uses: tuple[int, ...] = ()  # of a backward graph: the wanted input of each output

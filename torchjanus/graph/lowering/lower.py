@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from torchjanus.core.default_device import without_function_modes
-from torchjanus.core.errors import InternalFault, Refusal, Refused, refused
+from torchjanus.core.errors import InternalFault, Place, Refusal, Refused, refused
+from torchjanus.core.remarks import collected, remark
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.aten import clean_up
 from torchjanus.graph.aten.size_assertions import assert_sizes
@@ -24,10 +26,11 @@ from torchjanus.graph.loops.roll.roll import (
     ROLLING,
     counts_of,
     is_cut_down,
+    place_of,
     place_of_loop,
     roll,
 )
-from torchjanus.graph.regions.loop import FixedTripCount
+from torchjanus.graph.regions.loop import FixedTripCount, Loop
 from torchjanus.graph.regions.loop_bytes import has_loops
 from torchjanus.graph.tracing import number_slots
 from torchjanus.graph.tracing.small_sizes import conditions_of_few
@@ -142,15 +145,30 @@ def check_counts(program: Program, lowered: Lowered) -> None:
 
 
 def lower_rolled(program: Program) -> Lowered:
-    """Do the same as ``lower``, with repeated segments rolled to loops where possible. Raises Refused."""
+    """Do the same as ``lower``, with repeated segments rolled to loops where possible. The result says what could not
+    be optimised. Raises Refused."""
+    with collected() as remarks:
+        lowered = _lower_rolled(program)
+    return replace(lowered, remarks=tuple(remarks))
+
+
+def _lower_rolled(program: Program) -> Lowered:
     if has_loops(program) or any(dimension.made for dimension in program.dimensions):
         return lower(program)
     for rolled in roll(program):
         try:
             return lower(ROLL_REPEATED.gave(rolled))
-        except (Refused, Fixed):
-            continue
+        except Refused as error:
+            remark(error.refusal.at(_place_of_loops(rolled)).place, error.refusal.reason, error.refusal.what)
+        except Fixed as fixed:
+            remark(_place_of_loops(rolled), "loop-count-fixed", str(fixed))
     return lower(program)
+
+
+def _place_of_loops(program: Program) -> Place:
+    """Return the source location of the first rolled loop."""
+    bodies = (node.func.body for node in program.nodes if isinstance(node.func, Loop))
+    return place_of(node for body in bodies for node in body.nodes)
 
 
 def _trace(program: Program, held: Mapping[int, float | int]) -> Traced:

@@ -25,14 +25,12 @@ __all__ = ["selecting"]
 MOST = 12  # speculative operations
 
 
-def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program | None:
+def selecting(arms: Sequence[Any], results: int, kinds: Sequence[tuple[Any, ...]]) -> Program:
     """Return one program for the arms (see ``switch.ArmProgram``) that outputs the results and the arm's number.
 
-    Returns None where the arms differ in more than cheap operations, or where these may not run speculatively."""
-    try:
-        return _ArmMerger(arms, results, kinds).program()
-    except NotMergeable:
-        return None
+    Raises NotMergeable where the arms differ in more than cheap operations, or where these may not run speculatively.
+    """
+    return _ArmMerger(arms, results, kinds).program()
 
 
 @dataclass(frozen=True, slots=True)

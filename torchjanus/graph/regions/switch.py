@@ -16,7 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import _disable_current_modes
 
-from torchjanus.core.errors import NOWHERE, Refused, refused
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
+from torchjanus.core.remarks import NotMergeable, remark
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.program import Program, Ref
 from torchjanus.graph.operators.loop_op import Tangents, TensorSignature, at_places, new_key, signature_text
@@ -67,14 +68,16 @@ class Switch:
     results: int
     made: dict[Any, SwitchPartition] = field(default_factory=dict)
     flowing: dict[Any, Any] = field(default_factory=dict)  # gradient checks, by the results that are used
-    joined: dict[Any, Program | None] = field(default_factory=dict)  # if-converted arms by kinds, where that pays
+    joined: dict[Any, Program | NotMergeable] = field(default_factory=dict)  # if-converted arms by kinds, or why not
     stale: bool = False  # superseded by a switch of more arms
     __name__ = "switch"
 
     def __call__(self, *given: torch.Tensor) -> list[torch.Tensor]:
         kinds = tuple(map(kind_of, given))
         joined = self._joined(kinds)
-        if joined is not None:
+        if isinstance(joined, NotMergeable):
+            remark(self.place, joined.reason, joined.detail)
+        else:
             values = dict(enumerate(given))
             with Ambient() as ambient:
                 run(joined, values, ambient)
@@ -83,12 +86,25 @@ class Switch:
         found = _SwitchFunction.apply(partition, *given)  # type: ignore[no-untyped-call]
         return list(found[: self.results + 1])
 
-    def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | None:
+    @property
+    def place(self) -> Place:
+        """The source location of the first decision; of the first operation, if the decision is made before."""
+        nodes, asked = self.arms[0].body.nodes, self.arms[0].body.outputs[self.results :]
+        first = next((n for n, node in enumerate(nodes) if not set(asked).isdisjoint(node.outs)), -1)
+        # The node that tests the decision has no place; what it tests was computed just before.
+        before = (node.place for node in (*reversed(nodes[: first + 1]), *nodes))
+        return next((place for place in before if place != NOWHERE), NOWHERE)
+
+    def _joined(self, kinds: tuple[tuple[Any, ...], ...]) -> Program | NotMergeable:
+        """Return the if-converted arms, or why there are none."""
         key = concrete(kinds)
         if key is None:
-            return None
+            return NotMergeable("branch-not-selected", "the sizes of its tensors are not known")
         if key not in self.joined:
-            self.joined[key] = selecting(self.arms, self.results, key)
+            try:
+                self.joined[key] = selecting(self.arms, self.results, key)
+            except NotMergeable as error:
+                self.joined[key] = error.with_traceback(None)
         return self.joined[key]
 
     def partition(self, kinds: Sequence[tuple[Any, ...]]) -> SwitchPartition:

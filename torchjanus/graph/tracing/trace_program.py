@@ -18,7 +18,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from torchjanus.core.autograd_thread import one_thread
-from torchjanus.core.errors import JanusError, Place, Refused, refused
+from torchjanus.core.errors import NOWHERE, JanusError, Place, Refused, refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.aten import functionalize
 from torchjanus.graph.aten.flags import stack_flags
@@ -28,6 +28,7 @@ from torchjanus.graph.aten.strides import laid_as
 from torchjanus.graph.aten.symbolic_sizes import Symbolic, quiet, value_of_formula
 from torchjanus.graph.aten.verify import require_fit
 from torchjanus.graph.aten.view_bases import ViewBases
+from torchjanus.graph.ir.loop_matching import is_training
 from torchjanus.graph.ir.lowered import Leaf, NoGradient, Replaced, Result, Saves, Source, ViewOf
 from torchjanus.graph.ir.program import Formula, Input, Measured, Node, Program, Ref, Slot, Symbol
 from torchjanus.graph.ir.tensor_versions import GET_DATA, Changes, memory_of
@@ -166,6 +167,12 @@ def _fake(entry: Input, symbolic: Symbolic) -> torch.Tensor:
         what = f"a tensor of type {type(example).__name__} with layout {layout} is read"
         raise refused("tensor-layout", what, "Only plain strided tensors go into a graph.", "Convert it beforehand.")
     return symbolic.fake(entry).requires_grad_(entry.requires_grad)
+
+
+def _not_strided(name: str, tensor: torch.Tensor, place: Place) -> Refused:
+    what = f"{name} gives a tensor with layout {tensor.layout}"
+    remedy = "Make it dense, and embeddings without sparse=True."
+    return refused("tensor-layout", what, "Graphs are made of dense tensors.", remedy, place)
 
 
 class _Run:
@@ -312,9 +319,7 @@ class _Run:
                 values.setdefault(ref.index, tensor)
                 continue
             if tensor.layout != torch.strided:
-                what = f"{name or node.func!r} gives a tensor with layout {tensor.layout}"
-                remedy = "Make it dense, and embeddings without sparse=True."
-                raise refused("tensor-layout", what, "Graphs are made of dense tensors.", remedy, node.place)
+                raise _not_strided(name or repr(node.func), tensor, node.place)
             # Views belong to the mode of their base, whatever the mode they are made in.
             if not node.modes.inference:
                 if memory_of(tensor) not in self.inference:
@@ -364,6 +369,10 @@ class _Run:
         self.picks.check((values[ref.index] for ref in shown), self.replacing.expected)
         finals = self.snapshots.finals()
         grads = [tensors[ref.index].grad for ref in program.leaves]
+        for grad in grads:
+            if grad is not None and grad.layout != torch.strided:
+                place = next((node.place for node in reversed(program.nodes) if is_training(node.func)), NOWHERE)
+                raise _not_strided("backward", grad, place)
         self.calling.probing = True
         with torch.no_grad():
             moved = self.replacing.moved(tensors)

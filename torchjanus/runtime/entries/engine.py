@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import Unsupported
+from torchjanus.core.errors import Refused, Unsupported
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
@@ -115,6 +115,7 @@ class Engine:
         self._passed = self._leads = False
         self._verdict: Verdict | None = None  # stores the outcome of the trial and the race for later runs
         self._notes: list[str] = []
+        self.reasons: list[str] = []  # the codes of the notes
         self.current = "replay"
         self._ticket: Ticket | None = None  # of a compilation that is not over, or whose result no call has taken yet
         if lowered.program.cuts:
@@ -201,6 +202,8 @@ class Engine:
         return self.replay.run(inputs, slots)
 
     def _not_compiled(self, error: BaseException) -> None:
+        if isinstance(error, Refused):
+            self.reasons.append(error.refusal.reason)
         self._notes.append(f"inductor could not compile the graph: {type(error).__name__}: {_first_line(error)}")
 
     def _take(self, candidate: Inductor, seconds: float) -> None:

@@ -10,7 +10,7 @@ import types
 from collections.abc import Mapping
 from typing import Any
 
-from torchjanus.core.errors import Refusal, Refused
+from torchjanus.core.errors import Place, Refusal, Refused
 from torchjanus.graph.recursion.entry_loops.loops import MERGE_ENTRY_CALLS, RECURSION, EntryCallLoops
 from torchjanus.graph.recursion.entry_loops.output_lists import STACK_OUTPUT_LISTS, output_lists_as_rows
 from torchjanus.graph.recursion.grouping.variants import VariantTable
@@ -105,6 +105,11 @@ class Recursion:
         calls = [event for event in trace.events if isinstance(event, InvokeEachOp)]
         shown = (event for event in calls if any(ref.number in left for _, refs in event.grown for ref in refs))
         return any(map(self.variant_table.shows, shown))
+
+    def batches(self, place: Place) -> bool:
+        """Whether the place lies in a function whose calls are run many at a time."""
+        codes = (code for code in self.functions.known if code.co_filename == place.file)
+        return any(place.line in (line for _, _, line in code.co_lines()) for code in codes)
 
     def unroll(self) -> list[str]:
         """Watch fewer functions call by call. Returns those that are unrolled from now on."""

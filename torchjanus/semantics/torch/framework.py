@@ -41,7 +41,7 @@ from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch
 from torchjanus.semantics.torch.fetching import Fetching
 from torchjanus.semantics.torch.gradients import Gradients
 from torchjanus.semantics.torch.packed_sequences import PackedSequences, packing
-from torchjanus.semantics.torch.selections import Selections, selection
+from torchjanus.semantics.torch.selections import Selections, selection, sized_by_contents
 from torchjanus.semantics.torch.sizes import Sizes
 from torchjanus.semantics.torch.tensor_copies import TensorCopies
 from torchjanus.semantics.torch.torch_state import TRANSFORM, ambient_modes, generator_state, hindrance
@@ -177,7 +177,10 @@ class FrameworkRecorder(TorchFunctionMode):
             )
         if short in ("numpy", "__array__") and self.share_memory is not None:
             return self.share_memory(func, args, kwargs)
-        if self.selections is not None and self.around is None and not access:
+        if self.around is not None and not access and sized_by_contents(short, args, kwargs, self.recording.place):
+            what = f"the sizes of what {name} returns in a recursive call depend on contents"
+            self.recording.refuse("recursion-body", what, "Calls are run many at a time.", "Select after the calls.")
+        elif self.selections is not None and self.around is None and not access:
             if method := selection(short, args, kwargs, self.recording.place):
                 return getattr(self.selections, method)(*args, **kwargs)
             if self.packs is not None and (method := packing(short, args)):

@@ -16,7 +16,7 @@ from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.torch.dynamic_index import DynamicIndexWatch, picks, stores
 
-__all__ = ["Selections", "selection"]
+__all__ = ["Selections", "selection", "sized_by_contents"]
 
 # Makes a call on the host: the function and its arguments.
 Host = Callable[..., torch.Tensor]
@@ -163,6 +163,19 @@ def _has_masks(tensor: torch.Tensor, key: Any) -> bool:
     masks = _masks(tensor, key)
     fit = all(tuple(mask.shape) == tuple(tensor.shape[dim : dim + mask.dim()]) for dim, mask in masks)
     return bool(masks) and fit
+
+
+def sized_by_contents(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> bool:
+    """Whether the sizes of what a call of torch's function ``short`` returns depend on contents."""
+    rest = (*args[1:], *kwargs.values())
+    match short:
+        case "unique" | "unique_consecutive":
+            return True
+        case "one_hot":
+            return not rest or -1 in rest
+        case "tensor_split":
+            return any(isinstance(one, torch.Tensor) for one in rest)
+    return selection(short, args, kwargs, place) not in ("", "pick", "store")
 
 
 def selection(short: str, args: tuple[Any, ...], kwargs: dict[str, Any], place: Place) -> str:

@@ -3,76 +3,15 @@
 import pytest
 import torch
 
-import torchjanus
+from tests.graph.recursion.learnt import Learnt, Node, chain_of, sums_of
 from torchjanus.graph.recursion.cells.buffers import TRUTH, assemble
-from torchjanus.graph.recursion.variants.variant import Variant
 
 WIDTH = 3
-
-
-class Node:
-    def __init__(self, word, *children):
-        self.word, self.children = word, list(children)
-
-
-class Learnt:
-    """What these trees teach of a function: it is speculated in a step that takes a tree."""
-
-    def __init__(self, encode, *trees):
-        def step(tree):
-            return (encode(tree) * 1.0).detach()
-
-        self.step = torchjanus.speculate(step, executor="replay")
-        for _ in range(3):
-            for tree in trees:
-                self.step(tree)
-        self.variant_table = self.step._learning.recursion.variant_table
-
-    @property
-    def variants(self) -> list[Variant]:
-        return [variant for own in self.variant_table.variants.values() for variant in own]
-
-    def variant(self, sites: int) -> Variant:
-        """The way that makes so many calls."""
-        return next(variant for variant in self.variants if len(variant.sites) == sites)
-
-    @property
-    def call_group(self):
-        (call_group,) = self.entry.plan.call_groups
-        return call_group
-
-    @property
-    def entry(self):
-        return next(entry for entry in self.step._learning.routes.entries if entry.plan.call_groups)
-
-    def walk(self, tree):
-        step = [access_path.read((tree,), {}) for access_path in self.call_group.reads]
-        return self.call_group.follow(step, [(tree,)])
 
 
 @pytest.fixture
 def words():
     return torch.randn(5, WIDTH)
-
-
-def chain_of(words):
-    def encode(node):
-        if not node.children:
-            return words[node.word] * 1.0
-        below = encode(node.children[0])
-        return torch.tanh(below + words[node.word])
-
-    return encode
-
-
-def sums_of(words):
-    def encode(node):
-        h = words[node.word] * 1.0
-        for child in node.children:
-            h = torch.tanh(h + encode(child))
-        return h
-
-    return encode
 
 
 def test_a_way_is_cut_where_it_waits_for_a_call(words):

@@ -8,13 +8,13 @@ in the trace (``loops.rewrites.fold``). Whether the iterations of a segment fit 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from torchjanus.core.errors import NOWHERE, Place, refused
-from torchjanus.core.remarks import NotMergeable
+from torchjanus.core.remarks import NotMergeable, remark
 from torchjanus.graph.ir.loop_matching import RolledSegment
 from torchjanus.graph.ir.passes import Part, Pass, PassList, Stage
-from torchjanus.graph.ir.program import Program, Slot
+from torchjanus.graph.ir.program import Node, Program, Slot
 from torchjanus.graph.ir.repetition import begin_iterations, end_iterations, marked, segments
 from torchjanus.graph.loops.roll.emit import rewritten
 from torchjanus.graph.loops.roll.training import functional_iterations
@@ -27,6 +27,7 @@ __all__ = [
     "counts_of",
     "is_cut_down",
     "is_nested",
+    "place_of",
     "place_of_loop",
     "roll",
     "roll_marked",
@@ -39,14 +40,15 @@ _REMEDY = "Let all iterations do the same with what they carry on and with what 
 
 def roll(program: Program, least: int = LEAST) -> Iterator[Program]:
     """Yield the program with its loops rolled, the form with all of them first; nothing if no segment fits. A segment
-    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else NotMergeable)."""
+    becomes a loop if it repeats at least ``least`` times, saves ``WORTH`` nodes, and fits (else there is a remark)."""
     found = [s for s in segments(program.nodes, least) if s.length * (s.iterations - 1) >= WORTH]
     fit: list[RolledSegment] = []
     for segment in found:
         try:
             rolled = RolledSegment(program, segment)
             rewritten(program, [rolled])
-        except NotMergeable:
+        except NotMergeable as error:
+            remark(place_of(program.nodes[segment.start : segment.end]), error.reason, error.detail)
             continue
         fit.append(rolled)
     if fit:
@@ -112,6 +114,12 @@ ROLL_REPEATED = Pass(
     f"Makes one loop node of calls that repeat at least {LEAST} times in a program without folded loops.",
 )
 ROLLING = PassList(Part.ROLLING, (TRAINING_LOOPS, ROLL_FOLDED, ROLL_REPEATED))
+
+
+def place_of(nodes: Iterable[Node]) -> Place:
+    """Return the source location of the first of these nodes that is not a library's; if all are, of the first."""
+    places = [node.place for node in nodes]
+    return next((place for place in places if not place.is_library), places[0])
 
 
 def place_of_loop(program: Program) -> Place:

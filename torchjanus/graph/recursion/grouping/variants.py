@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from torchjanus.core.errors import Place, refused
+from torchjanus.core.errors import Place, Refused, refused
+from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.recursion.cells.buffers import UnequalTerms
 from torchjanus.graph.recursion.cells.partition import TracedCells
 from torchjanus.graph.recursion.variants.facts import distinguished, part_by_tensor
@@ -139,13 +140,14 @@ class VariantTable:
         for variant in dict.fromkeys(one.variant for one in rivals):
             members = self._merged.get(variant.number) or [one for one in rivals if one.variant is variant]
             some = [one for one in members if one in rivals]
-            switch = None
-            alike = not any(one.own.cuts_gradients for one in (*some, new))
-            if alike and all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
+            try:
+                if any(one.own.cuts_gradients for one in (*some, new)):
+                    raise NotMergeable("recursion-branch", "an arm cuts gradients off")
+                if not all(part_by_tensor(one.own.trace, new.own.trace) for one in some):
+                    raise NotMergeable("recursion-branch", "more than the decision tells the arms apart")
                 switch = converted([one.event for one in (*some, new)])
-            if switch is None:
-                self._refuse_undecided(new.event, some)
-            assert switch is not None
+            except NotMergeable as error:
+                raise self._undecided(new.event, some, error) from None
             made = Variant(self._number(), switch.event, switch, _sides((*some, new), switch))
             own = self.variants.setdefault(new.event.callee, [])
             if len(some) == len(members):
@@ -158,16 +160,15 @@ class VariantTable:
             new.variant = made
 
     @staticmethod
-    def _refuse_undecided(event: InvokeOp, seen: Sequence[_WatchedPath]) -> None:
-        """Raise Refused for the first predicate on a tensor that distinguishes the call from a known variant."""
-        for one in seen:
-            asked = undecided(one.own.trace.events, event.call.events)
-            if asked is not None:
-                what = f"a tensor decides which variant {event.name} goes, and both have been seen"
-                why = (
-                    "Calls are followed before any is computed, and what these variants do cannot be computed for all."
-                )
-                raise refused("recursion-branch", what, why, "Choose with torch.where().", asked.place)
+    def _undecided(event: InvokeOp, seen: Sequence[_WatchedPath], error: NotMergeable) -> Refused:
+        """Return the refusal for the first predicate on a tensor that distinguishes the call from a known variant."""
+        asked: Any = next(filter(None, (undecided(one.own.trace.events, event.call.events) for one in seen)), None)
+        assert asked is not None  # a rival is a variant that a tensor tells from the call
+        what = f"a tensor decides which variant {event.name} goes, and both have been seen"
+        why = (
+            f"Calls are followed before any is computed, and these variants cannot be computed for all: {error.detail}."
+        )
+        return refused(error.reason, what, why, "Choose with torch.where().", asked.place)
 
     def _refuse_lengths(self, event: InvokeOp) -> None:
         """Raise Refused if results differ too often in list lengths or nesting depth, as lists of all descendants of a

@@ -55,15 +55,14 @@ _FACTS = (
 )
 
 
-def converted(events: Sequence[InvokeOp]) -> MergedVariant | None:
-    """Return the merged variant of calls on paths between which tensors decide, or None if they cannot be merged."""
+def converted(events: Sequence[InvokeOp]) -> MergedVariant:
+    """Return the merged variant of calls on paths between which tensors decide. Raises NotMergeable."""
     first = events[0]
-    if len(events) > MAX_LEAVES or any(event.made != first.made for event in events):
-        return None
-    try:
-        return _Conversion(events).switch()
-    except NotMergeable:
-        return None
+    if len(events) > MAX_LEAVES:
+        raise NotMergeable("recursion-branch", f"tensors decide between more than {MAX_LEAVES} of them")
+    if any(event.made != first.made for event in events):
+        raise NotMergeable("recursion-branch", "the arms return different kinds of values")
+    return _Conversion(events).switch()
 
 
 class _MergedTrace(TraceRewriter):

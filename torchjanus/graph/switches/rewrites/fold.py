@@ -41,7 +41,8 @@ class LoopMerger:
         self._known: OrderedDict[Any, list[SwitchSites]] = OrderedDict()
         self.sums_from_zero_tensors: set[Place] = set()  # places where sums begin with a Python number
         self._outcomes: dict[Any, set[bool]] = {}  # outcomes of the first decision of each region
-        self._counts: dict[Place, set[int]] = {}  # trip counts of each loop
+        self._counts: dict[Place, set[int]] = {}  # trip counts of each loop whose variables are followed
+        self._trips: dict[Place, set[int]] = {}  # trip counts of each loop
         self._leaving: set[Place] = set()  # tensor predicates that ended loops
 
     def learn(self, trace: Trace) -> None:
@@ -50,10 +51,11 @@ class LoopMerger:
             last = trace.events[iterations.end - 1]
             if isinstance(last, TensorPredicate | NumberPredicate) and last.outcome != iterations.count.go:  # type: ignore[union-attr]
                 self._leaving.add(last.place)
-        for frames in trace.frames:
-            known = self._counts.setdefault(frames.place, set())
-            if len(known) < 2:
-                known.add(len(frames.starts))
+        for counts, loops in ((self._counts, trace.frames), (self._trips, trace.loops)):
+            for loop in loops:
+                known = counts.setdefault(loop.place, set())
+                if len(known) < 2:
+                    known.add(len(loop.starts))
         met = Counter[Place]()
         for frames in (one for one in trace.frames if one.region):
             asked = (trace.events[at] for at in trace.changed if frames.starts[0] <= at < frames.end)
@@ -65,7 +67,8 @@ class LoopMerger:
 
     def changes(self, place: Place) -> bool:
         """Whether the loop that is written there has had several trip counts, for all that is known."""
-        counts = (known for at, known in self._counts.items() if (at.file, at.line) == (place.file, place.line))
+        all_counts = (*self._counts.items(), *self._trips.items())
+        counts = (known for at, known in all_counts if (at.file, at.line) == (place.file, place.line))
         return len(next(counts, (0, 1))) > 1
 
     @property

@@ -25,6 +25,7 @@ from torchjanus.semantics.calls.recursions import arguments
 from torchjanus.semantics.containers.enclosing import holding, places_within
 from torchjanus.semantics.known.framework_calls import BACKWARD
 from torchjanus.semantics.native.identities import hashed
+from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.call_writes import share_memory
 from torchjanus.semantics.record.places import StateSlot
 from torchjanus.semantics.torch.torch_state import ambient_modes
@@ -72,7 +73,9 @@ class RecursionWatch(CallInputWatch):
                         self._take_accumulators()
                     child: Any = type(self)(self.journal, (), self.recursions, self)
                     result = child.run(at, call)
-                    trace = self.recursions.as_rows(child.recording.trace, self.recursions.made)
+                    # The call has been made: a failure must not reach the program.
+                    own, as_rows = child.recording.trace, self.recursions.as_rows
+                    trace = attempt(self.recording, "on a recursive call", as_rows, own, self.recursions.made) or own
                     made = look_of(trace.result, result)
                 else:
                     variants, variant, made = known

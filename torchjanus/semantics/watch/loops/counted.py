@@ -249,6 +249,8 @@ class LoopWatch(UntracedWatch):
             return
         # The first iteration may differ in its untraced computations: it is peeled then.
         iterations = iterations if counted(computed) is not None else iterations.without_first()
+        if not iterations.starts:
+            return  # it was the only one
         own = _without_reversed(counted(computed[iterations.skipped :]) or (), span)
         yield replace(iterations, counters=(*iterations.counters, *own))
 
