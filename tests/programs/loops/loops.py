@@ -753,7 +753,7 @@ def teacher_forcing_over_sequences_of_other_lengths():
     return Program(step, [(torch.randint(9, (3, length)),) for length in lengths], state=(embed, cell, score))
 
 
-@program(speculated=8, compiles=3, told="the rounds of a loop whose trip count changes are not all alike")
+@program(speculated=8, compiles=3, told="the iterations of a loop whose trip count changes are not all alike")
 def a_column_that_is_left_by_the_last_round():
     """What the last round leaves is a part of what the loop goes through, and the program returns it as that."""
     cell = nn.GRUCell(4, 4)

@@ -367,7 +367,7 @@ def decided_without_gradients():
     return Program(step, forests(lambda: binary(6), 4, 4, calls=LONG), state=(net, gate))
 
 
-@program(speculated=0, close=CLOSE, told="the ways on which a tensor decides give tensors of sizes")
+@program(speculated=0, close=CLOSE, told="the variants on which a tensor decides give tensors of sizes")
 def ways_of_two_sizes():
     net = even(Net())
 
