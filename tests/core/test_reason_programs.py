@@ -125,7 +125,7 @@ def _loop_count_fixed(patch: pytest.MonkeyPatch) -> tuple[str, ...]:
     def fixed(*args: Any) -> Any:
         raise Fixed({0: "a kernel asks for it"})
 
-    patch.setattr(entry, "lowered_or_kept", fixed)
+    patch.setattr(entry, "lowered_or_cached", fixed)
     plan: Any = SimpleNamespace(program=None, dimensions=SimpleNamespace(symbols=()))
     return _raised(entry._lower, plan, None)
 
