@@ -18,6 +18,7 @@ LAYERS: list[set[str]] = [
     {"rewrite"},
     {"hooks"},
     {"trace"},
+    {"tracegraph"},
     {"host"},
     {"graph", "semantics"},
     {"execute"},
@@ -29,6 +30,7 @@ LAYERS: list[set[str]] = [
 # The packages of a part, likewise; "" are the modules that lie in the part itself.
 PACKAGES: dict[str, list[set[str]]] = {
     "rewrite": [{"syntax"}, {"constructs"}, {""}],
+    "tracegraph": [{""}, {"text"}],
     "graph": [
         {"ir"},
         {"aten"},

@@ -18,7 +18,7 @@ __all__ = ["FAILED", "debug_command"]
 
 FAILED = 1
 USAGE_ERROR = 2
-STAGES = ("source", "rewritten_source", "watched_run", "graph", "guards", "commit")
+STAGES = ("source", "rewritten_source", "watched_run", "tree", "graph", "guards", "commit")
 NAMES = (*STAGES, *dict.fromkeys(one.name for passes in PASSES for one in passes.passes))
 
 

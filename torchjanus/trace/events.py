@@ -27,6 +27,7 @@ from torchjanus.trace.facts import (
     Specialization,
     TensorPredicate,
 )
+from torchjanus.trace.loops.outline import Outline
 from torchjanus.trace.loops.records import Loop, LoopInstance, LoopRecord, LoopSnapshots, UntracedComputation
 from torchjanus.trace.recipes import Recipe, TensorOf, parts_of
 
@@ -164,6 +165,7 @@ class Trace:
     frames: list[LoopSnapshots] = field(default_factory=list)  # variables at each iteration, of loops over iterables
     kinds: dict[int, tuple[Any, ...]] = field(default_factory=dict)  # sizes, strides, dtype, device, requires_grad
     memory: list[int] = field(default_factory=list)  # by tensor number: equal for tensors that share memory
+    outline: Outline | None = field(default=None, compare=False)  # of a run as it was recorded, if asked for
 
     def all_recipes(self) -> tuple[Any, ...]:
         """Return the recipes of the returned value and of all values that escape by events."""

@@ -16,6 +16,8 @@ import torchjanus
 from torchjanus.runtime.pass_log import files
 from torchjanus.runtime.pass_log.files import Folder, safe_name
 from torchjanus.runtime.pass_log.pass_log import VARIABLE, PassLog
+from torchjanus.tracegraph.text.parsing import parse_graph
+from torchjanus.tracegraph.verify import verify
 
 
 def training() -> tuple[Any, Callable[[], Any], list[float]]:
@@ -56,6 +58,8 @@ def test_a_training_step_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     trace = texts["watched_run"]
     assert re.search(r"# test_pass_log\.py:\d+  loss\.backward\(\)", trace)
     assert re.search(r"%\d+: f32\[8, 2\] = F\.linear\(%\d+, %\d+, %\d+\)", trace)
+    assert '(op "Tensor.backward"' in texts["tree"]
+    verify(parse_graph(texts["tree"]))
     assert texts["drop_dead_stores"] == "unchanged since watched_run\n"
     program = texts["generalize"]
     assert re.search(r"%\d+: f32\[8, 4\]  x", program)

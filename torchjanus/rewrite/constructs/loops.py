@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from contextlib import ExitStack
 
 from torchjanus.rewrite.constructs.calls import hashed
 from torchjanus.rewrite.constructs.counting_down import counts_down
@@ -19,6 +20,8 @@ __all__ = ["CONSTRUCTS"]
 def iterate(walk: Walk, loop: ast.AST, iterable: ast.expr, unpacking: Unpacking | None) -> ast.expr:
     """Return the hook on a loop's iterable. Elements that the loop unpacks are returned ready to be unpacked."""
     kind = "for" if isinstance(loop, ast.For) else "comprehension"
+    if isinstance(loop, ast.GeneratorExp):
+        kind = "generator"
     where = location_of(loop if ITERATION_BLAMES_LOOP else iterable)
     if unpacking is None:
         return walk.ask("iterate", iterable, walk.visit(iterable), kind=kind, location=where)
@@ -29,7 +32,9 @@ def iterate(walk: Walk, loop: ast.AST, iterable: ast.expr, unpacking: Unpacking 
 def for_(walk: Walk, node: ast.For) -> ast.stmt:
     new, unpacking = target(walk, node.target)
     iterable = iterate(walk, node, node.iter, unpacking)
-    body, orelse = walk.visit_all(node.body), walk.visit_all(node.orelse)
+    with walk.region(node, "for"):
+        body = walk.visit_all(node.body)
+    orelse = walk.visit_all(node.orelse)
     return place(ast.For(new, iterable, body, orelse), location_of(node))
 
 
@@ -50,20 +55,26 @@ def while_(walk: Walk, node: ast.While) -> ast.stmt:
     for part in parts:
         if isinstance(part, ast.Compare):
             walk.turning(part)
-    decided = test(walk, node.test, "while", Blame(where))
-    return place(ast.While(decided, walk.visit_all(node.body), walk.visit_all(node.orelse)), where)
+    with walk.region(node, "while"):
+        with walk.region(node, "while", "test"):
+            decided = test(walk, node.test, "while", Blame(where))
+        with walk.region(node, "while", "body"):
+            body = walk.visit_all(node.body)
+    return place(ast.While(decided, body, walk.visit_all(node.orelse)), where)
 
 
 def comprehension(walk: Walk, node: Comprehension) -> ast.expr:
     where = location_of(node)
     first, *others = node.generators
     generators: list[ast.comprehension] = []
-    with walk.inside(node):
+    with walk.inside(node), ExitStack() as nest:
+        nest.enter_context(walk.region(node, "comprehension"))
         first_target, first_unpacking = target(walk, first.target, hooked=not first.is_async)
         generators.append(ast.comprehension(first_target, first.iter, filters(walk, node, first), first.is_async))
         for each in others:
             new, unpacking = target(walk, each.target, hooked=not each.is_async)
             iterable = walk.visit(each.iter) if each.is_async else iterate(walk, node, each.iter, unpacking)
+            nest.enter_context(walk.region(node, "comprehension"))
             generators.append(ast.comprehension(new, iterable, filters(walk, node, each), each.is_async))
         names = ("key", "value") if isinstance(node, ast.DictComp) else ("elt",)
         elements = {name: walk.visit(getattr(node, name)) for name in names}

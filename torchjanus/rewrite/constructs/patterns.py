@@ -28,7 +28,9 @@ def match(walk: Walk, node: ast.Match) -> ast.stmt:
     cases = []
     for case in node.cases:
         pattern = _pattern(walk, case.pattern) if viewed else case.pattern
-        cases.append(ast.match_case(pattern, _guard(walk, case, viewed), walk.visit_all(case.body)))
+        guard = _guard(walk, case, viewed)
+        with walk.region(case.pattern, "match", "case"):
+            cases.append(ast.match_case(pattern, guard, walk.visit_all(case.body)))
     return place(ast.Match(subject, cases), location_of(node))
 
 

@@ -121,7 +121,11 @@ def not_(walk: Walk, node: ast.UnaryOp) -> ast.expr:
 def conditional(walk: Walk, node: ast.IfExp) -> ast.expr:
     where = location_of(node)
     decided = test(walk, node.test, "ifexp", Blame(where))
-    return place(ast.IfExp(decided, walk.visit(node.body), walk.visit(node.orelse)), where)
+    with walk.region(node, "conditional", "then"):
+        body = walk.visit(node.body)
+    with walk.region(node, "conditional", "else"):
+        orelse = walk.visit(node.orelse)
+    return place(ast.IfExp(decided, body, orelse), where)
 
 
 def if_(walk: Walk, node: ast.If) -> ast.stmt:
@@ -132,12 +136,14 @@ def decision(walk: Walk, node: ast.If) -> ast.stmt:
     """Rewrite the statement itself; an ``elif`` belongs to the same region."""
     where = location_of(node)
     decided = test(walk, node.test, "counted" if counts(walk, node) else "if", Blame(where))
-    body = walk.visit_all(node.body)
-    match node.orelse:
-        case [ast.If() as following]:
-            orelse: list[ast.stmt] = [decision(walk, following)]
-        case _:
-            orelse = walk.visit_all(node.orelse)
+    with walk.region(node, "if", "then"):
+        body = walk.visit_all(node.body)
+    with walk.region(node, "if", "else"):
+        match node.orelse:
+            case [ast.If() as following]:
+                orelse: list[ast.stmt] = [decision(walk, following)]
+            case _:
+                orelse = walk.visit_all(node.orelse)
     return place(ast.If(decided, body, orelse), where)
 
 

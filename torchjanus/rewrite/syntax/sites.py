@@ -5,16 +5,27 @@ from __future__ import annotations
 
 import ast
 from builtins import len  # torchjanus' own, even where a program replaces it
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Location", "Site", "SiteTable", "location_of"]
+__all__ = ["Location", "Region", "Site", "SiteTable", "location_of"]
 
 Location = tuple[int, int, int, int]  # line, column, end line, end column: lines from 1, columns in UTF-8 bytes from 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A construct that encloses sites, or one arm of it (``then``, ``else``, ``test``, ``body``, ``case``). One object
+    for each in one rewritten function, so that they compare by identity."""
+
+    kind: str
+    arm: str
+    location: Location
+
+
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One source construct of one rewritten code object. ``number`` counts within the outermost function."""
+    """One source construct of one rewritten code object. ``number`` counts within the outermost function. ``path``: the
+    regions that enclose it, the innermost function first; one tuple for all sites of a region."""
 
     number: int
     kind: str
@@ -24,6 +35,7 @@ class Site:
     end_line: int
     end_column: int
     function: str
+    path: tuple[Region, ...] = field(default=(), compare=False, repr=False)
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
@@ -45,9 +57,9 @@ class SiteTable:
         self.file = file
         self._sites: list[Site] = []
 
-    def add(self, kind: str, location: Location, function: str) -> int:
+    def add(self, kind: str, location: Location, function: str, path: tuple[Region, ...] = ()) -> int:
         number = len(self._sites)
-        self._sites.append(Site(number, kind, self.file, *location, function))
+        self._sites.append(Site(number, kind, self.file, *location, function, path))
         return number
 
     def freeze(self) -> tuple[Site, ...]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from torchjanus.rewrite.syntax.scopes import Reach, Scope, mangle
-from torchjanus.rewrite.syntax.sites import Location, SiteTable, location_of
+from torchjanus.rewrite.syntax.sites import Location, Region, SiteTable, location_of
 
 __all__ = ["HOOK", "Construct", "Walk", "constant", "place"]
 
@@ -55,6 +55,7 @@ class Walk:
         self.function = function  # the qualified name of the function being walked
         self.scope: Scope | None = None
         self.function_node: ast.AST | None = None  # the innermost function, unless a class or comprehension is nearer
+        self.path: tuple[Region, ...] = ()  # the constructs around what is walked, from the innermost function on
         self.regions = 0  # number of enclosing regions
         self._kinds: dict[ast.AST, str] = {}  # kinds of sites that differ from the default
         self.instead: dict[ast.AST, ast.expr] = {}  # replacements of nodes, rewritten already
@@ -122,15 +123,27 @@ class Walk:
     @contextmanager
     def inside(self, node: ast.AST, function: str | None = None, private: str | None = None) -> Iterator[None]:
         """Walk inside a function, class or comprehension node."""
-        before = self.scope, self.function, self.private, self.function_node
+        before = self.scope, self.function, self.private, self.function_node, self.path
         self.scope = self._scopes[node]
+        if self.scope.kind == "function" or isinstance(node, ast.GeneratorExp):  # its code is suspended and resumed
+            self.path = (Region("function", "", location_of(node)),)
         self.function_node = node if self.scope.kind == "function" else None
         self.function = function or self.function
         self.private = private or self.private
         try:
             yield
         finally:
-            self.scope, self.function, self.private, self.function_node = before
+            self.scope, self.function, self.private, self.function_node, self.path = before
+
+    @contextmanager
+    def region(self, node: ast.AST, kind: str, arm: str = "") -> Iterator[None]:
+        """Walk inside a construct that is repeated or chosen, or inside one arm of it."""
+        before = self.path
+        self.path = (*before, Region(kind, arm, location_of(node)))
+        try:
+            yield
+        finally:
+            self.path = before
 
     def mangled(self, name: str) -> str:
         return mangle(name, self.private)
@@ -143,7 +156,7 @@ class Walk:
     # ---- hooks ----
 
     def site(self, kind: str, node: ast.AST) -> int:
-        return self._sites.add(kind, location_of(node), self.function)
+        return self._sites.add(kind, location_of(node), self.function, self.path)
 
     def hook(self, name: str, location: Location, *arguments: ast.expr) -> ast.Call:
         """Return a call of the hook object's method ``name``, which raises at ``location``."""

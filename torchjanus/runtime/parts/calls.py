@@ -32,6 +32,7 @@ from torchjanus.semantics.torch.torch_state import hindrance
 from torchjanus.semantics.watch.watch import watch_call
 from torchjanus.trace.actions import name_of
 from torchjanus.trace.events import Trace
+from torchjanus.trace.loops.outline import outlined
 
 __all__ = ["Calls"]
 
@@ -173,16 +174,17 @@ class Calls:
         journal = Journal() if journal is None else journal
         journal.begin()
         try:
-            return watch_call(
-                *found,
-                args,
-                kwargs,
-                journal,
-                self.learning.texts.loose,
-                self.learning.recursion.functions,
-                self.learning.columns,
-                self.learning.deciding,
-            )
+            with outlined(self.learning.passes is not None):  # they are shown with the run as a tree
+                return watch_call(
+                    *found,
+                    args,
+                    kwargs,
+                    journal,
+                    self.learning.texts.loose,
+                    self.learning.recursion.functions,
+                    self.learning.columns,
+                    self.learning.deciding,
+                )
         finally:
             self.close(journal)
 

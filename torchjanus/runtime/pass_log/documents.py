@@ -1,4 +1,4 @@
-"""One speculated function at each stage, as text: source, rewritten source, trace, program, graph, guards, commit."""
+"""One speculated function at each stage, as text: source, rewritten source, trace, tree, graph, guards, commit."""
 
 from __future__ import annotations
 
@@ -17,8 +17,12 @@ from torchjanus.host.assumption import Assumption, Kept
 from torchjanus.rewrite import rewritten_source
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.semantics.protocols.virtualize import underlying
+from torchjanus.trace.events import Trace
+from torchjanus.tracegraph.record import tree_of
+from torchjanus.tracegraph.text.printing import print_graph
+from torchjanus.tracegraph.verify import verify
 
-__all__ = ["commit_text", "guards_text", "rewritten_text", "source_text"]
+__all__ = ["commit_text", "guards_text", "rewritten_text", "source_text", "tree_text"]
 
 
 def source_text(fn: Any) -> str:
@@ -39,6 +43,16 @@ def rewritten_text(fn: Any) -> str:
 
 def _function(fn: Any) -> Any:
     return underlying(fn.forward if isinstance(fn, torch.nn.Module) else fn)[0]
+
+
+def tree_text(trace: Trace, name: str) -> str:
+    """The run as a tree, or why it is none: it is shown beside what graphs are made of."""
+    try:
+        graph = tree_of(trace, name)
+        verify(graph)
+        return print_graph(graph)
+    except Exception as error:
+        return f"; no tree: {type(error).__name__}: {error}\n"
 
 
 def guards_text(assumptions: tuple[Assumption, ...]) -> str:

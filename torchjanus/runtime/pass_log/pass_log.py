@@ -20,7 +20,7 @@ from torchjanus.core.errors import Place
 from torchjanus.graph.ir.passes import Part, Pass, PassList, observed_by
 from torchjanus.graph.printing.forms import form_text
 from torchjanus.runtime.entries.entry import Entry
-from torchjanus.runtime.pass_log.documents import commit_text, guards_text, rewritten_text, source_text
+from torchjanus.runtime.pass_log.documents import commit_text, guards_text, rewritten_text, source_text, tree_text
 from torchjanus.runtime.pass_log.files import Folder
 from torchjanus.trace.events import Trace
 
@@ -98,6 +98,8 @@ class PassLog:
         self._add("rewritten_source", rewritten_text(self._fn), "source")
         kind, text = form_text(trace)
         self._add("watched_run", text, kind)
+        if trace.outline is not None:
+            self._add("tree", tree_text(trace, self.name), "tree")
         self.refusals = [str(refusal) for refusal in trace.refusals]
 
     @_harmless

@@ -246,7 +246,7 @@ class _Settled(TraceRewriter):
     def trace(self) -> Trace:
         """Return the rewritten trace. It has a refusal if the step uses a number between two calls."""
         events = [self.event(event, 0) for event in self.old.events]
-        made = self.made(events)
+        made = self.made(events, outline=self.old.outline)
         for access_path, accumulator in self.used.items():
             made.events.append(HeapRead(access_path, accumulator.now, "number"))
         if self.stale:

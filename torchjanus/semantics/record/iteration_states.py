@@ -62,12 +62,20 @@ def with_numbers(
 
 def note_kinds(trace: Trace) -> None:
     """Record size, stride, dtype, device and ``requires_grad`` of each strided tensor of a run with loops or calls."""
+    if trace.outline is not None:
+        trace.outline.kinds = _kinds_of(trace.tensors)
     has_loops = trace.frames or trace.iterations or trace.loop_records or trace.changed
     if not has_loops and not any(isinstance(event, InvokeOp) for event in trace.events):
         return
+    trace.kinds |= _kinds_of(trace.tensors)
+
+
+def _kinds_of(tensors: list[Any]) -> dict[int, tuple[Any, ...]]:
+    kinds: dict[int, tuple[Any, ...]] = {}
     with torch._C.DisableTorchFunction():
-        for number, tensor in enumerate(trace.tensors):
+        for number, tensor in enumerate(tensors):
             plain = is_one_of(type(tensor), (torch.Tensor, torch.nn.Parameter)) and not tensor.is_nested
             if plain and tensor.layout == torch.strided:
                 size, stride = tuple(tensor.size()), tuple(tensor.stride())
-                trace.kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+                kinds[number] = (size, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+    return kinds

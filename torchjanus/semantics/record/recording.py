@@ -347,7 +347,9 @@ class Recording(WriteRecord):
         """Release an object, so that it dies when the program drops it. Only for refused runs."""
         trace = self.trace
         trace.alive[:] = [kept for kept in trace.alive if kept is not value]
-        trace.events[:] = [e for e in trace.events if not (isinstance(e, HeapRead) and e.value is value)]
+        gone = [n for n, e in enumerate(trace.events) if isinstance(e, HeapRead) and e.value is value]
+        trace.events[:] = [e for n, e in enumerate(trace.events) if n not in gone]
+        trace.outline = trace.outline and trace.outline.without(gone)
         self._found = {access_path: known for access_path, known in self._found.items() if known is not value}
         self._owners.pop(id(value), None)
 

@@ -11,7 +11,7 @@ import dataclasses
 import itertools
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -19,17 +19,22 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
 from torchjanus.semantics.known.called_back import CallbackEffects
+from torchjanus.semantics.known.details import version_of
 from torchjanus.semantics.protocols.iteration import WrappedIterable
 from torchjanus.semantics.record.rebinding import VariableChanges
 from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.facts import HeapRead, HostComputation, NumberPredicate, Specialization, is_chance, is_question
 from torchjanus.trace.hazards import is_hazardous
+from torchjanus.trace.loops.outline import Outline, Turn, Written, is_outlined
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import (
     DEEP,
     Apply,
     Expr,
+    Fetch,
+    Size,
     Traced,
     TracedFloat,
     TracedInt,
@@ -40,12 +45,15 @@ from torchjanus.trace.values import (
 
 __all__ = ["RunRecord"]
 
+_LOOPS = frozenset({"for", "comprehension", "while"})
+
 
 class RunRecord:
     """The events of one watched run. ``trace.alive`` keeps every object alive whose ``id`` is used as a key."""
 
     def __init__(self) -> None:
-        self.trace = Trace()
+        self.trace = Trace(outline=Outline() if is_outlined() else None)
+        self._path: Any = None  # the regions around the site of the last entry of the outline
         self.place: Place = NOWHERE
         self.ops = 0
         self.externs = 0  # number of extern calls so far
@@ -77,6 +85,39 @@ class RunRecord:
         elif type(event) is HeapRead and type(event.value) is str:
             self._texts.add(id(event.value))
         self.trace.events.append(event)
+
+    def at_site(self, site: Site) -> None:
+        """A hook is called at this site."""
+        if self.trace.outline is not None and site.path is not self._path:
+            self._path = site.path
+            self.trace.outline.entries.append((len(self.trace.events), site))
+
+    def turn(self, site: Site | None) -> None:
+        """An iteration of the loop at this site begins, or the test of this ``while`` has come out."""
+        if self.trace.outline is not None and site is not None and site.kind in _LOOPS:
+            self._path = None
+            self.trace.outline.entries.append((len(self.trace.events), Turn(site)))
+
+    def change_frame(self) -> None:
+        """Another function runs from here on."""
+        self._path = None
+
+    def fetch(self, number: Fetch | Size, value: Any) -> None:
+        """Python is given a number of a tensor."""
+        self.trace.fetched[number.token] = value
+        if self.trace.outline is not None:
+            self.trace.outline.entries.append((len(self.trace.events), number))
+
+    def versions(self, parts: Iterable[Any]) -> list[tuple[torch.Tensor, int]]:
+        """The tensors among the arguments of an operation that is about to be made, and how often each was written."""
+        return [(part, version_of(part)) for part in parts if isinstance(part, torch.Tensor)]
+
+    def note_writes(self, before: list[tuple[torch.Tensor, int]]) -> None:
+        """The operation that is noted next was made when these tensors had these versions."""
+        changed = [self.number(tensor) for tensor, version in before if version_of(tensor) != version]
+        numbers = tuple(number for number in dict.fromkeys(changed) if number is not None)
+        if numbers and self.trace.outline is not None:
+            self.trace.outline.entries.append((len(self.trace.events), Written(numbers)))
 
     def has_found_text(self, text: str) -> bool:
         """Whether this string object was read from the heap."""

@@ -97,5 +97,5 @@ class Fetching:
         return outcome
 
     def _fetched(self, value: Any, fetch: Fetch) -> Any:
-        self.recording.trace.fetched[fetch.token] = value
+        self.recording.fetch(fetch, value)
         return trace_value(value, fetch)

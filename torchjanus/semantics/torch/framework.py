@@ -259,6 +259,7 @@ class FrameworkRecorder(TorchFunctionMode):
         place = recording.place
         # __get__ and __set__ of a data descriptor are called through their slot, as Python does.
         state = generator_state()
+        before = self._versions(name, bare_args, bare_kwargs) if recording.trace.outline is not None else []
         if name.rpartition(".")[2] in BACKWARD:
             hindered = hindrance()
             if hindered and hindered != TRANSFORM:  # transforms within the step are recorded
@@ -291,12 +292,19 @@ class FrameworkRecorder(TorchFunctionMode):
         opened, recording.opened = recording.opened, False
         raising = checks(name, args)
         op = Op(func, name, symbols, keywords, tuple(outs), modes, place, draws, raising, opened, lying=tuple(lying))
+        if before:
+            recording.note_writes(before)
         self._note(op)
         if self.picks is not None and self.picks.any:
             self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":
             self.sizes.note_unbind(result, *bare_args, **bare_kwargs)
         return result
+
+    def _versions(self, name: str, *given: Any) -> list[tuple[torch.Tensor, int]]:
+        """See ``RunRecord.versions``. A backward may write any gradient."""
+        every = self.recording.trace.tensors if name.rpartition(".")[2] in BACKWARD else ()
+        return self.recording.versions([*pytree.tree_leaves(given), *every])
 
     def _note(self, op: Op) -> None:
         self.recording.note(op)

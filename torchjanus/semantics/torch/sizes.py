@@ -37,7 +37,7 @@ class Sizes:
         if number is None:
             return shape[dim]  # unknown access path: refused already
         size = Size(number, dim % len(shape), recording.ops)
-        recording.trace.fetched[size.token] = shape[dim]
+        recording.fetch(size, shape[dim])
         return trace_value(shape[dim], size)
 
     def all(self, tensor: torch.Tensor) -> torch.Size:

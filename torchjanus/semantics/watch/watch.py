@@ -133,6 +133,7 @@ class Watch(
             if member is not None:  # the method was selected by the receiver's class
                 self.looked_at(member.receiver)
             recording.note(FunctionEntry(name, recording.place))
+            recording.change_frame()
             self.discovery.enter(fn, args, kwargs)
             try:
                 return super().enter(at, fn, args, kwargs)
@@ -142,6 +143,7 @@ class Watch(
                     # No graph is made of this run, so the rest of it is watched call by call.
                     self.recursions.fresh = self.recursions.add(dict(self.discovery.recursive()))
                 recording.note(FunctionExit(name, Place(code.co_filename, code.co_firstlineno)))
+                recording.change_frame()
         finally:
             self.depth.leave()
             self.at(at)

@@ -113,6 +113,7 @@ class LoopWatch(UntracedWatch):
             self.recording.owner(over),
             inner=inner,
             unpinned=isinstance(over, torch.Tensor),
+            at=at,
         )
 
     def _count(self, at: Site, over: Any) -> Expr | None:
@@ -152,14 +153,17 @@ class LoopWatch(UntracedWatch):
         alone: bool = True,
         inner: bool = False,
         unpinned: bool = False,
+        at: Site | None = None,
     ) -> Iterator[Any]:
-        """Yield the items of a loop and record its iterations. ``alone``: no other loop record covers them."""
+        """Yield the items of a loop and record its iterations. ``alone``: no other loop record covers them; ``at``: the
+        loop, if the outline is to tell its iterations."""
         active_loop = self._attempt(
             self._begun, place, count, span, free, access_path, inner, unpinned, _is_program_iterating()
         )
         for item in iterator:
             if active_loop is not None:
                 self._attempt(self._begin_iteration, active_loop, item, span)
+            self.recording.turn(at)
             yield item
         if active_loop is not None:
             self._attempt(self.ended, active_loop, count, alone)
@@ -262,6 +266,7 @@ class LoopWatch(UntracedWatch):
         first: list[Any] = []
         for item in iterator:
             self._attempt(self._begin_combined, loop_record, over, item, first)
+            self.recording.turn(at)
             yield item
         if combined is not None:
             self._attempt(self._combined_ended, at, place, over, loop_record, listed, watched, first)

@@ -108,6 +108,11 @@ class WatchBase(Protocols):
     def native_next(self, at: Site, iterator: Iterator[Any]) -> Any:
         return self.out(super().native_next, at, iterator)
 
+    def next_of(self, at: Site, iterator: Any) -> Any:
+        item = super().next_of(at, iterator)
+        self.recording.turn(at)
+        return item
+
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         return self.out(super().native_inplace, at, op, a, b)
 
@@ -119,7 +124,10 @@ class WatchBase(Protocols):
         """Set the place of the events that follow."""
         if site is None:  # within a native call, whose place stays
             return
-        self.recording.place = Place(site.file, site.line, site.column, site.function)
+        recording = self.recording
+        recording.place = Place(site.file, site.line, site.column, site.function)
+        if recording.trace.outline is not None:
+            recording.at_site(site)
 
     def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
         """Record a function's code and defaults: guard on them, and give access paths to default objects."""

@@ -77,7 +77,7 @@ class TruthWatch(WatchBase):
         event = self.recording.trace.events.pop()
         assert isinstance(event, TensorPredicate)
         fetch = Fetch(event.ref.number, event.after, int)
-        self.recording.trace.fetched[fetch.token] = int(outcome)
+        self.recording.fetch(fetch, int(outcome))
         return Truth(outcome, fetch, event)
 
     def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:

@@ -87,6 +87,8 @@ class ValueWatch(WatchBase):
                 self._unknown_container(value, "truth value", lambda: None)
             outcome = bool(value)
         recording.note(Decision(outcome, recording.place))
+        if at is not None and at.kind == "while":
+            recording.turn(at)
         return outcome
 
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:

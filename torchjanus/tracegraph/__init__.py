@@ -1,0 +1,1 @@
+"""A watched run as a tree: values with versions, blocks, loops, switches, calls (docs/design/tracegraph.md)."""
