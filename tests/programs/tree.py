@@ -50,8 +50,12 @@ def tree_findings(category: str, name: str, served: bool = True) -> Findings:
     """Run a program of the corpus and look at the tree of each watched run. ``served``: graphs are made of some."""
     findings = Findings()
     with outlined(), _watched_runs(findings), contextlib.nullcontext() if served else _no_graphs():
-        with contextlib.suppress(_Enough):
+        try:
             harness.run(category, name, "replay", _all if served else _few)
+        except _Enough:
+            pass
+        except Exception as error:  # the program itself, outside of its step
+            findings.differences.append(f"does not run: {type(error).__name__}: {error}")
     return findings
 
 
@@ -143,13 +147,14 @@ def _main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("words", nargs="*", help="only programs whose category-name has one of these")
     parser.add_argument("--sample", type=int, default=0, help="this many programs, chosen by chance")
+    parser.add_argument("--first", type=int, default=0, help="leave out so many programs of the part")
     parser.add_argument("--part", default="0/1", help="every nth program, as in 0/2 and 1/2")
     parser.add_argument("--no-graphs", action="store_true", help=f"only watch, {FEW} calls of each: much faster")
     parser.add_argument("--verbose", action="store_true")
     given = parser.parse_args()
     first, step = map(int, given.part.split("/"))
     programs = [one for one in harness.programs() if not given.words or any(w in "-".join(one) for w in given.words)]
-    programs = programs[first::step]
+    programs = programs[first::step][given.first :]
     if given.sample:
         programs = random.Random(0).sample(programs, min(given.sample, len(programs)))
     runs, unlike, nodes = 0, 0, Counter[str]()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -41,6 +41,23 @@ def test_the_text_leads_back() -> None:
     assert again == graph
     assert flatten(again).tokens() == flatten(graph).tokens()
     verify(again)
+
+
+class Pair(NamedTuple):
+    """A class of tuples."""
+
+    one: torch.Tensor
+    two: int
+
+
+def test_classes_of_tuples() -> None:
+    def sized(x: torch.Tensor, n: int) -> Any:
+        return torch.zeros(x[:n].size()), torch.stack(Pair(x, x)[:1]), Pair(x + 1, n)
+
+    graph = tree(sized, torch.ones(4), 2)
+    again = parse_graph(print_graph(graph), constants_of(graph))
+    assert again == graph
+    assert flatten(again).tokens() == flatten(graph).tokens()
 
 
 def test_without_the_objects_the_text_stays() -> None:

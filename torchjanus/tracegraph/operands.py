@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import isinstance
 from torchjanus.trace.recipes import Constant
@@ -122,4 +124,6 @@ class Lowerer:
 
 def _made_of(cls: Any, items: tuple[Any, ...]) -> Any:
     """An object of a class of sequences."""
-    return tuple.__new__(cls, items) if issubclass(cls, tuple) else cls(items)
+    if cls is torch.Size or not issubclass(cls, tuple):
+        return cls(items)
+    return tuple.__new__(cls, items)
