@@ -23,7 +23,7 @@ LAYERS: list[set[str]] = [
     {"graph", "semantics"},
     {"execute"},
     {"runtime"},
-    {"discovery", "report", "testing"},
+    {"testing"},
     {"cli"},
     {"__init__", "__main__"},
 ]
@@ -60,6 +60,7 @@ PACKAGES: dict[str, list[set[str]]] = {
     ],
     "trace": [{"loops"}, {""}],
     "runtime": [{"launch"}, {"runs"}, {"entries"}, {"pass_log"}, {"learning"}, {"parts"}, {""}],
+    "cli": [{"discovery"}, {""}],
 }
 STDLIB_ONLY = {"rewrite"}
 STDLIB_ONLY_MODULES = {

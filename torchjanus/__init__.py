@@ -7,8 +7,8 @@ require_supported()
 
 from torchjanus.core.errors import JanusError, Refusal, SourceUnavailable, Unsupported
 from torchjanus.hooks import Semantics
-from torchjanus.report import Explanation, explain
 from torchjanus.runtime import Speculated, Statistics, speculate
+from torchjanus.runtime.explanation import Explanation, explain
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize
 

@@ -77,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "helper.py").write_text(HELPER)
     # Steps are watched from their first call on.
-    (tmp_path / "sitecustomize.py").write_text("import torchjanus.discovery.steps as steps\nsteps.PLAIN = 0.0\n")
+    (tmp_path / "sitecustomize.py").write_text("import torchjanus.cli.discovery.steps as steps\nsteps.PLAIN = 0.0\n")
     return tmp_path
 
 

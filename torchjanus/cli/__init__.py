@@ -13,15 +13,15 @@ from pathlib import Path
 import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.debug import debug_command
+from torchjanus.cli.discovery import Selection, compiled, watch_imports
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.summary import Summary, print_report, print_steps, summarize, write_json
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
-from torchjanus.discovery import Selection, compiled, watch_imports
 from torchjanus.execute.compiled import server
-from torchjanus.report import explain
+from torchjanus.runtime.explanation import explain
 
 __all__ = ["main"]
 

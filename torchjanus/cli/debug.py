@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from torchjanus import runtime
+from torchjanus.cli.discovery import Selection, compiled
 from torchjanus.cli.script import NotRunnable, load, run
 from torchjanus.core.errors import Unsupported
-from torchjanus.discovery import Selection, compiled
 from torchjanus.graph.passes import PASSES, passes_table
 from torchjanus.runtime.pass_log.pass_log import PassLog, keep_logs
 

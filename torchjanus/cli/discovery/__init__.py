@@ -6,8 +6,8 @@ itself is a speculated function like any other. It must not know how functions a
 
 from __future__ import annotations
 
-from torchjanus.discovery.candidates import Candidate
-from torchjanus.discovery.imports import Selection, compiled, watch_imports
-from torchjanus.discovery.steps import Step
+from torchjanus.cli.discovery.candidates import Candidate
+from torchjanus.cli.discovery.imports import Selection, compiled, watch_imports
+from torchjanus.cli.discovery.steps import Step
 
 __all__ = ["Candidate", "Selection", "Step", "compiled", "watch_imports"]

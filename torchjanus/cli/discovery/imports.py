@@ -21,9 +21,9 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
 
-from torchjanus.discovery.candidates import Candidate, candidates, mentions_training
-from torchjanus.discovery.outline import NotOutlined, Outlined, outline
-from torchjanus.discovery.steps import Step
+from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
+from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
+from torchjanus.cli.discovery.steps import Step
 from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions
 from torchjanus.semantics.known.trusted import is_installed
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from torchjanus.discovery import Selection, Step, compiled
-from torchjanus.discovery import steps as steps_module
+from torchjanus.cli.discovery import Selection, Step, compiled
+from torchjanus.cli.discovery import steps as steps_module
 from torchjanus.rewrite.source import find
 
 # Stand-ins for tensors and optimizers: what is tested here is Python.

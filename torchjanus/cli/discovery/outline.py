@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from torchjanus.discovery.candidates import Candidate, Loop
+from torchjanus.cli.discovery.candidates import Candidate, Loop
 from torchjanus.rewrite.liveness import (
     INNER,
     Around,
