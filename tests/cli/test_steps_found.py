@@ -76,8 +76,6 @@ def folder(tmp_path: Path) -> Path:
     """A script and a module beside it."""
     (tmp_path / "script.py").write_text(SCRIPT)
     (tmp_path / "helper.py").write_text(HELPER)
-    # Steps are watched from their first call on.
-    (tmp_path / "sitecustomize.py").write_text("import torchjanus.cli.discovery.steps as steps\nsteps.PLAIN = 0.0\n")
     return tmp_path
 
 
@@ -91,7 +89,20 @@ def run(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("named", [["script.py"], ["-m", "script"]], ids=["script", "module"])
 def test_a_script_that_marks_nothing_is_speculated_and_prints_the_same(folder: Path, named: list[str]) -> None:
     plain = run(folder, *named, "--epochs", "3")
-    command = ["-m", "torchjanus", "run", "--executor", "replay", "--json", "report.json", *named, "--epochs", "3"]
+    command = [
+        "-m",
+        "torchjanus",
+        "run",
+        "--after",
+        "0",
+        "--executor",
+        "replay",
+        "--json",
+        "report.json",
+        *named,
+        "--epochs",
+        "3",
+    ]
     done = run(folder, *command)
     assert done.returncode == plain.returncode == 0, done.stderr
     assert done.stdout == plain.stdout
@@ -114,7 +125,7 @@ def test_a_dry_run_runs_nothing_and_says_what_would_be_taken(folder: Path) -> No
 def test_an_error_in_a_step_is_shown_at_its_line(folder: Path) -> None:
     (folder / "script.py").write_text(SCRIPT.replace("total += loss.item()", "total += loss.item() / (number - 5)"))
     plain = run(folder, "script.py")
-    done = run(folder, "-m", "torchjanus", "run", "--no-report", "--executor", "replay", "script.py")
+    done = run(folder, "-m", "torchjanus", "run", "--no-report", "--after", "0", "--executor", "replay", "script.py")
     assert done.returncode == plain.returncode == 1
     assert done.stdout == plain.stdout
     assert done.stderr.splitlines()[-1] == plain.stderr.splitlines()[-1]

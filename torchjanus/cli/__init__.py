@@ -13,7 +13,7 @@ from pathlib import Path
 import torchjanus
 from torchjanus import runtime
 from torchjanus.cli.debug import debug_command
-from torchjanus.cli.discovery import Selection, compiled, watch_imports
+from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
 from torchjanus.cli.summary import Summary, print_report, print_steps, summarize, write_json
@@ -48,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument(
         "--dry-run", action="store_true", help="say which steps would be taken in the script; run nothing"
+    )
+    running.add_argument(
+        "--after", type=float, metavar="SECONDS", default=AFTER, help="Python's calls of a step before it is watched"
     )
     running.add_argument("--marked", action="store_true", help="only what the script marks itself; find no steps")
     running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
@@ -90,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return debug_command(
             options.script, rest, options.function, options.only, options.list_passes, options.executor
         )
-    selection = None if options.marked else Selection(options.only, options.exclude)
+    selection = None if options.marked else Selection(options.only, options.exclude, options.after)
     return run_command(options, selection)
 
 

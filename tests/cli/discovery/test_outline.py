@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from torchjanus.cli.discovery import Selection, Step, compiled
-from torchjanus.cli.discovery import steps as steps_module
 from torchjanus.rewrite.source import find
 
 # Stand-ins for tensors and optimizers: what is tested here is Python.
@@ -289,13 +288,6 @@ def run(code: types.CodeType, bind: Any = None) -> tuple[str, str]:
     return out.getvalue(), error
 
 
-@pytest.fixture
-def unspeculated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps are called by Python for ever."""
-    monkeypatch.setattr(steps_module, "PLAIN", float("inf"))
-
-
-@pytest.mark.usefixtures("unspeculated")
 @pytest.mark.parametrize(
     "program", [*IN_A_FUNCTION.values(), *IN_A_MODULE.values()], ids=[*IN_A_FUNCTION, *IN_A_MODULE]
 )

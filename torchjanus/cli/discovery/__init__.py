@@ -8,6 +8,6 @@ from __future__ import annotations
 
 from torchjanus.cli.discovery.candidates import Candidate
 from torchjanus.cli.discovery.imports import Selection, compiled, watch_imports
-from torchjanus.cli.discovery.steps import Step
+from torchjanus.cli.discovery.steps import AFTER, Step
 
-__all__ = ["Candidate", "Selection", "Step", "compiled", "watch_imports"]
+__all__ = ["AFTER", "Candidate", "Selection", "Step", "compiled", "watch_imports"]

@@ -23,7 +23,7 @@ from typing import Any
 
 from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
-from torchjanus.cli.discovery.steps import Step
+from torchjanus.cli.discovery.steps import AFTER, Step
 from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions
 from torchjanus.semantics.known.trusted import is_installed
 
@@ -36,11 +36,14 @@ PLACEHOLDER = "\0@torchjanus-step-"  # with a number: what stands for a step in 
 class Selection:
     """Which steps are wanted, by patterns of function names or ``file:line``; and what was found.
 
+    ``after``: how many seconds Python's calls of a step take before one is watched.
+
     ``taken``: the steps that are speculated on. ``left``: the candidates that are not, with the reason.
     """
 
     only: Sequence[str] = ()
     exclude: Sequence[str] = ()
+    after: float = AFTER
     taken: list[Step] = field(default_factory=list)
     left: list[tuple[str, Candidate, str]] = field(default_factory=list)
 
@@ -89,7 +92,7 @@ def compiled(source: str | bytes, file: str, selection: Selection | None) -> Mod
             continue
         try:
             made = outline(candidate, tree, f"{PLACEHOLDER}{len(steps)}")
-            step = _step(file, candidate, Found(made.function, candidate.private, imported), plain)
+            step = _step(file, candidate, Found(made.function, candidate.private, imported), plain, selection.after)
         except NotOutlined as why:
             selection.left.append((file, candidate, str(why)))
             continue
@@ -103,7 +106,7 @@ def compiled(source: str | bytes, file: str, selection: Selection | None) -> Mod
     return Module(code, tuple(steps))
 
 
-def _step(file: str, candidate: Candidate, found: Found, plain: CodeType) -> Step:
+def _step(file: str, candidate: Candidate, found: Found, plain: CodeType, after: float) -> Step:
     """Return the step of an outlined candidate. Raises NotOutlined if it cannot be compiled by itself."""
     name = "<module>" if isinstance(candidate.scope, ast.Module) else candidate.scope.name
     flags = plain.co_flags | (inspect.CO_NESTED if candidate.around else 0)
@@ -112,7 +115,7 @@ def _step(file: str, candidate: Candidate, found: Found, plain: CodeType) -> Ste
     except SyntaxError as error:
         raise NotOutlined(f"it cannot stand by itself: {error.msg}") from error
     adopt(code, found)
-    return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}")
+    return Step(code, candidate.name, f"{candidate} of {os.path.basename(file)}", after)
 
 
 def _compiled_with(tree: ast.Module, file: str, outlined: Sequence[tuple[Candidate, Outlined]]) -> CodeType:

@@ -112,7 +112,7 @@ def _of_module(candidate: Candidate, loop: Loop, tree: ast.Module, callee: str) 
     entry = live_before([place(ast.While(_true(loop), body, []), location_of(loop))], Around())
     shared = sorted(own & (elsewhere | entry | captured(body)))
     left, kinds = _leaving(body, _whether_left)
-    where = location_of(body[0])
+    where = _before(body[0])
     declared: list[ast.stmt] = [place(ast.Global(shared), where)] if shared else []
     function = _define(candidate, [], [*declared, *left])
     call = _call(callee, [], where)
@@ -153,7 +153,7 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
         raise NotOutlined(f"the variable {unbound[0]} may be unbound when an iteration begins")
     kept = sorted(own & (around.after | around.on_break))
     left, kinds = _leaving(body, functools.partial(_result, kept))
-    where, end = location_of(body[0]), location_of(body[-1])
+    where, end = _before(body[0]), _behind(body[-1])
     fresh = [name for name in kept if name not in given]
     begin: list[ast.stmt] = []
     if used := sorted(declared & (own_names(body))):
@@ -317,6 +317,17 @@ def _function(candidate: Candidate, callee: str) -> Outlined:
 
 
 # ---- pieces of syntax ----
+
+
+# Statements that are added have locations that no statement of the source has: locations are keys.
+def _before(node: ast.stmt) -> Location:
+    line, column, _, _ = location_of(node)
+    return line, column, line, column
+
+
+def _behind(node: ast.stmt) -> Location:
+    _, _, line, column = location_of(node)
+    return line, column, line, column
 
 
 Exit = Callable[[Location, bool, int, ast.expr | None], ast.expr | None]  # (where, flagged, how, value) -> result

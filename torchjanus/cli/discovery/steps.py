@@ -9,28 +9,30 @@ from typing import Any
 
 from torchjanus.runtime import Speculated, speculate
 
-__all__ = ["Step"]
+__all__ = ["AFTER", "Step"]
 
 # What Python's calls of a step take together before one is watched. Learning costs about as much, so a step that is
 # called a few times only is hardly slower, and one that is called for minutes starts a second later.
-PLAIN = 1.0  # seconds
+AFTER = 1.0  # seconds
 
 
 class Step:
     """The function made of one candidate, with the module's variables once they are there.
 
-    ``description``: what a report calls it. ``speculated``: None until the step is watched.
+    ``description``: what a report calls it. ``after``: the seconds that Python's calls take before one is watched.
+    ``speculated``: None until then.
     """
 
-    __slots__ = ("_fn", "_seconds", "code", "description", "name", "speculated")
+    __slots__ = ("_after", "_fn", "_seconds", "code", "description", "name", "speculated")
 
-    def __init__(self, code: CodeType, name: str, description: str) -> None:
+    def __init__(self, code: CodeType, name: str, description: str, after: float = AFTER) -> None:
         self.code = code
         self.name = name
         self.description = description
         self.speculated: Speculated[..., Any] | None = None
         self._fn: Callable[..., Any] | None = None
         self._seconds = 0.0
+        self._after = after
 
     def bind(self, module_globals: dict[str, Any]) -> None:
         """Make the function, with the variables of the module that it is part of."""
@@ -42,7 +44,7 @@ class Step:
         if self.speculated is not None:
             return self.speculated(*args, **kwargs)
         assert self._fn is not None, "bound before the module runs"
-        if self._seconds < PLAIN:
+        if self._seconds < self._after:
             begun = time.perf_counter()
             try:
                 return self._fn(*args, **kwargs)

@@ -1,0 +1,117 @@
+"""Whole scripts that never mention torchjanus: what ``torchjanus run`` finds in them, and the time from start to end.
+
+    python -m benchmarks.speed.scripts [--rounds N] [--record] [NAME ...]
+    python -m benchmarks.speed.scripts --short      # a few steps of each: results and found steps, no times
+
+Each script of benchmarks/programs/scripts is run by ``python`` and by ``torchjanus run``, in turn, one thread, with an
+empty store. Its standard output must be the same. The table has the steps that were found, the share of their calls
+that graphs made as a whole or in part, and the median of the ratios of wall times (above 1: torchjanus is faster).
+
+Takes 30 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.record import write
+
+FOLDER = Path(__file__).resolve().parents[1] / "programs" / "scripts"
+ROOT = Path(__file__).resolve().parents[2]
+# The option that says how long a script trains, and the value for a short run.
+SHORT = {
+    "actor_critic": ("--episodes", "5"),
+    "autoencoder": ("--epochs", "1"),
+    "character_gpt": ("--iters", "20"),
+    "character_lstm": ("--epochs", "1"),
+    "deep_q_learning": ("--episodes", "5"),
+    "digits_convnet": ("--epochs", "1"),
+    "gan_trainer": ("--epochs", "1"),
+    "regression": ("--epochs", "60"),
+    "siamese": ("--epochs", "1"),
+    "time_sequence": ("--steps", "3"),
+}
+
+
+@dataclass
+class Run:
+    """One run of a script: what it printed, how long it took, and the report if torchjanus ran it."""
+
+    output: str
+    seconds: float
+    report: dict[str, object]
+
+
+def run(name: str, options: Sequence[str], *, speculated: bool, wanted: Sequence[str] = ()) -> Run:
+    """Run a script, under speculation with the options ``wanted``. Raises RuntimeError if it fails."""
+    script = [str(FOLDER / f"{name}.py"), *options]
+    paths = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = (
+            ["-m", "torchjanus", "run", "--no-report", "--json", str(report), *wanted, *script]
+            if speculated
+            else script
+        )
+        environment = {**os.environ, "PYTHONPATH": paths, "TORCHJANUS_CACHE": folder, "OMP_NUM_THREADS": "1"}
+        begun = time.perf_counter()
+        done = subprocess.run([sys.executable, *command], capture_output=True, text=True, env=environment, check=False)
+        seconds = time.perf_counter() - begun
+        if done.returncode:
+            raise RuntimeError(f"{name} ended with {done.returncode}: {done.stderr[-2000:]}")
+        return Run(done.stdout, seconds, json.loads(report.read_text()) if speculated else {})
+
+
+def served(report: dict[str, object]) -> list[tuple[str, int, int, int]]:
+    """Each step's name, and its calls: all, by a graph, with graphs of parts."""
+    functions = report["functions"]
+    assert isinstance(functions, list)
+    return [
+        (one["name"], counts["calls"], counts["speculated"], counts.get("partly", 0))
+        for one in functions
+        for counts in [one["statistics"]]
+    ]
+
+
+def main() -> int:
+    """Run the scripts, and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--short", action="store_true")
+    parser.add_argument("--record", action="store_true")
+    options = parser.parse_args()
+    rows = []
+    for name in options.names or sorted(SHORT):
+        given, wanted = (SHORT[name], ("--after", "0", "--executor", "replay")) if options.short else ((), ())
+        plain, made = [], []
+        for _ in range(1 if options.short else options.rounds):
+            plain.append(run(name, given, speculated=False))
+            made.append(run(name, given, speculated=True, wanted=wanted))
+        equal = all(one.output == plain[0].output for one in (*plain, *made))
+        ratio = statistics.median(one.seconds / other.seconds for one, other in zip(plain, made, strict=True))
+        steps = served(made[-1].report)
+        rows.append({
+            "script": name, "equal": equal, "plain seconds": round(statistics.median(one.seconds for one in plain), 1),
+            "ratio": round(ratio, 2), "steps": steps, "left": made[-1].report["left"],
+        })  # fmt: skip
+        calls = ", ".join(f"{step} {graphs}+{parts} of {all_}" for step, all_, graphs, parts in steps) or "none"
+        timed = "" if options.short else f"  plain {rows[-1]['plain seconds']:6.1f} s  ratio {ratio:5.2f}"
+        print(f"{name:16} {'equal ' if equal else 'DIFFERS'}{timed}  {calls}", flush=True)
+    if options.record:
+        write("scripts", sys.argv[1:], "cpu", {"rows": rows})
+    return 0 if all(row["equal"] for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
