@@ -127,14 +127,15 @@ class _Change(ast.NodeTransformer):
         out: list[ast.stmt] = []
         rest = iter(statements)
         for statement in rest:
-            known = self._runs.get(location_of(statement))
+            # Taken out: a statement that a cut has added stands where the last one before it does.
+            known = self._runs.pop(location_of(statement), None)
             if known is None:
                 out.append(self.visit(statement))
                 continue
             run, by = known
             out.append(self._call(run, by))
-            while location_of(statement) != run.statements[-1]:
-                statement = next(rest)
+            for _ in run.statements[1:]:
+                next(rest)
         return out
 
     def _call(self, run: Run, by: Callable[..., Any]) -> ast.stmt:

@@ -1625,3 +1625,17 @@ def training_flag_toggled():
             return model(x)
 
     return Program(step, inputs(14), state=model, before={5: model.eval, 10: model.train})
+
+
+@program(speculated=CALLS - 3)
+def dropouts_that_return_their_argument_in_inference_mode():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Dropout(0.1), nn.AlphaDropout(0.2), nn.ReLU(), nn.Dropout1d(0.1)).eval()
+
+    def step(x):
+        with torch.inference_mode():
+            y = model(x)
+            z = F.dropout(y, 0.5, training=False)
+            z.add_(1)
+            return y.sum().item(), z is y, x.sum().item()
+
+    return Program(step, inputs(), state=model)

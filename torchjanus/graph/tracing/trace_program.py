@@ -43,6 +43,7 @@ from torchjanus.graph.tracing.replace_data import SET_DATA, DataReplacements
 from torchjanus.graph.tracing.saved_tensors import SavedTensors, drop_forward, saves_of
 from torchjanus.graph.tracing.snapshots import Snapshots
 from torchjanus.graph.tracing.user_code_calls import UserCodeReplay
+from torchjanus.ops.calls import DROPOUTS
 from torchjanus.trace.layout import Lying, lying_of
 from torchjanus.trace.modes import Modes
 from torchjanus.trace.user_code import MARKS
@@ -329,7 +330,8 @@ class _Run:
             known = values.setdefault(ref.index, tensor)
             if node.func == GET_DATA:
                 self.changes.part(leaf(node.args[0]), tensor)
-            if known is not tensor:
+            # In inference mode a dropout that returns its argument, as in evaluation, is traced as a copy.
+            if known is not tensor and not (node.modes.inference and name in DROPOUTS):
                 what = f"{name or node.func!r} returned a new tensor, and an existing one when it was watched"
                 raise refused("trace-differs", what, "The aliasing of its result is not stable.", place=node.place)
 
