@@ -75,7 +75,7 @@ UNSEEN = {
     "the arms through an iteration of a loop \0",
     "\0 bodies would have to be made for calls of \0",
     "\0 cannot be computed for many calls at a time",
-    "\0 ways through \0 have been seen, and there are more",
+    "\0 variants of \0 have been seen, and there are more",
     "calls of \0 cannot be run many at a time",
     "the sizes of what \0 returns in a recursive call depend on contents",
     "what recursive calls write to objects is used in the same step",
