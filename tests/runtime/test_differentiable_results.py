@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import torchjanus
 from torchjanus.runtime.speculate import Speculated
@@ -587,6 +588,50 @@ def test_results_are_differentiable_as_in_eager(name: str) -> None:
 
 
 # -- what no graph is made of, with the reason -------------------------------------------------------------------------
+
+
+class Counting(torch.overrides.TorchFunctionMode):
+    """Counts the calls of torch that it sees."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+class Printing(TorchDispatchMode):
+    """Notes the operators that it sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Counting, Printing])
+def test_modes_around_the_backward_pass_see_what_they_see_in_eager(kind: Any) -> None:
+    def scenario(wrap: Wrap) -> list[Any]:
+        model = layers()
+        forward, found = wrap(model), []
+        for _ in range(CALLS):
+            loss = forward(torch.randn(5, 4)).square().sum()
+            with kind() as mode:
+                loss.backward()
+            told = [name for name in getattr(mode, "seen", ()) if "detach" not in name and "view" not in name]
+            found.append((getattr(mode, "calls", 0), told))
+        return [*found, *state(model)]
+
+    eager, other, functions = outcomes(scenario)
+    assert eager[CALLS:] == other[CALLS:]
+    if kind is Counting:
+        assert eager == other
+    for one, two in zip(eager[:CALLS], other[:CALLS], strict=True):
+        assert set(one[1]) <= set(two[1])
+    require_served(functions)
 
 
 class Twice(torch.autograd.Function):

@@ -13,7 +13,9 @@ from typing import Any
 
 import torch
 
+from torchjanus.core.default_device import without_function_modes
 from torchjanus.core.errors import InternalFault, JanusError
+from torchjanus.core.one_at_a_time import MAKING
 from torchjanus.execute.running.base import Violated
 from torchjanus.graph.ir.lowered import Fresh, FromInput, Lowered, Source, ViewOf
 from torchjanus.graph.lowering.differentiable import backward_of
@@ -110,6 +112,9 @@ class Differentiable:
 
     def backward(self, ctx: Any, tangents: tuple[torch.Tensor | None, ...]) -> Gradients:
         """Return the gradient of each use of an input. Raises what eager's backward pass does."""
+        if torch._C._len_torch_function_stack():
+            with without_function_modes():  # they do not see what eager's nodes do
+                return self.backward(ctx, tangents)
         if all(tangent is None for tangent in tangents):
             return [None] * len(self.saves.uses)
         saved = list(ctx.saved_tensors) if self.saves.saved else []
@@ -141,10 +146,15 @@ class Differentiable:
         self._kinds[key] = None
         there = [place for place, tangent in enumerate(tangents) if tangent is not None]
         examples = [blank(tangent) for tangent in tangents if tangent is not None]
+        if not MAKING.acquire(blocking=False):
+            self._kinds[key] = known  # once more
+            return None
         try:
             made = backward_of(self.lowered, there, examples)
         except JanusError:  # autograd makes such passes
             return None
+        finally:
+            MAKING.release()
         if not made.pinned.keys() <= self.lowered.pinned.keys():
             return None
         kind = self._kinds[key] = _Kind(made)
@@ -254,9 +264,4 @@ def _is_plain(tangents: Sequence[torch.Tensor | None]) -> bool:
 
 def _is_modified() -> bool:
     """Whether something changes what operators do, or sees them: the graph would not obey it."""
-    return (
-        torch._C._is_any_autocast_enabled()
-        or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._len_torch_function_stack() > 0
-        or torch.is_anomaly_enabled()
-    )
+    return torch._C._is_any_autocast_enabled() or torch._C._len_torch_dispatch_stack() > 0 or torch.is_anomaly_enabled()

@@ -7,7 +7,6 @@ Whatever goes wrong here, the program itself completes the call. ``learning`` ke
 from __future__ import annotations
 
 import inspect
-import threading
 import types
 from collections.abc import Callable
 from typing import Any
@@ -18,6 +17,7 @@ from torchjanus.core.access_path import RESULTS
 from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
 from torchjanus.core.errors import Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.one_at_a_time import MAKING
 from torchjanus.hooks import current, rewritten
 from torchjanus.host.journal import Journal
 from torchjanus.runtime.entries.dispatch import Route
@@ -45,10 +45,6 @@ _SUSPENDED = {
 TRUSTED_ERRORS = 3
 
 Target = tuple[types.FunctionType, tuple[Any, ...]]  # the function to watch, and the arguments bound to it
-
-# Only one thread at a time watches or makes graphs, for all functions: neither the syntax trees of CPython 3.11 nor
-# tracing in torch is thread-safe. Other threads run their functions as they are meanwhile.
-_learning = threading.RLock()
 
 
 class Calls:
@@ -93,11 +89,11 @@ class Calls:
         if result is RAISED:
             return self._run_imperatively(args, kwargs, journal)
         self.policy.served()
-        if self.learning.paths.lingers and _learning.acquire(blocking=False):
+        if self.learning.paths.lingers and MAKING.acquire(blocking=False):
             try:
                 self.learning.paths.let_go(args, kwargs)
             finally:
-                _learning.release()
+                MAKING.release()
         route.runs += 1
         route.used = self.counts.calls
         if journal is not None and not journal.is_met:
@@ -215,7 +211,7 @@ class Calls:
         if self.policy.given_up and not due:
             self.policy.missed()
             return self._run_imperatively(args, kwargs, journal)
-        if self._is_within() or not _learning.acquire(blocking=False):
+        if self._is_within() or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
             if due:
@@ -241,19 +237,19 @@ class Calls:
                 return self._run_imperatively(args, kwargs, journal)
             return self._learn_from(args, kwargs, journal)
         finally:
-            _learning.release()
+            MAKING.release()
 
     def _take_up(self) -> None:
         """Put a graph that another process has made to use, if the current call permits that."""
         if not self.pending_graphs.remote.over or self._is_within() or not self.policy.may_make() or hindrance():
             return
-        if _learning.acquire(blocking=False):
+        if MAKING.acquire(blocking=False):
             begun = self.budget.clock()
             try:
                 self._go_on()
             finally:
                 self.budget.charge("make", self.budget.clock() - begun, in_call=True)
-                _learning.release()
+                MAKING.release()
 
     def _go_on(self) -> None:
         """Use a graph that was made in another process, if it is there."""
@@ -267,7 +263,7 @@ class Calls:
         """Return when no graph is being made in another process."""
         while self.pending_graphs.waits:
             self.pending_graphs.remote.wait()
-            with _learning:
+            with MAKING:
                 self._go_on()
 
     def _learn_from(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
@@ -315,12 +311,12 @@ class Calls:
             return self._run_imperatively(args, kwargs, journal)
         if not self.policy.may_watch_on() or self._is_within() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
-        if not _learning.acquire(blocking=False):
+        if not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         try:
             return self._watch(args, kwargs, journal)
         finally:
-            _learning.release()
+            MAKING.release()
 
     def _target(self) -> Target | None:
         """Return the Python function to watch and the arguments bound to it; None, after reporting the reason, if there
@@ -396,7 +392,7 @@ class Calls:
         """Make the call under watch. Drop ``entry`` if no operation of the program fails in it, whether the program
         catches the exception or not."""
         found = None if self._is_within() else self._target()
-        if found is None or not _learning.acquire(blocking=False):
+        if found is None or not MAKING.acquire(blocking=False):
             return self._run_imperatively(args, kwargs, journal)
         self.counts.watched += 1
         self.budget.learns("suspect")
@@ -406,7 +402,7 @@ class Calls:
             self.learning.raised(entry, error)
             raise
         finally:
-            _learning.release()
+            MAKING.release()
         learning = self.learning
         if trace.failures:
             learning.raised(entry, error)
