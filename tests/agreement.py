@@ -9,7 +9,7 @@ from typing import Any
 import torchjanus
 from tests.programs import harness
 
-__all__ = ["agree", "served", "told"]
+__all__ = ["agree", "reported", "served"]
 
 
 def agree(make: Callable[..., harness.Program], executor: str = "replay", close: float = 0.0) -> list[Any]:
@@ -32,6 +32,6 @@ def served(make: Callable[..., harness.Program], executor: str = "replay", close
     return sum(step.statistics().speculated for step in agree(make, executor, close))
 
 
-def told(make: Callable[..., harness.Program]) -> str:
+def reported(make: Callable[..., harness.Program]) -> str:
     """What ``explain`` says of a program whose calls all were eager's."""
     return "\n".join(str(torchjanus.explain(step)) for step in agree(make))

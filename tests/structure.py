@@ -7,37 +7,13 @@ often words of our own are used that docs/glossary.md replaces, by word.
 from __future__ import annotations
 
 import ast
-import io
-import re
-import tokenize
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
+
+from tests.terms import uses
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "torchjanus"
-# Words of our own and the standard term that replaces each. Only words that have no other meaning in this package.
-REPLACED = {
-    "round": "iteration",
-    "rounds": "iterations",
-    "told": "merged",
-    "untold": "unrolled",
-    "vain": "speculative, wasted",
-    "reckoned": "recurrence",
-    "reckoning": "recurrence",
-    "handed": "loop-carried",
-    "halves": "partition",
-    "grove": "call group",
-    "groves": "call groups",
-    "planting": "call grouping",
-    "repertoire": "variant table",
-    "ways": "arms, variants, paths",
-    "turned": "reverse",
-    "choice": "switch",
-    "choices": "switches",
-    "origin": "access path",
-    "origins": "access paths",
-}
 
 
 def modules() -> list[Path]:
@@ -52,14 +28,6 @@ def families(folder: Path) -> dict[str, list[str]]:
         if not path.stem.startswith("__"):
             found.setdefault(path.stem.split("_")[0], []).append(path.stem)
     return {prefix: names for prefix, names in found.items() if len(names) > 2}
-
-
-def words(path: Path) -> Iterator[str]:
-    """The words of a module's names, comments and texts, in lower case."""
-    for token in tokenize.generate_tokens(io.StringIO(path.read_text()).readline):
-        if token.type in (tokenize.NAME, tokenize.COMMENT, tokenize.STRING):
-            for piece in re.findall(r"[A-Z]?[a-z]+", token.string):
-                yield piece.lower()
 
 
 def main() -> None:
@@ -85,10 +53,10 @@ def main() -> None:
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torchjanus.graph")
     ]
     print("imports of the middle end by the front end:", len(upward))
-    counted = Counter(word for path in paths for word in words(path) if word in REPLACED)
-    print(f"words that the glossary replaces: {counted.total()}")
-    for word, count in counted.most_common():
-        print(f"  {word:12} {count:6}  {REPLACED[word]}")
+    counted = Counter((use.word, use.term) for use in uses())
+    print(f"words that the glossary replaces, in the whole repository: {counted.total()}")
+    for (word, term), count in counted.most_common():
+        print(f"  {word:12} {count:6}  {term}")
 
 
 if __name__ == "__main__":

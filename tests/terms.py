@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+_PIECE = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 
 # Words of our own and the standard term for each: neither in names nor in prose.
 REPLACED = {
@@ -40,12 +41,15 @@ REPLACED = {
     "kin": "related",
     "unfit": "not suited; refused",
 }
-# Words with an honest meaning in prose ("a kernel rounds differently", "both ways"): not in names of our own.
+# Words with an honest meaning in prose ("a kernel rounds differently"): not in names of our own.
 REPLACED_IN_NAMES = {
     "round": "iteration, repetition",
     "rounds": "iterations, repetitions",
-    "ways": "arms, variants, paths",
     "handed": "loop-carried, passed",
+}
+# Words with an honest meaning in tests ("both ways", ``random.choices``): not in names of the package.
+REPLACED_IN_PACKAGE = {
+    "ways": "arms, variants, paths",
     "halves": "partition",
     "turned": "reverse",
     "choice": "switch, selection",
@@ -61,13 +65,15 @@ REPLACED_IN_NAMES = {
 PHRASES = {
     r"\b(?:a|the|each|every|per|first|last|next|one|two|three|many|few|\d+|of) rounds?\b(?! trip| number)": "iteration",
     r"\brounds? (?:of|that|in which)\b": "iteration of",
-    r"\bways? (?:through|of a|of the)\b": "path through, variant of, arm of",
+    r"\bways through\b": "paths through, variants of, arms of",
     r"\bhand(?:s|ed|ing)? on\b": "carry, pass",
     r"\bspo?ea?ks? of\b|\bspoken of\b": "refer to",
     r"\bhow[- ]manieth\b": "index",
 }
 # Names that stand for another meaning in the package than in quoted code of other projects.
 _OPERATORS = {"rounds_number"}  # a property of operators: they round a number
+# A file with none of these needs no closer look.
+_WORDS = {*REPLACED, *REPLACED_IN_NAMES, *REPLACED_IN_PACKAGE, "hand", "hands", "handing", "speak", "speaks", "spoken"}
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def files() -> tuple[str, ...]:
 
 def pieces(name: str) -> Iterator[str]:
     """The words of a name, in lower case."""
-    for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", name):
+    for word in _PIECE.findall(name):
         yield word.lower()
 
 
@@ -138,24 +144,29 @@ def prose(text: str) -> Iterator[tuple[str, str]]:
         if word.lower() in REPLACED:
             yield word, REPLACED[word.lower()]
     for pattern, term in PHRASES.items():
-        for found in re.findall(pattern, plain):
+        for found in re.findall(pattern, plain, re.IGNORECASE):
             yield found, term
 
 
-def named(name: str) -> Iterator[tuple[str, str]]:
+def named(name: str, in_package: bool) -> Iterator[tuple[str, str]]:
     """The replaced words of a name, each with the standard term."""
-    if name not in _OPERATORS:
+    if name not in _OPERATORS and not name.startswith("__"):
         for word in pieces(name):
             term = REPLACED.get(word) or REPLACED_IN_NAMES.get(word)
+            if term is None and in_package:
+                term = REPLACED_IN_PACKAGE.get(word)
             if term is not None:
                 yield name, term
 
 
 def uses_in(name: str) -> Iterator[Use]:
     """The replaced words in one file, its own name included."""
-    for word, term in named(Path(name).stem):
+    in_package = name.startswith("torchjanus/")
+    for word, term in named(Path(name).stem, in_package):
         yield Use(name, 0, word, term)
     source = (ROOT / name).read_text()
+    if _WORDS.isdisjoint(word.lower() for word in set(_PIECE.findall(source))):
+        return
     if not name.endswith(".py"):
         for number, line in enumerate(source.splitlines(), 1):
             for word, term in prose(line):
@@ -165,9 +176,9 @@ def uses_in(name: str) -> Iterator[Use]:
         warnings.simplefilter("ignore", SyntaxWarning)  # programs that are odd on purpose
         tree = ast.parse(source)
     for defined, line_number in definitions(tree):
-        for word, term in named(defined):
+        for word, term in named(defined, in_package):
             yield Use(name, line_number, word, term)
-    for text, line_number in texts(source, tree, name.startswith("torchjanus/")):
+    for text, line_number in texts(source, tree, in_package):
         for word, term in prose(text):
             yield Use(name, line_number, word, term)
 

@@ -44,15 +44,15 @@ def check(file: Path, name: str) -> None:
     other = harness.run_in(harness.load_file(file), name, "replay")
     assert harness.compare(eager, other, spec.close) == []
     counts = [step.statistics() for step in other.steps]
-    told = [str(torchjanus.explain(step)) for step in other.steps]
+    reported = [str(torchjanus.explain(step)) for step in other.steps]
     events = [event for step in other.steps for event in step.events]
     assert [event.text for event in events if event.kind == "fault"] == []
-    assert spec.told in "\n".join(told)
+    assert spec.reported in "\n".join(reported)
     speculated = sum(c.speculated for c in counts)
     if spec.refused:
         # Where that comes first, Python makes it, and what follows may be speculated on.
         assert speculated == 0 or any(event.kind == "cut" for event in events), "was speculated: pin it"
-        assert spec.refused in "\n".join(told)
+        assert spec.refused in "\n".join(reported)
     else:
-        assert speculated >= spec.speculated, "\n".join(told)
+        assert speculated >= spec.speculated, "\n".join(reported)
         assert sum(c.compiles for c in counts) <= spec.compiles

@@ -139,7 +139,7 @@ class Borders(Marks):
 
 
 def marked(launch: Launch, marks: Marks) -> tuple[Callable[..., Any], list[str]]:
-    """An entry's ``call`` with a parameter ``mark`` more, which is told the clock, and what each reading is behind."""
+    """An entry's ``call`` with a parameter ``mark`` more, which is given the clock, and what each reading is behind."""
     module = ast.parse(launch.source)
     call = next(one for one in module.body if isinstance(one, ast.FunctionDef) and one.name == "call")
     call.args.args.append(ast.arg("mark"))

@@ -6,9 +6,9 @@ Takes an hour: for each of 30 programs so many seconds of eager calls and as man
 
 Each program runs in a process of its own, on one thread: speculated with ``executor="auto"``, and as it is. Both make
 the same calls, by turns in short blocks, so that both have the same neighbours. A second is one of the speculated
-calls' own time. The first call (imports, first of all) is told by itself, and so is the first second after it, in which
-learning is free. The throughput of a second is what eager took for its calls by what these took. Where a call takes
-more than a tenth of a second in eager, ten calls stand for a second.
+calls' own time. The first call (imports, first of all) is reported by itself, and so is the first second after it, in
+which learning is free. The throughput of a second is what eager took for its calls by what these took. Where a call
+takes more than a tenth of a second in eager, ten calls stand for a second.
 
 Time is that of the calling thread, which leaves out what a busy machine gives to others, in the step's own account as
 well; between calls compilations in the background are waited for until they have had as much of the processor as the
@@ -123,8 +123,8 @@ def in_background() -> float:
     shown: dict[int, tuple[int, int]] = {}  # parents and ticks, those of ended children as well
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # it has ended
-            told = path.read_text().rpartition(")")[2].split()
-            shown[int(path.parent.name)] = int(told[1]), sum(map(int, told[11:15]))
+            reported = path.read_text().rpartition(")")[2].split()
+            shown[int(path.parent.name)] = int(reported[1]), sum(map(int, reported[11:15]))
     ticks, parents = 0, {os.getpid()}
     while parents:
         parents = {process for process, (parent, _) in shown.items() if parent in parents}
@@ -235,8 +235,8 @@ def in_process(name: str, seconds: float, clock: str) -> Cost:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {done.stderr[-2000:]}")
-    told = json.loads(done.stdout.splitlines()[-1])
-    return Cost(**{**told, "curve": [Window(**window) for window in told["curve"]]})
+    reported = json.loads(done.stdout.splitlines()[-1])
+    return Cost(**{**reported, "curve": [Window(**window) for window in reported["curve"]]})
 
 
 def keep(rows: Sequence[Cost], clock: str, arguments: Sequence[str]) -> Path:
@@ -247,8 +247,8 @@ def keep(rows: Sequence[Cost], clock: str, arguments: Sequence[str]) -> Path:
     how = {"revision": revision(), "arguments": [*arguments]}
     found = {row["program"]: row for row in before}
     found |= {row.program: {**asdict(row), "good": row.good, **how} for row in rows}
-    told = [found[make.__name__] for make in PROGRAMS if make.__name__ in found]
-    content = {"clock": clock, "least": LEAST, "reached": sum(row["good"] for row in told), "rows": told}
+    reported = [found[make.__name__] for make in PROGRAMS if make.__name__ in found]
+    content = {"clock": clock, "least": LEAST, "reached": sum(row["good"] for row in reported), "rows": reported}
     return write("learning_cost", arguments, "cpu", content)
 
 

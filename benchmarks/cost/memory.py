@@ -5,7 +5,7 @@
 Takes half an hour.
 
 Each program is run four times in processes of its own: as it is and speculated, once for the resident memory of the
-process (the peak of each call, which Linux counts anew when told to) and once for the bytes of tensors that are alive
+process (the peak of each call, which Linux counts anew on request) and once for the bytes of tensors that are alive
 at most (as torch's allocator reports them to its profiler, which would itself show in the resident memory). Calls
 belong to the phase in which they were made: watched, by replay before anything was compiled, on trial, and settled.
 """
@@ -120,7 +120,7 @@ def phase_of(contender: Contender, step: Callable[[], None]) -> str:
 
 
 def serve(name: str, kind: str, counted: str, calls: int, limit: float) -> Peaks:
-    """Run a program until its executors are chosen, and so many rounds of calls more."""
+    """Run a program until its executors are chosen, and so many repetitions of calls more."""
     measured = resident_peak if counted == "rss" else tensors_peak
     torch.set_num_threads(1)
     imported = resident("VmRSS")
@@ -194,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost.memory", description=__doc__)
     parser.add_argument("--programs", nargs="+", choices=list(PROGRAMS), default=list(CHOSEN), metavar="PROGRAM")
     parser.add_argument("--counted", nargs="+", choices=("rss", "tensors"), default=["rss", "tensors"])
-    parser.add_argument("--calls", type=int, default=3, help="rounds of calls when all executors are chosen")
+    parser.add_argument("--calls", type=int, default=3, help="repetitions of calls when all executors are chosen")
     parser.add_argument("--limit", type=float, default=600, help="seconds until then")
     parser.add_argument("--cache", help="a folder in which compiled graphs are kept between runs")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")

@@ -242,7 +242,7 @@ def branch_on_a_tensor(calls: int) -> Made:
     return step, batches(calls), list(model.parameters())
 
 
-def if_in_each_round(calls: int) -> Made:
+def if_in_each_repetition(calls: int) -> Made:
     cell, other, out = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4)
     model = nn.ModuleList([cell, other, out])
     _, descend = trainer(model)
@@ -265,7 +265,7 @@ def if_in_each_round(calls: int) -> Made:
 
 
 def scheduled_sampling(calls: int) -> Made:
-    """In each round the host decides by chance what the next one is given."""
+    """In each repetition the host decides by chance what the next one is given."""
     words, cell, out = nn.Embedding(12, 16), nn.GRUCell(16, 16), nn.Linear(16, 12)
     model = nn.ModuleList([words, cell, out])
     _, descend = trainer(model)
@@ -285,8 +285,8 @@ def scheduled_sampling(calls: int) -> Made:
     return step, given, list(model.parameters())
 
 
-def first_and_last_round(calls: int) -> Made:
-    """Rounds that ask for their number, in sequences of any length."""
+def first_and_last_repetition(calls: int) -> Made:
+    """Iterations that ask for their number, in sequences of any length."""
     first, cell, out = nn.Linear(8, 16), nn.GRUCell(8, 16), nn.Linear(16, 4)
     model = nn.ModuleList([first, cell, out])
     _, descend = trainer(model)
@@ -367,7 +367,8 @@ def optional_arguments(calls: int) -> Made:
 
 
 def list_by_number(calls: int) -> Made:
-    """Tensors of a list, of any length, by their numbers; then what the rounds have made, with their neighbours."""
+    """Tensors of a list, of any length, by their numbers; then what the repetitions have made, with their
+    neighbours."""
     cell, out = nn.Linear(24, 16), nn.Linear(16, 4)
     model = nn.ModuleList([cell, out])
     _, descend = trainer(model)
@@ -419,9 +420,9 @@ PROGRAMS: tuple[Callable[[int], Made], ...] = (
     loop_with_a_break,
     print_in_a_loop,
     branch_on_a_tensor,
-    if_in_each_round,
+    if_in_each_repetition,
     scheduled_sampling,
-    first_and_last_round,
+    first_and_last_repetition,
     replay_buffer,
     list_by_number,
     while_until_convergence,

@@ -324,7 +324,7 @@ def compared(name: str, system: str, eager: Run, other: Run) -> Compared:
     """The differences of a run from eager's."""
     pairs = list(zip(eager.outcomes, other.outcomes, strict=True))
     raised = [(one, two) for one, two in pairs if "raised" in (one[0], two[0])]
-    wrong = [f"{_told(two)} for {_told(one)}" for one, two in raised if one != two]
+    wrong = [f"{_reported(two)} for {_reported(one)}" for one, two in raised if one != two]
     errors = "; ".join(dict.fromkeys(wrong)) or (_SAME if raised else "")
     return Compared(
         name,
@@ -338,7 +338,7 @@ def compared(name: str, system: str, eager: Run, other: Run) -> Compared:
     )
 
 
-def _told(outcome: tuple[Any, ...]) -> str:
+def _reported(outcome: tuple[Any, ...]) -> str:
     if outcome[0] == "returned":
         return "no error"
     return f"{outcome[1]} at line +{outcome[2]}" if outcome[2] is not None else f"{outcome[1]} without a line"

@@ -95,7 +95,7 @@ def summary(python: str, ways: Sequence[str], rows: Sequence[dict[str, Any]]) ->
         "equal": sum(one.get("equal", 0) for one in rows),  # in each of the ways
         "tests watched": sum(one.get("watched", 0) for one in rows),
         "not done in time": sum(len(one.get("not done in time", ())) for one in rows),
-        "faults": [fault for one in rows for told in one["faults"].values() for fault in told],
+        "faults": [fault for one in rows for reported in one["faults"].values() for fault in reported],
         "differences": len(explained),
         "unexplained": [one["unexplained"] for one in rows if one["unexplained"]],
         "listed, but agree": [test for one in rows for test in one["listed, but agree"]],
@@ -156,8 +156,8 @@ def main() -> int:
     if arguments.record or not arguments.modules:
         if arguments.modules:
             results = [completed(each) for each in results]
-        told = {"interpreters": [*kept(results), *results]}
-        print(f"\nwrote {write('identity', sys.argv[1:], 'cpu', told, RESULTS)}")
+        reported = {"interpreters": [*kept(results), *results]}
+        print(f"\nwrote {write('identity', sys.argv[1:], 'cpu', reported, RESULTS)}")
     failed = any(each["unexplained"] or each["listed, but agree"] for each in results)
     return 1 if failed or not results else 0
 

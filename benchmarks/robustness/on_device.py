@@ -44,7 +44,7 @@ def plain(text: str) -> str:
     return text
 
 
-def told(error: BaseException) -> str:
+def reported(error: BaseException) -> str:
     return plain(f"{type(error).__name__}: {error}".partition("\n")[0])[:300]
 
 
@@ -59,12 +59,12 @@ def asked(category: str, name: str, device: str, executor: str) -> dict[str, Any
     try:
         eager = run(None)
     except Exception as error:
-        return {"verdict": "not for this device", "why": told(error)}
+        return {"verdict": "not for this device", "why": reported(error)}
     again = harness.compare(eager, run(None))
     try:
         other = run(executor)
     except Exception as error:
-        return {"verdict": "raised", "why": told(error)}
+        return {"verdict": "raised", "why": reported(error)}
     counts = [step.statistics() for step in other.steps]
     faults = [event.text for step in other.steps for event in step.events if event.kind == "fault"]
     reasons = [event.text for step in other.steps for event in step.events if event.kind == "refused"]

@@ -4,8 +4,8 @@
 
 Takes ten minutes; two with ``--alone``, which leaves torch.compile out.
 
-Each program is a whole step that is called 200 times, with values, types, containers, sizes or paths that change. Told
-are the compilations, the calls that ran as a graph, and whether results, texts and parameters are eager's. Of
+Each program is a whole step that is called 200 times, with values, types, containers, sizes or paths that change. The
+output is the compilations, the calls that ran as a graph, and whether results, texts and parameters are eager's. Of
 torch.compile a call counts as run compiled if at least one of its graphs ran in it; how many ran per call says how far
 the step was broken up.
 """
@@ -230,11 +230,11 @@ def main(given: list[str] | None = None) -> int:
         + ", ".join(f"{system} in {number} of {count} programs" for system, number in reached.items())
     )
     if options.record:
-        told = joined([{**asdict(row), "reached": row.reached, "revision": revision()} for row in rows])
+        reported = joined([{**asdict(row), "reached": row.reached, "revision": revision()} for row in rows])
         content = {
-            "programs": len(told) // len(systems),
-            "reached": {name: sum(row["reached"] for row in told if row["system"] == name) for name in systems},
-            "rows": told,
+            "programs": len(reported) // len(systems),
+            "reached": {name: sum(row["reached"] for row in reported if row["system"] == name) for name in systems},
+            "rows": reported,
         }
         print(write("recompilation", sys.argv[1:] if given is None else given, "cpu", content))
     return 0 if reached[systems[0]] == count else 1

@@ -6,7 +6,7 @@ Takes an hour; a few minutes with ``--quick``.
 
 Each stage adds to the one before:
 
-- base: one graph for the step, run as ATen calls one after the other. Loops of four rounds or more are loop nodes.
+- base: one graph for the step, run as ATen calls one after the other. Loops of four repetitions or more are loop nodes.
 - +unrolling: loops of a trip count that does not change are unrolled. Others stay loop nodes; recursion, whose trees
   are ever new, runs many calls at a time at each stage.
 - +specialisation: Inductor compiles the graph for the types, sizes and values that it assumes. (That they are assumed
@@ -44,7 +44,7 @@ QUICK = ("lstm", "a3c")
 
 @dataclass(frozen=True)
 class Stage:
-    """What is switched on. ``executor``: None is plain Python. ``least``: rounds that are worth a loop node."""
+    """What is switched on. ``executor``: None is plain Python. ``least``: repetitions that are worth a loop node."""
 
     executor: str | None = None
     least: int = sys.maxsize
@@ -62,7 +62,8 @@ STAGES = {
 
 
 def set_loops(least: int) -> None:
-    """From now on loops of so many rounds are loop nodes, however little there is in them, and shorter ones are not."""
+    """From now on loops of so many repetitions are loop nodes, however little there is in them, and shorter ones are
+    not."""
     # Insides: imported only where they are switched.
     from torchjanus.graph.loops.roll import roll  # noqa: PLC0415
     from torchjanus.graph.lowering import lower  # noqa: PLC0415
@@ -130,18 +131,25 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.ablation", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, metavar="PROGRAM")
     parser.add_argument("--stages", nargs="+", choices=list(STAGES), default=list(STAGES))
-    parser.add_argument("--rounds", type=int, default=10, help="blocks of each stage")
+    parser.add_argument("--repetitions", type=int, default=10, help="blocks of each stage")
     parser.add_argument("--limit", type=float, default=900, help="seconds for the warm-up of a stage")
     parser.add_argument("--quick", action="store_true", help="few programs, in small: times say little")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)
-    rounds, limit = (4, 120.0) if options.quick else (options.iterations, options.limit)
+    repetitions, limit = (4, 120.0) if options.quick else (options.repetitions, options.limit)
     console = Console(width=None if sys.stdout.isatty() else 200)
     speculated = tuple(kind for kind, stage in STAGES.items() if stage.executor is not None)
     file = RESULTS / ("ablation_quick.json" if options.quick else "ablation.json")
     for name in options.only or (QUICK if options.quick else PROGRAMS):
         outcomes = contest(
-            name, rounds, limit, limit, tuple(options.stages), options.quick, "benchmarks.speed.ablation", speculated
+            name,
+            repetitions,
+            limit,
+            limit,
+            tuple(options.stages),
+            options.quick,
+            "benchmarks.speed.ablation",
+            speculated,
         )
         rows = rows_of(name, outcomes)
         console.print(table(rows))

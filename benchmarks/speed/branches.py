@@ -7,7 +7,7 @@ Takes some minutes.
 A training step of a gated network: the input decides which of two experts is used (the other gets no gradient, and the
 optimizer skips it), the gradient's norm whether the optimizer steps at all. Every call is made by eager, by torchjanus
 (replay, and auto) and by torch.compile on copies of one model, one after the other; results, parameters and gradients
-(those that are None, too) are compared after each. Told are the calls served after the warm-up and the medians.
+(those that are None, too) are compared after each. Reported are the calls served after the warm-up and the medians.
 """
 
 from __future__ import annotations

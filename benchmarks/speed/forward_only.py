@@ -113,10 +113,10 @@ def stepping(model: str, contender: str) -> tuple[Callable[[], object], Callable
     def runs() -> str:
         if contender == "eager":
             return "Python"
-        told = [event.text for event in forward.events if "by measure" in event.text]
+        reported = [event.text for event in forward.events if "by measure" in event.text]
         entry = forward.entries[0]
         names = " and ".join(engine.current for engine in entry.engines)
-        return f"Python ({names})" if told and "Python is faster" in told[-1] else names
+        return f"Python ({names})" if reported and "Python is faster" in reported[-1] else names
 
     for _ in range(8):
         step()

@@ -123,7 +123,7 @@ def table(rows: list[Row]) -> Table:
 
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--calls", type=int, default=100, help="steps that are timed, of 35 rounds")
+    parser.add_argument("--calls", type=int, default=100, help="steps that are timed, of 35 iterations")
     parser.add_argument("--hidden", type=int, default=0, help="only this size")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)

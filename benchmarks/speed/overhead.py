@@ -72,12 +72,12 @@ def bare(x: Tensor) -> Tensor:
     return (x * 2.0).sum()
 
 
-def many_modules(rounds: int, device: str = "cpu") -> list[Overhead]:
+def many_modules(repetitions: int, device: str = "cpu") -> list[Overhead]:
     """300 submodules of which nothing but their flag is asked, and 300 whose parameters are looked at, too."""
-    return [row for looking in (False, True) for row in _many_modules(rounds, device, looking)]
+    return [row for looking in (False, True) for row in _many_modules(repetitions, device, looking)]
 
 
-def _many_modules(rounds: int, device: str, looking: bool) -> list[Overhead]:
+def _many_modules(repetitions: int, device: str, looking: bool) -> list[Overhead]:
     """Calls of a model of 300 submodules whose forward is a multiplication and a sum; that, in eager, is ``bare``."""
     torch._dynamo.reset()
     batch = (torch.randn(4, 4, device=device),)
@@ -92,7 +92,7 @@ def _many_modules(rounds: int, device: str, looking: bool) -> list[Overhead]:
         for _ in range(WARM):
             call(*batch)
     speculated.wait()
-    times = interleaved(calls, [batch], rounds, device, BLOCK)
+    times = interleaved(calls, [batch], repetitions, device, BLOCK)
     program = f"{MODULES} submodules" + (", parameters looked at" if looking else "")
     medians = {name: statistics.median(taken) * 1e6 for name, taken in times.items()}
     floor = medians["bare"]
@@ -101,14 +101,14 @@ def _many_modules(rounds: int, device: str, looking: bool) -> list[Overhead]:
     ]
 
 
-def whole_step(program: str, optimizer: str, rounds: int, device: str = "cpu") -> Overhead:
+def whole_step(program: str, optimizer: str, repetitions: int, device: str = "cpu") -> Overhead:
     """A training step's call against the time in its executor, which is ``bare``; both of the same calls."""
     job = make(program, optimizer, device=device)
     step = torchjanus.speculate(job.step, executor="inductor")
     for batch in job.batches[:WARM]:
         step(*batch)
         step.wait()
-    calls, runs = executor_times(step, job.batches, rounds * BLOCK, device)
+    calls, runs = executor_times(step, job.batches, repetitions * BLOCK, device)
     call, bare_time = (statistics.median(times) * 1e6 for times in (calls, runs))
     beside = statistics.median(c - r for c, r in zip(calls, runs, strict=True)) * 1e6
     return Overhead(f"{program} {optimizer}", "torchjanus", call, bare_time, beside)

@@ -94,12 +94,12 @@ def graph_of(name: str, small: bool) -> tuple[Lowered, list[Any]]:
     raise RuntimeError(f"{name}: no call ran a graph")
 
 
-def times(lowered: Lowered, given: list[Any], threads: int, rounds: int) -> dict[torch.fx.Node, float]:
+def times(lowered: Lowered, given: list[Any], threads: int, repetitions: int) -> dict[torch.fx.Node, float]:
     """Medians, in seconds, of each operation."""
     torch.set_num_threads(threads)
     timed = _Timed(lowered.graph)
     with torch.no_grad(), torch._C._AutoDispatchBelowAutograd():
-        for _ in range(rounds + 1):
+        for _ in range(repetitions + 1):
             timed.run(*given)
     return {node: statistics.median(taken[1:]) for node, taken in timed.times.items()}
 
@@ -133,10 +133,10 @@ def side_by_side(costs: Mapping[Any, float], needs: Mapping[Any, Sequence[Any]],
     return now, max(below.values(), default=0.0)
 
 
-def parallel(name: str, rounds: int, small: bool = False) -> Parallel:
+def parallel(name: str, repetitions: int, small: bool = False) -> Parallel:
     """Time the operations of a program's graph, and lay them out."""
     lowered, given = graph_of(name, small)
-    one, shared = times(lowered, given, 1, rounds), times(lowered, given, LANES, rounds)
+    one, shared = times(lowered, given, 1, repetitions), times(lowered, given, LANES, repetitions)
     needs = {node: [used for used in node.all_input_nodes if used in one] for node in one}
     lanes, chain = side_by_side(one, needs, LANES)
     return Parallel(name, len(one), *(1e3 * t for t in (sum(one.values()), sum(shared.values()), lanes, chain)))
@@ -155,11 +155,11 @@ def table(found: Sequence[Parallel]) -> Table:
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.parallel", description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), metavar="PROGRAM", default=list(CHOSEN))
-    parser.add_argument("--rounds", type=int, default=8, help="runs of each graph that are timed")
+    parser.add_argument("--repetitions", type=int, default=8, help="runs of each graph that are timed")
     parser.add_argument("--small", action="store_true", help="the programs in small: times say nothing")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results/parallel.json")
     options = parser.parse_args(given)
-    found = [parallel(name, options.iterations, options.small) for name in options.only]
+    found = [parallel(name, options.repetitions, options.small) for name in options.only]
     console = Console(width=None if sys.stdout.isatty() else 120)
     console.print(table(found))
     if options.record:

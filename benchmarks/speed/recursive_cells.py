@@ -86,7 +86,7 @@ def products(model: Model, forest: LevelSchedule) -> tuple[Callable[[], object],
     return run, sum(2 * one.size(0) * one.size(1) * other.size(1) for one, other in calls)
 
 
-def measure(name: str, width: int, rounds: int) -> dict[str, tuple[float, float]]:
+def measure(name: str, width: int, repetitions: int) -> dict[str, tuple[float, float]]:
     """Of each contender the median and the best time, in milliseconds."""
     model = MODELS[name](width, torch.float32)
     given = trees(TREES, 10, 30, 1)
@@ -118,7 +118,7 @@ def measure(name: str, width: int, rounds: int) -> dict[str, tuple[float, float]
         "large product": lambda: torch.mm(large, large),
     }
     times: dict[str, list[float]] = {who: [] for who in contenders}
-    for turn in range(rounds + 3):
+    for turn in range(repetitions + 3):
         for who, work in contenders.items():
             if who == "recursion" and turn % 8:
                 continue
@@ -137,14 +137,14 @@ def measure(name: str, width: int, rounds: int) -> dict[str, tuple[float, float]
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().iterations
+    parser.add_argument("--repetitions", type=int, default=40)
+    repetitions = parser.parse_args().repetitions
     torch.set_num_threads(1)
     table = Table(title="Forward and backward of 25 trees, ms: median (best)")
     for column in ("model", "width", "recursion", "level by level", "replay", "compiled", "products", "floor"):
         table.add_column(column)
     for name, width in CASES:
-        found = measure(name, width, rounds)
+        found = measure(name, width, repetitions)
         times = (f"{found[who][0]:.2f} ({found[who][1]:.2f})" for who in list(table_names(table)))
         table.add_row(name, str(width), *times)
     Console(width=160).print(table)

@@ -49,12 +49,12 @@ def seconds(step: Callable[..., object], batch: Batch, device: str) -> float:
 
 
 def interleaved(
-    steps: dict[str, Callable[..., object]], batches: list[Batch], rounds: int, device: str, block: int = BLOCK
+    steps: dict[str, Callable[..., object]], batches: list[Batch], repetitions: int, device: str, block: int = BLOCK
 ) -> dict[str, list[float]]:
-    """Seconds of every step; in each round every contender runs one block on the same batches."""
+    """Seconds of every step; in each repetition every contender runs one block on the same batches."""
     times: dict[str, list[float]] = {name: [] for name in steps}
     supply = cycle(batches)
-    for turn in range(rounds):
+    for turn in range(repetitions):
         chosen = list(islice(supply, block))
         # The order rotates: whoever runs after a heavy neighbour finds its caches cold.
         names = list(steps)
@@ -87,7 +87,7 @@ def contenders(program: str, optimizer: str, dropout: float, device: str) -> dic
     }
 
 
-def race(program: str, optimizer: str, dropout: float, rounds: int, device: str = "cpu") -> list[Timing]:
+def race(program: str, optimizer: str, dropout: float, repetitions: int, device: str = "cpu") -> list[Timing]:
     batches = make(program, optimizer, 0, dropout, device).batches
     entrants = contenders(program, optimizer, dropout, device)
     warm: dict[str, float] = {}
@@ -97,7 +97,7 @@ def race(program: str, optimizer: str, dropout: float, rounds: int, device: str 
             entrant.step(*batch)
             entrant.settle()
         warm[name] = time.perf_counter() - begin
-    times = interleaved({name: entrant.step for name, entrant in entrants.items()}, batches, rounds, device)
+    times = interleaved({name: entrant.step for name, entrant in entrants.items()}, batches, repetitions, device)
     reference = statistics.median(times["eager"])
     rows = []
     for name, taken in times.items():

@@ -73,11 +73,11 @@ def equality(options: argparse.Namespace, console: Console) -> list[Comparison]:
 
 def speed(options: argparse.Namespace, console: Console) -> list[Timing]:
     """BERT's whole step, with and without dropout: eager, torch.compile of the step, torchjanus."""
-    rounds = 12 if options.quick else 60
+    repetitions = 12 if options.quick else 60
     rows: list[Timing] = []
     for dropout in (0.0, 0.1):
         with console.status(f"bert-qa, sgd, dropout {dropout}"):
-            rows += race("bert-qa", "sgd", dropout, rounds=rounds, device=options.device)
+            rows += race("bert-qa", "sgd", dropout, repetitions=repetitions, device=options.device)
     table = Table(title=f"whole step, medians, {torch.get_num_threads()} thread(s)", box=SIMPLE)
     for column in ("program", "dropout", "contender"):
         table.add_column(column)
@@ -99,9 +99,9 @@ def speed(options: argparse.Namespace, console: Console) -> list[Timing]:
 
 def overhead(options: argparse.Namespace, console: Console) -> list[Overhead]:
     """What a call costs beside its arithmetic, for 300 submodules with a trivial forward and for BERT's step."""
-    rounds = 20 if options.quick else 100
+    repetitions = 20 if options.quick else 100
     with console.status("overhead"):
-        rows = [*many_modules(rounds, options.device), whole_step("bert-qa", "sgd", rounds, options.device)]
+        rows = [*many_modules(repetitions, options.device), whole_step("bert-qa", "sgd", repetitions, options.device)]
     table = Table(title="cost of a call beside its arithmetic", box=SIMPLE)
     for column in ("program", "contender"):
         table.add_column(column)
@@ -125,7 +125,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m benchmarks.speed.training_steps", description=__doc__.splitlines()[0]
     )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"which of {', '.join(PARTS)}; all by default")
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and compilations")
+    parser.add_argument("--quick", action="store_true", help="fewer repetitions and compilations")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--programs", nargs="+", choices=PROGRAMS, default=list(PROGRAMS))
     parser.add_argument("--optimizers", nargs="+", choices=OPTIMIZERS, default=list(OPTIMIZERS))

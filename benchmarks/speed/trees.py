@@ -8,9 +8,8 @@ Whole training steps of TreeRNN, binary and child-sum TreeLSTM, 25 trees of 10 t
 No two steps see the same trees. The contenders start from the same parameters and take turns in short blocks on the
 same batches; their losses are compared step by step. The floor is the operations of the step's matrix products over the
 rate of a large matrix product, which takes its turn in the same run. torch.compile unrolls each batch of trees into a
-graph of its own, until it gives up: it runs in a process of its own, for a limited time, and it is told how far it got.
-A tree 5,000 levels deep is trained on, too.
-"""
+graph of its own, until it gives up: it runs in a process of its own, for a limited time, and it is reported how far it
+got. A tree 5,000 levels deep is trained on, too."""
 
 from __future__ import annotations
 
@@ -263,19 +262,19 @@ def compiled(model: str, width: int, threads: int, limit: float) -> Row:
     lines, end = apart("compile", (model, width), threads, "auto", limit)
     graphs = lines[-1]["graphs"] if lines else 0
     note = f"{len(lines)} steps" + (f", {end}" if end else "")
-    told: dict[str, Any] = {"steps": len(lines), "limit": limit}
+    reported: dict[str, Any] = {"steps": len(lines), "limit": limit}
     if not lines:
-        return Row(model, width, "torch.compile", None, note=f"no step done: {end}", **told)
+        return Row(model, width, "torch.compile", None, note=f"no step done: {end}", **reported)
     # Steps in which nothing is compiled take tens of milliseconds; a compilation, many seconds.
     settled = [line for line in lines if line["step"] < 10 * line["eager"]][-50:]
     if len(settled) < 5:
         spent = statistics.median(line["step"] for line in lines)
         note = f"{note}; {spent:.0f} s each: compiles"
-        return Row(model, width, "torch.compile", None, compiles=graphs, note=note, **told)
+        return Row(model, width, "torch.compile", None, compiles=graphs, note=note, **reported)
     median = statistics.median(line["step"] for line in settled)
     eager = statistics.median(line["eager"] for line in settled)
     times = eager / median
-    return Row(model, width, "torch.compile", 1e3 * median, None, None, times, compiles=graphs, note=note, **told)
+    return Row(model, width, "torch.compile", 1e3 * median, None, None, times, compiles=graphs, note=note, **reported)
 
 
 def run_deep(model: str, width: int, executor: str, *, speculate: bool) -> None:
@@ -302,7 +301,8 @@ def deep(model: str, width: int, threads: int, executor: str, limit: float) -> l
     return rows
 
 
-# -- what is told ------------------------------------------------------------------------------------------------------
+# -- what is reported
+# ------------------------------------------------------------------------------------------------------
 
 
 def number(value: float | None, form: str = ".1f") -> str:

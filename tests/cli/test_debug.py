@@ -70,7 +70,7 @@ def test_every_stage_is_printed(tmp_path: Path) -> None:
     assert "drop_dead_stores: unchanged since watched_run" in done.stdout
 
 
-def test_one_pass_is_printed_and_a_refusal_is_told(tmp_path: Path) -> None:
+def test_one_pass_is_printed_and_a_refusal_is_reported(tmp_path: Path) -> None:
     done = debugged(tmp_path, "--pass", "trace_graph", "--", "refuse")
     assert done.returncode == 0  # there is a graph of one of them
     assert "trace_graph" in done.stdout

@@ -35,7 +35,7 @@ def test_every_decision_names_a_code_of_the_table() -> None:
             if where in OTHERS and not isinstance(code, ast.Constant):
                 continue
             if getattr(code, "id", getattr(code, "attr", "")) == "reason":
-                continue  # handed on
+                continue  # carried
             seen += 1
             assert isinstance(code, ast.Constant), f"{where}:{call.lineno}"
             assert code.value in reasons(), f"{where}:{call.lineno}"

@@ -261,7 +261,7 @@ def test_what_is_only_rounding_is_still_looked_at() -> None:
     assert trial.decided and not trial.trusted
 
 
-def test_rounding_is_told_from_nothing_at_all() -> None:
+def test_rounding_is_distinguished_from_nothing_at_all() -> None:
     """One number added to all scores changes no softmax: its gradient is rounding, and in some calls exactly 0."""
     torch.manual_seed(0)
     state = SimpleNamespace(

@@ -105,25 +105,25 @@ def whole(given: argparse.Namespace) -> int:
                 log.close()
             child, seed = running.pop(0)
             assert child.stdout is not None
-            told = None
+            reported = None
             # With several jobs the others fill their pipes meanwhile: 250 short lines fit.
             for line in child.stdout:
                 message = json.loads(line)
-                told = message.get("summary")
+                reported = message.get("summary")
                 bar.update("programs" in message)
-            if child.wait() or told is None:
+            if child.wait() or reported is None:
                 crashed.append(f"batch {seed} ended with {child.returncode}: see {given.out}/batch_{seed}.log")
                 bar.write(crashed[-1])
             else:
                 (given.out / f"batch_{seed}.log").unlink()
-                total.merge(Summary(**told))
+                total.merge(Summary(**reported))
                 share = total.late_speculated / max(total.late, 1)
                 bar.set_postfix(mismatches=total.mismatches, speculated=f"{share:.0%}", refused=total.refused)
     content = {
         "seed": given.seed,
         "topic": given.topic,
         "seconds": round(time.perf_counter() - began, 1),
-        **total.told(),
+        **total.reported(),
         "crashed_batches": crashed,
     }
     (given.out / "summary.json").write_text(json.dumps(content, indent=1) + "\n")

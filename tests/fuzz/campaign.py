@@ -65,7 +65,7 @@ class Summary:
             else:
                 setattr(self, name, mine + value)
 
-    def told(self) -> dict[str, Any]:
+    def reported(self) -> dict[str, Any]:
         """The counts with the shares that matter, the most frequent refusals first."""
         content = asdict(self)
         content["late_share"] = round(self.late_speculated / max(self.late, 1), 4)
@@ -82,7 +82,7 @@ def campaign(
     topic: str = "training",
 ) -> Summary:
     """Run ``count`` programs about the ``topic``, made from ``seed``. ``found`` gets each text that differs; ``after``
-    is told of all."""
+    is reported of all."""
     summary = Summary()
 
     def run(source: str) -> None:

@@ -39,8 +39,8 @@ def all_agree(topic: str, count: int, seed: int, tmp_path: Path) -> None:
         small = reduce_failure(source, outcome)
         path = tmp_path / "found.py"
         path.write_text(small)
-        told = "\n".join(outcome.found)
-        pytest.fail(f"{len(found)} differ. The first, as {path} (python -m tests.fuzz {path}):\n{small}\n{told}")
+        reported = "\n".join(outcome.found)
+        pytest.fail(f"{len(found)} differ. The first, as {path} (python -m tests.fuzz {path}):\n{small}\n{reported}")
     assert summary.programs == count
     assert summary.nondeterministic == 0
     # A fuzzer of refused programs would show nothing.

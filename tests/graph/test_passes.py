@@ -108,14 +108,14 @@ def test_each_pass_is_run_for_some_program(monkeypatch: pytest.MonkeyPatch) -> N
     assert met == {one.name for passes in PASSES for one in passes.passes}
 
 
-def test_an_observer_is_told_what_a_pass_gave() -> None:
-    told: list[Any] = []
+def test_an_observer_is_given_what_a_pass_gave() -> None:
+    reported: list[Any] = []
 
     class Observer:
         def begins(self, passes: Any, value: Any) -> None: ...
 
         def passed(self, one: Pass, made: Any) -> None:
-            told.append((one.name, made))
+            reported.append((one.name, made))
 
         def gave_up(self, passes: Any) -> None: ...
 
@@ -126,5 +126,5 @@ def test_an_observer_is_told_what_a_pass_gave() -> None:
         assert plus(double(3), 1) == 7
         with unobserved():
             assert double(3) == 6
-    assert told == [("double", 6), ("plus", 7)]
+    assert reported == [("double", 6), ("plus", 7)]
     assert not is_observed()

@@ -33,7 +33,7 @@ class Clock(Semantics):
         return super().compare(at, op, a, b)
 
 
-def told(value: Any) -> Any:
+def reported(value: Any) -> Any:
     match value:
         case 0:
             return "none"
@@ -63,14 +63,14 @@ SUBJECTS: list[Any] = [
 
 @pytest.mark.parametrize("value", SUBJECTS, ids=repr)
 def test_what_is_bound_is_the_value_itself(value: Any) -> None:
-    expected, found = told(value), virtualize(told, Semantics())(value)
+    expected, found = reported(value), virtualize(reported, Semantics())(value)
     assert found == expected and type(found) is type(expected)
     assert (found is value) is (expected is value)
 
 
 def test_patterns_have_the_meaning_that_the_hooks_give_them() -> None:
-    on_clock = virtualize(told, Clock())
-    assert on_clock(10) == "none" and told(10) == 10
+    on_clock = virtualize(reported, Clock())
+    assert on_clock(10) == "none" and reported(10) == 10
     assert on_clock(13) == "low" and on_clock((23, 1)) == "low" and on_clock(4) == 4
     assert on_clock(Point(11, (5,))) == (5, [])
 
@@ -91,14 +91,14 @@ def test_hooks_are_asked_in_cpythons_order() -> None:
             asked.append((op, a, b))
             return super().compare(at, op, a, b)
 
-    assert virtualize(told, Merged())(Point(1, (5, 6))) == (5, [6])
+    assert virtualize(reported, Merged())(Point(1, (5, 6))) == (5, [6])
     own = [one for one in asked if one != "low"]
     values = [one for one in own if one in ("x", "y", 0, 1, ("==", 1, 1))]
     assert values == ["x", "y", ("==", 1, 1), 0, 1]
     assert "low" in asked
 
 
-def test_bound_names_of_the_module_and_of_closures_are_told() -> None:
+def test_bound_names_of_the_module_and_of_closures_are_reported() -> None:
     stored: list[Any] = []
     last: Any = None
 

@@ -75,7 +75,7 @@ def test_a_copy_is_alike_and_none_of_its_code_has_run(value) -> None:
         assert other == value
 
 
-def test_what_is_told_of_its_end_is_not_copied() -> None:
+def test_what_is_reported_of_its_end_is_not_copied() -> None:
     value = Mortal()
     ran.clear()
     assert type(another(value)) is object

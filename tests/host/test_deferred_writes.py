@@ -119,7 +119,7 @@ def test_made_again(make: Any, where: str) -> None:
     assert not mutable or (before[0] or before[1]) is not (after[0] or after[1])
 
 
-def test_what_was_there_is_handed_out_itself() -> None:
+def test_what_was_there_is_returned_itself() -> None:
     kept = [1]
     step = torchjanus.speculate(lambda x: {"kept": kept, "x": x, "y": x + 1}, executor="replay")
     for _ in range(6):

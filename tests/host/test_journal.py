@@ -105,7 +105,7 @@ def test_a_draw_that_comes_before_what_was_drawn_takes_that_back() -> None:
         assert log == left
 
 
-def test_what_cannot_be_taken_back_is_told() -> None:
+def test_what_cannot_be_taken_back_is_reported() -> None:
     journal, log = Journal(), list[int]()
     journal.make(0, WORLD, False, draw, log)
     journal.begin()

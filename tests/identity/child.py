@@ -40,7 +40,7 @@ def with_word(known: str | None, word: str) -> str:
 class Outcomes(unittest.TestResult):
     """What became of each test, by its id: a word, and the type of the exception."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None] = lambda told: None) -> None:
+    def __init__(self, tell: Callable[[dict[str, Any]], None] = lambda reported: None) -> None:
         super().__init__()
         self.outcomes: dict[str, str] = {}
         self.details: dict[str, str] = {}
@@ -92,10 +92,10 @@ def serve() -> int:
     importlib.import_module("watching")
     for line in sys.stdin:
         request = Request(**json.loads(line))
-        told = Told()
-        while not served(request, told):
+        reported = Reported()
+        while not served(request, reported):
             pass
-        Path(request.into).write_text(json.dumps(told.all()))
+        Path(request.into).write_text(json.dumps(reported.all()))
         print("done", flush=True)
     return 0
 
@@ -111,7 +111,7 @@ class Request:
     native: list[str]  # the tests that are run as they are
 
 
-class Told:
+class Reported:
     """What the forks tell of their tests, a line of JSON each; a fork that dies has said with which test."""
 
     def __init__(self) -> None:
@@ -123,20 +123,20 @@ class Told:
 
     def take(self, lines: Iterable[str]) -> None:
         for line in lines:
-            told = json.loads(line)
-            if "outcome" in told:
-                self.held.append(tuple(told["outcome"]))
+            reported = json.loads(line)
+            if "outcome" in reported:
+                self.held.append(tuple(reported["outcome"]))
                 if self.begun is None:  # of the set-up of a class
                     self.keep()
-            elif "begun" in told:
-                self.begun = tuple(told["begun"])
+            elif "begun" in reported:
+                self.begun = tuple(reported["begun"])
             else:
-                self.end(told["ended"])
+                self.end(reported["ended"])
 
-    def end(self, told: dict[str, Any]) -> None:
+    def end(self, reported: dict[str, Any]) -> None:
         assert self.begun is not None
-        self.tests[self.begun[0]] = told
-        if told.get("too long"):
+        self.tests[self.begun[0]] = reported
+        if reported.get("too long"):
             self.held = [(self.begun[1], "not done in time", "")]
         self.begun = None
         self.keep()
@@ -171,7 +171,7 @@ class Told:
         }
 
 
-def served(request: Request, told: Told) -> bool:
+def served(request: Request, reported: Reported) -> bool:
     """Runs the tests that are left of a module, in a fork; whether that was all of them."""
     lines, errors = Path(request.into).with_suffix(".lines"), Path(request.into).with_suffix(".err")
     child = os.fork()
@@ -184,7 +184,7 @@ def served(request: Request, told: Told) -> bool:
         status = 1
         try:
             with lines.open("w", buffering=1) as into:
-                run_watched(request, set(told.tests), lambda told: print(json.dumps(told), file=into))
+                run_watched(request, set(reported.tests), lambda reported: print(json.dumps(reported), file=into))
             status = 0
         except BaseException:
             traceback.print_exc()
@@ -198,12 +198,14 @@ def served(request: Request, told: Told) -> bool:
         if lines.exists() and time.time() - lines.stat().st_mtime > request.real and not how:
             how = "not done in time"
             os.kill(child, signal.SIGKILL)
-    told.take(lines.read_text().splitlines() if lines.exists() else [])
+    reported.take(lines.read_text().splitlines() if lines.exists() else [])
     code = os.waitstatus_to_exitcode(status)
     lines.unlink(missing_ok=True)
     if code == 0:
         return True
-    return not told.died(request.module, how or f"ended with status {code}", errors.read_text(errors="replace")[-4000:])
+    return not reported.died(
+        request.module, how or f"ended with status {code}", errors.read_text(errors="replace")[-4000:]
+    )
 
 
 def run_watched(request: Request, done: set[int], tell: Callable[[dict[str, Any]], None]) -> None:

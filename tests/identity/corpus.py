@@ -302,8 +302,8 @@ def outcomes(interpreter: str, module: str, way: str) -> dict[str, Any]:
         except subprocess.TimeoutExpired:
             return {"outcomes": {f"test.{module}": f"not done after {LIMIT} seconds"}, "details": {}}
         if into.exists():
-            told: dict[str, Any] = json.loads(into.read_text())
-            return told
+            reported: dict[str, Any] = json.loads(into.read_text())
+            return reported
         name = f"test.{module}"
         return {"outcomes": {name: f"ended with status {ran.returncode}"}, "details": {name: ran.stderr[-4000:]}}
 
@@ -328,8 +328,8 @@ def _watched(module: str, into: Path) -> dict[str, Any]:
         print(json.dumps(request), file=server.stdin, flush=True)
         said = server.stdout.readline()
     assert said, "the process that runs modules watched has ended"
-    told: dict[str, Any] = json.loads(into.read_text())
-    return told
+    reported: dict[str, Any] = json.loads(into.read_text())
+    return reported
 
 
 def compare(module: str, way: str, interpreter: str = sys.executable) -> Comparison:

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.identity.child import Told
+from tests.identity.child import Reported
 from tests.identity.corpus import (
     LATE,
     MODULES,
@@ -86,14 +86,14 @@ def compared(before: dict[str, str], after: dict[str, str]) -> Comparison:
     return Comparison("test_descr", "twins", "3.11", len(before), len(before), set(), {}, differ, {})
 
 
-def test_a_difference_that_is_not_listed_is_told() -> None:
+def test_a_difference_that_is_not_listed_is_reported() -> None:
     name = "test.test_descr.MroTest.test_altmro"
-    told = compared({name: "ok"}, {name: "fail AssertionError"})
-    assert told.unknown.startswith(f"{name}: ok as it is, fail AssertionError rewritten twins")
-    assert not told.known
+    reported = compared({name: "ok"}, {name: "fail AssertionError"})
+    assert reported.unknown.startswith(f"{name}: ok as it is, fail AssertionError rewritten twins")
+    assert not reported.known
 
 
-def test_a_listed_difference_that_is_gone_is_told() -> None:
+def test_a_listed_difference_that_is_gone_is_reported() -> None:
     listed = [each for each in differences() if each.holds_for("3.11", "twins")]
     names = [each.test for each in listed if each.is_in("test_descr")]
     agree = compared(dict.fromkeys(names, "ok"), dict.fromkeys(names, "ok"))
@@ -103,32 +103,32 @@ def test_a_listed_difference_that_is_gone_is_told() -> None:
     assert [each.test for each in differ.known] == names
 
 
-def lines(*told: dict[str, object]) -> list[str]:
-    return [json.dumps(each) for each in told]
+def lines(*reported: dict[str, object]) -> list[str]:
+    return [json.dumps(each) for each in reported]
 
 
 def test_what_a_fork_tells_of_its_tests_is_put_together() -> None:
-    told = Told()
+    reported = Reported()
     one, other = {"begun": [0, "test.a"]}, {"begun": [1, "test.b"]}
-    told.take(lines(one, {"outcome": ["test.a", "ok", ""]}, {"ended": {"id": "test.a", "watched": 1}}))
-    told.take(lines(other, {"outcome": ["test.b", "error TypeError", "where"]}, {"ended": {"id": "test.b"}}))
-    assert told.outcomes == {"test.a": "ok", "test.b": "error TypeError"}
-    assert told.details == {"test.b": "where"}
-    assert told.all()["watched"] == 1
+    reported.take(lines(one, {"outcome": ["test.a", "ok", ""]}, {"ended": {"id": "test.a", "watched": 1}}))
+    reported.take(lines(other, {"outcome": ["test.b", "error TypeError", "where"]}, {"ended": {"id": "test.b"}}))
+    assert reported.outcomes == {"test.a": "ok", "test.b": "error TypeError"}
+    assert reported.details == {"test.b": "where"}
+    assert reported.all()["watched"] == 1
 
 
-def test_a_test_that_takes_too_long_is_told_as_late() -> None:
-    told = Told()
+def test_a_test_that_takes_too_long_is_reported_as_late() -> None:
+    reported = Reported()
     begun, parts = {"begun": [0, "test.a"]}, {"outcome": ["test.a (part=1)", "error GeneratorExit", ""]}
-    told.take(lines(begun, parts, {"ended": {"id": "test.a", "too long": True}}))
-    assert told.outcomes == {"test.a": LATE}
+    reported.take(lines(begun, parts, {"ended": {"id": "test.a", "too long": True}}))
+    assert reported.outcomes == {"test.a": LATE}
 
 
 def test_a_fork_that_dies_has_said_with_which_test() -> None:
-    told = Told()
-    told.take(lines({"begun": [3, "test.a"]}))
-    assert told.died("test", "ended with status -11", "why")
-    assert told.outcomes == {"test.a": "ended with status -11"}
-    assert set(told.tests) == {3}
-    assert not told.died("test", "ended with status 1", "its module cannot be imported")
-    assert told.outcomes["test"] == "ended with status 1"
+    reported = Reported()
+    reported.take(lines({"begun": [3, "test.a"]}))
+    assert reported.died("test", "ended with status -11", "why")
+    assert reported.outcomes == {"test.a": "ended with status -11"}
+    assert set(reported.tests) == {3}
+    assert not reported.died("test", "ended with status 1", "its module cannot be imported")
+    assert reported.outcomes["test"] == "ended with status 1"

@@ -41,11 +41,11 @@ class Watching:
     def __init__(self, native: Collection[str]) -> None:
         self.native = native  # the ids of tests that are run as they are, and of classes of such tests
         self.steps: dict[int, tuple[Any, Any]] = {}  # by test object: itself, and its step
-        self.told: dict[str, Any] = {}  # of the test that runs: the counts of its calls, and what went wrong
+        self.reported: dict[str, Any] = {}  # of the test that runs: the counts of its calls, and what went wrong
 
     def end(self, number: int, frame: Any) -> None:
         """Handles the signal of the profiling timer."""
-        self.told["too long"] = True
+        self.reported["too long"] = True
         raise TooLong
 
     def call(self, test: unittest.TestCase, method: Callable[[], Any]) -> Any:
@@ -53,16 +53,16 @@ class Watching:
         if type(test).__module__ == "doctest":  # its examples are the steps
             return method()
         if test.id() in self.native or test.id().rpartition(".")[0] in self.native:
-            self.told["native"] = "too long"
+            self.reported["native"] = "too long"
             return method()
         try:
             target, _ = underlying(method)
             rewritten(target)
         except (SourceUnavailable, Unsupported) as error:
-            self.told["native"] = type(error).__name__
+            self.reported["native"] = type(error).__name__
             return method()
         if target.__code__.co_flags & RUNS_LATER:
-            self.told["native"] = "asynchronous"
+            self.reported["native"] = "asynchronous"
             return method()
         known = self.steps.get(id(test))
         if known is None:
@@ -83,10 +83,10 @@ class Watching:
                 "refused": int(bool(step.refusals)),
             }
             for name, count in counted.items():
-                self.told[name] = self.told.get(name, 0) + count
+                self.reported[name] = self.reported.get(name, 0) + count
             faults = [event.text for event in step.events if event.kind == "fault"]
             if faults:
-                self.told.setdefault("faults", []).extend(faults)
+                self.reported.setdefault("faults", []).extend(faults)
 
     def example(self, code: CodeType, namespace: dict[str, Any]) -> None:
         """Stands in for the ``exec`` that doctest calls."""
@@ -109,7 +109,8 @@ def run(
     native: Collection[str],
 ) -> None:
     """Runs the tests; tells when each begins (its number and id) and ends (how many of its calls were watched, and what
-    went wrong with that). One that computes for more than ``cpu`` seconds is broken off, and told as ``too long``."""
+    went wrong with that). One that computes for more than ``cpu`` seconds is broken off, and reported as ``too
+    long``."""
     torch.set_num_threads(1)
     logging.getLogger("torchjanus").setLevel(logging.CRITICAL)
     watching = Watching(native)
@@ -126,7 +127,7 @@ def run(
             plain_call(test, *args, **kwargs)
             return
         begin = time.perf_counter()
-        watching.told = told = {"id": test.id()}
+        watching.reported = reported = {"id": test.id()}
         tell({"begun": [number, test.id()]})
         limit = sys.getrecursionlimit()
         try:
@@ -137,7 +138,7 @@ def run(
             signal.setitimer(signal.ITIMER_PROF, 0)
         sys.setrecursionlimit(limit)
         watching.steps.pop(id(test), None)
-        tell({"ended": {**told, "seconds": time.perf_counter() - begin}})
+        tell({"ended": {**reported, "seconds": time.perf_counter() - begin}})
 
     unittest.TestCase._callTestMethod = call_method  # type: ignore[attr-defined]
     unittest.TestCase.__call__ = call  # type: ignore[method-assign]

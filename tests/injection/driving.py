@@ -69,7 +69,7 @@ class _Injector:
         # Of one run:
         self.met: dict[int, tuple[Signature, Part]] = {}
         self.routes: dict[int, tuple[int, Any]] = {}  # what was tried on calls, and of which step
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def _entries(self, steps: Sequence[Any]) -> list[tuple[Signature, Part]]:
         """The entries in use, each with what tells it from others in every run of the program."""
@@ -158,7 +158,7 @@ class _Injector:
     def _one(self, number: int, signature: Signature, entry: Part, fault: Fault) -> Iterator[None]:
         with injected(entry, fault) as injection:
             yield
-        self.told.append(f"call {number}: {fault}{'' if injection.struck else ' (not reached)'}")
+        self.reported.append(f"call {number}: {fault}{'' if injection.struck else ' (not reached)'}")
         if injection.struck:
             report = self.report
             (self.operations if fault.kind == "operation" else self.left)[signature].remove(fault)
@@ -168,17 +168,17 @@ class _Injector:
 
     @contextlib.contextmanager
     def _rehearsal(self, known: list[tuple[Signature, Part]]) -> Iterator[None]:
-        told: list[list[Injection]] = []
+        reported: list[list[Injection]] = []
         with contextlib.ExitStack() as stack:
             for signature, entry in known:
-                told.append(stack.enter_context(rehearsed(entry, self.to_rehearse[signature])))
+                reported.append(stack.enter_context(rehearsed(entry, self.to_rehearse[signature])))
             yield
-        for (signature, _), injections in zip(known, told, strict=True):
+        for (signature, _), injections in zip(known, reported, strict=True):
             self.to_rehearse[signature] = [injection.fault for injection in injections if not injection.struck]
             struck = len(injections) - len(self.to_rehearse[signature])
             if struck:
                 self.report.rehearsed += struck
-                self.told.append(f"{struck} faults rehearsed")
+                self.reported.append(f"{struck} faults rehearsed")
 
     def run(self, runs: int | None) -> Report:
         """``runs``: after so many; None: as long as it leads anywhere."""
@@ -194,13 +194,13 @@ class _Injector:
                     del some[signature]
         self.used.clear()
         report.entries = len(self.left)
-        in_vain = 0
-        while self._remaining() and in_vain < 5:
+        for_nothing = 0
+        while self._remaining() and for_nothing < 5:
             if runs is not None and report.runs >= runs:
                 break
             before = self._remaining()
             self.met, self.routes = {}, {}
-            self.told = []
+            self.reported = []
             other = harness.run(self.category, self.name, "replay", self.strike)
             report.runs += 1
             report.calls += self.calls
@@ -208,9 +208,9 @@ class _Injector:
             found = [event.text for event in events if event.kind == "fault" and "Injected" not in event.text]
             found += harness.compare(eager, other, self.close)
             if found:
-                told = "; ".join(self.told)
-                report.unequal.append(f"{self.category}-{self.name}: {found[0]} [after {told}]")
-            in_vain = 0 if self._remaining() < before else in_vain + 1
+                reported = "; ".join(self.reported)
+                report.unequal.append(f"{self.category}-{self.name}: {found[0]} [after {reported}]")
+            for_nothing = 0 if self._remaining() < before else for_nothing + 1
         if runs is None:
             where = f"{self.category}-{self.name}"
             report.not_reached += [f"{where}: {fault}" for rest in self.left.values() for fault in rest]

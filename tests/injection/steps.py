@@ -156,7 +156,7 @@ def objects_and_queues():
 
 
 @program()
-def rounds_that_show():
+def iterations_that_show():
     log, w = [], torch.randn(3, 3)
 
     def step(x):
@@ -171,7 +171,7 @@ def rounds_that_show():
 
 
 @program()
-def rounds_that_train():
+def iterations_that_train():
     model = nn.Linear(3, 2)
     opt = torch.optim.SGD(model.parameters(), lr=0.01)
 
@@ -187,7 +187,7 @@ def rounds_that_train():
 
 
 @program()
-def rounds_until_a_tensor_says_so():
+def iterations_until_a_tensor_says_so():
     def step(x):
         h = x.abs() + 1
         while h.norm() > 0.5:

@@ -32,7 +32,7 @@ def test_the_program_does_not_notice(owner: type, name: str, program: str) -> No
     check(program, owner, name)
 
 
-def test_what_failed_is_told_and_no_graph_is_made_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_failed_is_reported_and_no_graph_is_made_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(self, *args, **kwargs):
         raise KeyError("of ours")
 

@@ -29,7 +29,7 @@ def test_the_rest_of_straight_lines() -> None:
     assert rest_of(["    a = 1", "    b = 2", "    c = 3"], 1) == ["b = 2", "c = 3"]
 
 
-def test_the_rest_of_a_round_comes_before_the_other_rounds() -> None:
+def test_the_rest_of_an_iteration_comes_before_the_other_iterations() -> None:
     lines = ["it = enumerate(rows)", "for turn, row in it:", "    one(row)", "    two(row)", "after()"]
     assert rest_of(lines, 3) == ["two(row)", "for turn, row in it:", "    one(row)", "    two(row)", "after()"]
 

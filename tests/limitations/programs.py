@@ -836,7 +836,9 @@ class Meter:
         return f"<{self.k}>"
 
 
-@program(speculated=1, told="a backward pass with create_graph=True goes through the results of a graph", close=1e-5)
+@program(
+    speculated=1, reported="a backward pass with create_graph=True goes through the results of a graph", close=1e-5
+)
 def gradients_of_gradients_outside():
     w = torch.ones(5, requires_grad=True)
 
@@ -1072,7 +1074,7 @@ def step_is_a_generator(jit):
 # -- steps that never settle -----------------------------------------------------------------------------------------
 
 
-@program(speculated=0, told="48 calls were watched and calls still differ from what was assumed")
+@program(speculated=0, reported="48 calls were watched and calls still differ from what was assumed")
 def step_that_differs_at_each_call():
     names = iter(range(100))
 
@@ -1082,7 +1084,7 @@ def step_that_differs_at_each_call():
     return Program(step, [(torch.ones(2), f"name {next(names)}") for _ in range(52)])
 
 
-@program(speculated=0, compiles=24, told="24 graphs were made and calls still differ from what was assumed")
+@program(speculated=0, compiles=24, reported="24 graphs were made and calls still differ from what was assumed")
 def step_of_many_kinds_of_tensors():
     def step(x):
         return x * 2
@@ -1090,7 +1092,7 @@ def step_of_many_kinds_of_tensors():
     return Program(step, [(torch.ones((1,) * (1 + k // 6)),) for k in range(180)])
 
 
-@program(speculated=2, compiles=3, told="An entry is made for each size.")
+@program(speculated=2, compiles=3, reported="An entry is made for each size.")
 def size_that_torch_holds():
     def step(x):
         return x * torch.logspace(0, 1, x.shape[0])
@@ -1098,7 +1100,7 @@ def size_that_torch_holds():
     return Program(step, [(torch.ones(size),) for size in (3, 4, 5, 3, 4, 3, 4, 5)])
 
 
-@program(speculated=0, told="its assertions keep failing: a tensor decides which path is taken")
+@program(speculated=0, reported="its assertions keep failing: a tensor decides which path is taken")
 def tensor_that_decides():
     def step(x):
         if x.sum() > 0:
@@ -1109,7 +1111,7 @@ def tensor_that_decides():
     return Program(step, calls)
 
 
-@program(speculated=0, told="its graph raises more often than not")
+@program(speculated=0, reported="its graph raises more often than not")
 def step_that_raises_more_often_than_not():
     def step(x):
         return torch.linalg.cholesky(x)

@@ -220,19 +220,20 @@ def test_program(name: str) -> None:
 
 @pytest.fixture(scope="module")
 def produced() -> str:
-    """All that is told of the programs marked as refused, here and in the corpus, and what is made by hand above."""
-    told = []
+    """All that is reported of the programs marked as refused, here and in the corpus, and what is made by hand
+    above."""
+    reported = []
     for file in (PROGRAMS, *harness.files().values()):
         module = harness.load_file(file)
         for name in harness.programs_in(module):
             spec = getattr(module, name).spec
-            if spec.refused or spec.told:
-                told += [str(torchjanus.explain(step)) for step in _called(file, name)]
+            if spec.refused or spec.reported:
+                reported += [str(torchjanus.explain(step)) for step in _called(file, name)]
     for make in BY_HAND:
         with pytest.MonkeyPatch.context() as monkeypatch, pytest.raises(Refused) as raised:
             make(*[monkeypatch][: make.__code__.co_argcount])
-        told.append(str(raised.value))
-    return "\n".join(told)
+        reported.append(str(raised.value))
+    return "\n".join(reported)
 
 
 def _called(file: Path, name: str) -> list[Any]:

@@ -61,16 +61,16 @@ SEED = 20  # of all that programs draw
 
 @dataclass(frozen=True)
 class Spec:
-    """What is expected of a program: how many calls at least run as a graph, or the words of its refusal; ``told`` is
-    what the report says of it in any case. ``close``: how far floating-point numbers may be from eager's, relatively,
-    where sums are made in another order. ``slow``: ``make test`` leaves it out."""
+    """What is expected of a program: how many calls at least run as a graph, or the words of its refusal; ``reported``
+    is what the report says of it in any case. ``close``: how far floating-point numbers may be from eager's,
+    relatively, where sums are made in another order. ``slow``: ``make test`` leaves it out."""
 
     name: str
     make: Callable[..., Program]
     speculated: int
     refused: str = ""
     compiles: int = 2
-    told: str = ""
+    reported: str = ""
     close: float = 0.0
     slow: bool = False
 
@@ -92,7 +92,7 @@ def program(
     speculated: int = CALLS - 3,
     refused: str = "",
     compiles: int = 2,
-    told: str = "",
+    reported: str = "",
     close: float = 0.0,
     slow: bool = False,
 ) -> Callable[..., Any]:
@@ -100,7 +100,7 @@ def program(
 
     def mark(make: Callable[..., Program]) -> Callable[..., Program]:
         least = 0 if refused else speculated
-        make.spec = Spec(make.__name__, make, least, refused, compiles, told, close, slow)  # type: ignore[attr-defined]
+        make.spec = Spec(make.__name__, make, least, refused, compiles, reported, close, slow)  # type: ignore[attr-defined]
         return make
 
     return mark
@@ -468,8 +468,8 @@ def snapshot(root: Any) -> list[Any]:
 
 
 def compare(eager: Run, other: Run, close: float = 0.0) -> list[str]:
-    """Where the other run's observations differ from eager's, most telling first; empty if nowhere. ``close``: how far
-    floating-point numbers may be apart, relatively."""
+    """Where the other run's observations differ from eager's, most significant first; empty if nowhere. ``close``: how
+    far floating-point numbers may be apart, relatively."""
     found: list[str] = []
     for number, (left, right) in enumerate(zip(eager.observed, other.observed, strict=True)):
         for what in left:

@@ -1,4 +1,4 @@
-"""Runs the corpus as it is and rewritten, and says where the two can be told apart. Needs no pytest and no torch.
+"""Runs the corpus as it is and rewritten, and says where the two can be distinguished. Needs no pytest and no torch.
 
     python tests/rewrite/differ.py [NAME...]        # the names of corpus files, all by default
 
@@ -61,14 +61,14 @@ def described(error: BaseException, skip: int) -> dict[str, Any]:
         positions = list(code.co_positions())[step.tb_lasti // 2]
         frames.append((code.co_filename, step.tb_lineno, code.co_qualname, positions))
         step = step.tb_next
-    told: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "frames": frames}
+    reported: dict[str, Any] = {"type": type(error).__name__, "message": str(error), "frames": frames}
     for name in ("__cause__", "__context__"):
         linked = getattr(error, name)
         if linked is not None:
-            told[name] = described(linked, 0)
+            reported[name] = described(linked, 0)
     if isinstance(error, BaseExceptionGroup):
-        told["group"] = [described(each, 0) for each in error.exceptions]
-    return told
+        reported["group"] = [described(each, 0) for each in error.exceptions]
+    return reported
 
 
 def shown(value: Any) -> str:
@@ -79,14 +79,14 @@ def outcome(path: Path, name: str, wrap: Callable[[Any], contextlib.AbstractCont
     """What running one program does, as data."""
     module = load(path)
     printed = io.StringIO()
-    told: Outcome = {}
+    reported: Outcome = {}
     with wrap(getattr(module, name)) as fn, contextlib.redirect_stdout(printed):
         try:
-            told["result"] = shown(fn())
+            reported["result"] = shown(fn())
         except BaseException as error:
-            told["error"] = described(error, 1)
-    told["printed"] = printed.getvalue()
-    return told
+            reported["error"] = described(error, 1)
+    reported["printed"] = printed.getvalue()
+    return reported
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def plain(fn: Any) -> Iterator[Any]:
 
 
 def ways() -> dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]]:
-    """The ways of running rewritten code that cannot be told from the original."""
+    """The ways of running rewritten code that cannot be distinguished from the original."""
     from torchjanus.hooks import Semantics, hide_frames, rewritten, using
     from torchjanus.semantics.protocols.imperative import Imperative
     from torchjanus.semantics.protocols.protocols import Protocols
@@ -135,12 +135,12 @@ def ways_for(path: Path) -> list[str]:
     return ["no semantics", "imperative"] if path.name in DIRECT_ONLY else labels
 
 
-def normal(told: Outcome) -> Outcome:
+def normal(reported: Outcome) -> Outcome:
     """Without the frame of the function that wraps the twin."""
-    error = told.get("error")
+    error = reported.get("error")
     if error:
         error["frames"] = [frame for frame in error["frames"] if not frame[0].endswith("differ.py")]
-    return told
+    return reported
 
 
 def difference(path: Path, name: str, way: Callable[[Any], contextlib.AbstractContextManager[Any]]) -> str:
@@ -164,12 +164,12 @@ def main(names: list[str]) -> int:
             for label in ways_for(path):
                 count += 1
                 try:
-                    told = difference(path, name, ways()[label])
+                    reported = difference(path, name, ways()[label])
                 except Exception:
-                    told = traceback.format_exc()
-                if told:
+                    reported = traceback.format_exc()
+                if reported:
                     failures += 1
-                    print(f"{path.name}: {name}, {label}:\n{told}")
+                    print(f"{path.name}: {name}, {label}:\n{reported}")
     print(f"{sys.version.split()[0]}: {count} runs, {failures} differ")
     return 1 if failures else 0
 

@@ -1,5 +1,5 @@
-"""The corpus of programs cannot be told from its rewritten self: on this interpreter, and on the others that are
-found."""
+"""The corpus of programs cannot be distinguished from its rewritten self: on this interpreter, and on the others that
+are found."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize(
     ("path", "name", "way"), RUNS, ids=[f"{path.stem}-{name[8:]}-{way}" for path, name, way in RUNS]
 )
-def test_rewritten_program_cannot_be_told_from_the_original(path: Path, name: str, way: str) -> None:
-    told = differ.difference(path, name, differ.ways()[way])
-    assert not told, told
+def test_rewritten_program_cannot_be_distinguished_from_the_original(path: Path, name: str, way: str) -> None:
+    reported = differ.difference(path, name, differ.ways()[way])
+    assert not reported, reported
 
 
 @pytest.mark.parametrize("interpreter", interpreters())

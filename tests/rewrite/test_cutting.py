@@ -161,7 +161,7 @@ def test_a_cell_of_the_function_is_one_of_both() -> None:
         assert joined(*parts)(2) == 22 and count == 22
 
 
-def test_what_is_the_same_in_each_call_is_not_handed_on() -> None:
+def test_what_is_the_same_in_each_call_is_not_carried() -> None:
     class Owner:
         def method(self, a: int) -> tuple[Any, int]:
             b = a + 1
@@ -201,7 +201,7 @@ def looks_at_its_frame(a: int) -> Any:
     return locals()
 
 
-def only_some_rounds_set_it(a: int) -> Any:
+def only_some_iterations_set_it(a: int) -> Any:
     for b in range(a):
         c = b
     d = 1
@@ -253,7 +253,7 @@ def yields(a: int) -> Any:
     ("fn", "count"),
     [
         (may_not_be_set, 1), (may_not_be_set, 2), (looks_at_its_frame, 1),
-        (only_some_rounds_set_it, 1), (only_some_rounds_set_it, 2),
+        (only_some_iterations_set_it, 1), (only_some_iterations_set_it, 2),
         (deletes, 2), (lets_go, 1), (a_function_sees_it_change, 2),
         (a_function_changes_it, 1), (a_generator_looks_later, 1),
         (yields, 1), (plain, 0), (plain, 5),

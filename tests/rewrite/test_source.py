@@ -27,7 +27,7 @@ def imported(path: Path, text: str) -> ModuleType:
     return module
 
 
-def test_lambdas_on_one_line_are_told_apart() -> None:
+def test_lambdas_on_one_line_are_distinguished() -> None:
     first, second, third = (lambda: 1), (lambda: 2), (lambda: 1)
     assert [rewritten(each)() for each in (first, second, third)] == [1, 2, 1]  # type: ignore[arg-type]
     same = (lambda x: x.a, lambda x: x.a)
@@ -35,7 +35,7 @@ def test_lambdas_on_one_line_are_told_apart() -> None:
     assert columns[0] < columns[1]
 
 
-def test_definitions_on_one_line_are_told_apart(tmp_path: Path) -> None:
+def test_definitions_on_one_line_are_distinguished(tmp_path: Path) -> None:
     module = imported(tmp_path / "oneline.py", "if True:\n    f = lambda a, b=(lambda a: a * 2): b(a) + 1\n")
     assert rewritten(module.f)(3) == 7
     assert rewritten(module.f.__defaults__[0])(3) == 6

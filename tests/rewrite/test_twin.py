@@ -182,21 +182,21 @@ def test_a_function_first_met_deep_in_a_recursion_runs_as_it_is() -> None:
     def met_late(x: int) -> int:
         return x + 1
 
-    told: list[str] = []
+    reported: list[str] = []
 
     def deep() -> None:
         """Rewrites where the stack ends: rewriting itself needs more of it than is left."""
         try:
             deep()
         except RecursionError:
-            if not told:
+            if not reported:
                 try:
                     rewritten(met_late)
                 except SourceUnavailable as error:
-                    told.append(str(error))
+                    reported.append(str(error))
 
     deep()
-    assert "cannot be rewritten: maximum recursion depth exceeded" in told[0]
+    assert "cannot be rewritten: maximum recursion depth exceeded" in reported[0]
     [entry] = [each for each in CENSUS.native if each.function.endswith("met_late")]
     assert entry.native == "met too deep in a recursion"
 

@@ -243,10 +243,10 @@ def test_a_fork_has_no_say_and_goes_on_by_replay(child: Callable[[str], None], f
         status = 1
         try:
             made.calls(2)
-            told = "the process was forked" in made.engine.notes[0] and made.engine.current == "replay"
+            reported = "the process was forked" in made.engine.notes[0] and made.engine.current == "replay"
             made.engine.close()
             background._queue.close()
-            status = 0 if told else 2
+            status = 0 if reported else 2
         finally:
             os._exit(status)
     _, status = os.waitpid(pid, 0)

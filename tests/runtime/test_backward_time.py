@@ -7,20 +7,20 @@ import torch
 from torchjanus.runtime.parts.backward_time import LATE, BackwardTime
 
 
-def followed(times: BackwardTime, told: list[float]) -> torch.Tensor:
+def followed(times: BackwardTime, reported: list[float]) -> torch.Tensor:
     w = torch.ones(3, requires_grad=True)
     result = (w * torch.randn(3)).sum()
-    assert times.follow({"loss": result}, told.append)
+    assert times.follow({"loss": result}, reported.append)
     return result
 
 
 def test_one_pass_after_each_call_is_timed() -> None:
     gone: list[bool] = []
-    times, told = BackwardTime(lambda: gone.append(True)), list[float]()
+    times, reported = BackwardTime(lambda: gone.append(True)), list[float]()
     for _ in range(LATE + 3):
-        followed(times, told).backward()
-    assert len(told) == LATE + 3
-    assert min(told) > 0
+        followed(times, reported).backward()
+    assert len(reported) == LATE + 3
+    assert min(reported) > 0
     assert gone == []
 
 
@@ -32,11 +32,11 @@ def test_results_without_gradients_have_no_pass() -> None:
 
 def test_one_pass_of_several_calls_is_not_attributed_to_any() -> None:
     gone: list[bool] = []
-    times, told = BackwardTime(lambda: gone.append(True)), list[float]()
-    (followed(times, told) + followed(times, told)).backward()
-    assert told == []
+    times, reported = BackwardTime(lambda: gone.append(True)), list[float]()
+    (followed(times, reported) + followed(times, reported)).backward()
+    assert reported == []
     assert gone == [True]
-    assert not times.follow(torch.ones(3, requires_grad=True) * 2, told.append)
+    assert not times.follow(torch.ones(3, requires_grad=True) * 2, reported.append)
 
 
 def test_passes_that_do_not_come_are_given_up() -> None:

@@ -43,7 +43,7 @@ python_prologues: transitions_of_which_some_are_the_last
 modules: truncated_bptt multihead_attention many_losses residual_with_skips
 optimizers: sgd_momentum adam_amsgrad adadelta lbfgs_closure zero_grad_to_zero by_hand_data
 optimizers: optimizer_state_loaded_midway
-optimizers_made_in_steps: radam_of_as_many_rounds
+optimizers_made_in_steps: radam_of_as_many_iterations
 transformed_modules: lazy_batch_norm weight_norm_by_hooks exported_batch_norm
 distributions_in_loops: coins
 corner_cases: layers_that_are_frozen_with_a_gradient

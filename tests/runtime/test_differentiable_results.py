@@ -751,9 +751,9 @@ def test_what_no_graph_is_made_of_is_refused_with_a_reason(name: str) -> None:
     assert eager == other
     for function in functions:
         assert function.statistics().speculated == 0
-        told = str(torchjanus.explain(function))
-        assert "[backward-missing]" in told, told
-        assert "instead: " in told
+        reported = str(torchjanus.explain(function))
+        assert "[backward-missing]" in reported, reported
+        assert "instead: " in reported
 
 
 def penalty(wrap: Wrap, first: int) -> list[Any]:

@@ -110,12 +110,12 @@ def test_a_close_race_takes_more_calls_and_ends_with_the_graphs() -> None:
 @pytest.mark.parametrize("every", range(2, 9))
 @pytest.mark.parametrize("by_graphs", [0.5, 2.0])
 def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(
-    told: bool, every: int, by_graphs: float
+    reported: bool, every: int, by_graphs: float
 ) -> None:
     for first in range(every):
         program = Program(by_python=1.0, by_graphs=by_graphs)
         longer = [5.0 if number == first else 1.0 for number in range(every)]
-        program.kinds = [(number if told else None, times) for number, times in enumerate(longer)]
+        program.kinds = [(number if reported else None, times) for number, times in enumerate(longer)]
         program.calls(execution_policy.FIRST + 4 * execution_policy.MANY)
         assert program.execution_policy.eager is (by_graphs > 1) and not program.execution_policy.measuring
 
@@ -250,8 +250,8 @@ def test_state_random_numbers_and_results_are_eagers_whoever_makes_the_calls(
     assert eager.steps == made.steps == 120
     assert all(map(torch.equal, eager.net.parameters(), made.net.parameters()))
     assert step._execution_policy.eager is not python_is_slow
-    told = [event.text for event in step.events if event.kind == "executor"]
-    assert (told == []) is python_is_slow
+    reported = [event.text for event in step.events if event.kind == "executor"]
+    assert (reported == []) is python_is_slow
     if not python_is_slow:
         assert "Python is faster and makes the calls" in str(torchjanus.explain(step))
 

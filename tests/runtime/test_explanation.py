@@ -76,7 +76,7 @@ def leaving_live(x: torch.Tensor, w: torch.nn.Parameter) -> torch.Tensor:
     return (x * w).sum()
 
 
-def test_what_is_wrong_with_the_whole_call_is_told_of_where_the_function_is_written() -> None:
+def test_what_is_wrong_with_the_whole_call_is_reported_of_where_the_function_is_written() -> None:
     step = torchjanus.speculate(leaving_live, executor="replay")
     for _ in range(4):
         step(torch.ones(2), torch.nn.Parameter(torch.ones(2)))
@@ -88,22 +88,22 @@ def test_what_is_wrong_with_the_whole_call_is_told_of_where_the_function_is_writ
 
 
 def test_a_module_is_written_where_its_forward_is() -> None:
-    told = torchjanus.explain(torchjanus.speculate(torch.nn.Linear(2, 2)))
-    assert told.place.file.endswith("linear.py")
-    assert told.place.line == torch.nn.Linear.forward.__code__.co_firstlineno
+    reported = torchjanus.explain(torchjanus.speculate(torch.nn.Linear(2, 2)))
+    assert reported.place.file.endswith("linear.py")
+    assert reported.place.line == torch.nn.Linear.forward.__code__.co_firstlineno
 
 
 def of_some(items: list[torch.Tensor]) -> torch.Tensor:
     return items[0] + items[1] if len(items) == 2 else items[0] * 2
 
 
-def test_a_miss_is_told_by_its_reasons_not_by_all_that_follows_from_them() -> None:
+def test_a_miss_is_reported_by_its_reasons_not_by_all_that_follows_from_them() -> None:
     step = torchjanus.speculate(of_some, executor="replay")
     for count in (2, 2, 2, 2, 1):
         step([torch.ones(3) for _ in range(count)])
     assert step.statistics().missed == 1
-    told = [event.text for event in step.events if event.kind == "miss"]
-    assert told == ["(len(items) == 2) is True, but now there is 1"]
+    reported = [event.text for event in step.events if event.kind == "miss"]
+    assert reported == ["(len(items) == 2) is True, but now there is 1"]
 
 
 def of_many(settings: list[str], x: torch.Tensor) -> torch.Tensor:
@@ -114,9 +114,9 @@ def test_a_few_reasons_of_a_miss_are_enough() -> None:
     step = torchjanus.speculate(of_many, executor="replay")
     for setting in ("on", "on", "on", "on", "off"):
         step([setting] * 9, torch.ones(3))
-    told = [event.text for event in step.events if event.kind == "miss"]
-    assert len(told) == 4
-    assert told[-1].endswith("(and 5 more of what is assumed does not hold)")
+    reported = [event.text for event in step.events if event.kind == "miss"]
+    assert len(reported) == 4
+    assert reported[-1].endswith("(and 5 more of what is assumed does not hold)")
 
 
 def asserting(x: torch.Tensor) -> torch.Tensor:
@@ -137,8 +137,8 @@ def test_a_refusal_in_a_library_shows_the_line_that_calls_it() -> None:
     for _ in range(4):
         step(torch.ones(2))
     line = refusing_in_a_library.__code__.co_firstlineno + 2
-    told = str(torchjanus.explain(step))
-    text = told.splitlines()
+    reported = str(torchjanus.explain(step))
+    text = reported.splitlines()
     at = text.index("  refused:")
     assert f"test_explanation.py:{line} (in " in text[at + 1]
     assert text[at + 2].strip() == "layer = torch.nn.utils.weight_norm(made)"
@@ -202,22 +202,22 @@ def test_a_miss_names_in_what_a_tensor_differs() -> None:
     step(torch.ones(2, 4))
     layer.weight.requires_grad_(True)
     step(torch.ones(4, 2).t())
-    told = [event.text for event in step.events if event.kind == "miss"]
-    assert told == [
+    reported = [event.text for event in step.events if event.kind == "miss"]
+    assert reported == [
         "layer.weight is a float32[3, 4], but now there is float32[3, 4] (requires_grad False instead of True)",
         "x is a float32[2, 4], but now there is float32[2, 4] (strides (1, 2) instead of (4, 1))",
     ]
 
 
-def test_a_selection_of_the_hosts_is_told_with_its_line() -> None:
+def test_a_selection_of_the_hosts_is_reported_with_its_line() -> None:
     def step(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return x[x > 0], x.nonzero().squeeze(1), x.masked_select(x > 0)[:1]
 
     made = torchjanus.speculate(step, executor="replay")
     for _ in range(6):
         made(torch.randn(20))
-    (told, *_) = [event.text for event in made.events if event.kind == "hosted"]
-    assert f"{__file__}:{step.__code__.co_firstlineno + 1}: the step gives a view" in told
+    (reported, *_) = [event.text for event in made.events if event.kind == "hosted"]
+    assert f"{__file__}:{step.__code__.co_firstlineno + 1}: the step gives a view" in reported
 
 
 def rooted(x: torch.Tensor) -> torch.Tensor:
@@ -248,9 +248,9 @@ def counted(x: torch.Tensor) -> torch.Tensor:
                   " 1 (argument of torch.zeros; fetched in line 1, computed in line 2) / "),
     ],
 )  # fmt: skip
-def test_a_number_is_told_with_the_lines_that_made_it(fn: Any, told: str) -> None:
+def test_a_number_is_reported_with_the_lines_that_made_it(fn: Any, reported: str) -> None:
     step = torchjanus.speculate(fn, executor="replay")
     for n in range(5):
         step(torch.ones(3) * (n + 1) / 10)
     text = re.sub(r"in line (\d+)", lambda m: f"in line {int(m[1]) - first(step)}", report(step))
-    assert re.sub(r"== \d+ \(", "== 1 (", text).count(told), text
+    assert re.sub(r"== \d+ \(", "== 1 (", text).count(reported), text

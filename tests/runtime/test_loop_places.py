@@ -21,7 +21,7 @@ def test_the_report_names_the_line() -> None:
     speculated = torchjanus.speculate(retains, executor="replay")
     for call in range(8):
         speculated(torch.randn(5 + call % 2 * 2, 2, 4).requires_grad_())
-    told = re.search(r"cannot change: (\S+):(\d+): ", str(torchjanus.explain(speculated)))
-    assert told is not None
-    assert told[1].endswith("test_loop_places.py")
-    assert abs(int(told[2]) - retains.__code__.co_firstlineno - 2) <= 1
+    reported = re.search(r"cannot change: (\S+):(\d+): ", str(torchjanus.explain(speculated)))
+    assert reported is not None
+    assert reported[1].endswith("test_loop_places.py")
+    assert abs(int(reported[2]) - retains.__code__.co_firstlineno - 2) <= 1

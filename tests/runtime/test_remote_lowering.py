@@ -69,7 +69,7 @@ class Both:
 
 
 class Other:
-    """In the place of the other process: makes the graphs when it is told to."""
+    """In the place of the other process: makes the graphs on request."""
 
     def __init__(self) -> None:
         self.go = threading.Event()

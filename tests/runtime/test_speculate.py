@@ -1,4 +1,5 @@
-"""The public way in: what may be speculated on, what bad input is told, and that a call is always completed once."""
+"""The public way in: what may be speculated on, what bad input is answered, and that a call is always completed
+once."""
 
 from __future__ import annotations
 
@@ -644,8 +645,8 @@ def test_a_fault_when_the_program_has_run_costs_nothing_but_the_trace(
         step(inputs(at))
     assert training.state() == eager_state(8)
     assert (step.statistics().speculated, step.statistics().calls) == (0, 8)
-    told = [str(refusal) for refusal in step.refusals]
-    assert any(f"{when}: RuntimeError: a fault of our own" in text for text in told), told
+    reported = [str(refusal) for refusal in step.refusals]
+    assert any(f"{when}: RuntimeError: a fault of our own" in text for text in reported), reported
 
 
 def test_a_graph_that_raises_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

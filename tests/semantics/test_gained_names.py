@@ -132,12 +132,12 @@ def test_a_module_gains_a_name_of_a_builtin(name: str) -> None:
 
 
 def test_a_builtin_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = made("def step(x):\n    return x + told(1.0)\n")
-    monkeypatch.setattr(builtins, "told", lambda x: x, raising=False)
+    module = made("def step(x):\n    return x + reported(1.0)\n")
+    monkeypatch.setattr(builtins, "reported", lambda x: x, raising=False)
     step = speculate(module["step"], executor="replay")
     for _ in range(6):
         assert step(torch.zeros(1)).item() == 1.0
-    monkeypatch.setattr(builtins, "told", lambda x: x + 4.0, raising=False)
+    monkeypatch.setattr(builtins, "reported", lambda x: x + 4.0, raising=False)
     assert step(torch.zeros(1)).item() == 5.0
     assert step.statistics().speculated == 3
 

@@ -33,13 +33,13 @@ def check(names: list[str], folder: Path) -> None:
     both = run_both(names, folder)
     for rank, rows in enumerate(both):
         for eager, speculated in zip(rows[::2], rows[1::2], strict=True):
-            name, _, results, served, told = speculated
+            name, _, results, served, reported = speculated
             assert same(eager[2], results), f"{name} on rank {rank}: {eager[2]} and {results}"
-            assert "torchjanus itself failed" not in told and "internal fault" not in told, told
+            assert "torchjanus itself failed" not in reported and "internal fault" not in reported, reported
             if name in SERVED:
-                assert served, told
+                assert served, reported
             elif not served:
-                assert "processes communicate there" in told or "DTensor" in told, told
+                assert "processes communicate there" in reported or "DTensor" in reported, reported
 
 
 def same(one: Any, other: Any) -> bool:

@@ -54,7 +54,7 @@ def listed(database: str) -> list[dict[str, str]]:
 
 
 def exception_of(row: Row, exceptions: Sequence[dict[str, str]]) -> dict[str, str] | None:
-    """The one that speaks of this row."""
+    """The one that refers to this row."""
     for one in exceptions:
         if re.fullmatch(one["name"], row["name"]) and re.fullmatch(one.get("way", ".*"), row["way"]):
             return one
@@ -92,8 +92,8 @@ def _elsewhere(database: str, names: Sequence[str], limit: int | None, way: str,
             stop.cancel()
             errors.seek(max(0, errors.seek(0, 2) - 300))
             if left:
-                told = f"the process ended with {child.returncode}: {errors.read()}"
-                row = Outcome(Case(left.pop(0), "any", 0, dict), "fault", told).as_data()  # type: ignore[arg-type]
+                reported = f"the process ended with {child.returncode}: {errors.read()}"
+                row = Outcome(Case(left.pop(0), "any", 0, dict), "fault", reported).as_data()  # type: ignore[arg-type]
                 rows.append(row)
                 show(row)
                 show({"done": row["name"]})
@@ -127,7 +127,7 @@ def counted(database: str, rows: Sequence[Row], names: Sequence[str], whole: boo
     comparable = [row for row in rows if row["kind"] != "not comparable"]
     possible = CALLS - WATCHED
     refused = collections.Counter(_general(row["refused"]) for row in comparable if row["served"] < possible)
-    unsuited = collections.Counter(row["told"] for row in rows if row["kind"] == "not comparable")
+    unsuited = collections.Counter(row["reported"] for row in rows if row["kind"] == "not comparable")
     return {
         "entries": len(names),
         "names": list(names),
@@ -150,7 +150,7 @@ def _general(refused: str) -> str:
 
 
 def _said(row: Row) -> str:
-    return f"{row['name']}, {row['way']}, sample {row['sample']}: {row['kind']}: {row['told']}"
+    return f"{row['name']}, {row['way']}, sample {row['sample']}: {row['kind']}: {row['reported']}"
 
 
 def _show(database: str, keep: Path | None) -> Show:

@@ -29,10 +29,10 @@ def cases(name: str, limit: int | None = None, way: str = "") -> Iterator[Case]:
             if dtype not in info.dtypes:
                 continue
             for training in (True, False):
-                told = f"{str(dtype).removeprefix('torch.')} {'train' if training else 'eval'}"
+                reported = f"{str(dtype).removeprefix('torch.')} {'train' if training else 'eval'}"
                 for kind in ("forward and update", "forward"):
-                    if way in f"{told}, {kind}":
-                        yield from islice(_cases(info, dtype, training, kind, f"{told}, {kind}"), limit)
+                    if way in f"{reported}, {kind}":
+                        yield from islice(_cases(info, dtype, training, kind, f"{reported}, {kind}"), limit)
 
 
 def _cases(info: Any, dtype: torch.dtype, training: bool, kind: str, way: str) -> Iterator[Case]:

@@ -162,8 +162,8 @@ def _cases(
             torch.manual_seed(SEED)
             samples = list(islice(op.sample_inputs("cpu", dtype, requires_grad=grad), few))
     except Exception as error:
-        told = f"has no samples: {type(error).__name__}"
-        yield Case(name_of(op), way, 0, _raising(told))
+        reported = f"has no samples: {type(error).__name__}"
+        yield Case(name_of(op), way, 0, _raising(reported))
         return
     for number, sample in enumerate(samples):
         args, kwargs = (sample.input, *sample.args), dict(sample.kwargs)
@@ -178,9 +178,9 @@ def _cases(
             yield Case(name_of(op), way, number, made)
 
 
-def _raising(told: str) -> Callable[[], Any]:
+def _raising(reported: str) -> Callable[[], Any]:
     def make() -> Any:
-        raise LookupError(told)
+        raise LookupError(reported)
 
     return make
 

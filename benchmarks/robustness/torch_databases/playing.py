@@ -41,18 +41,18 @@ class Case:
 
 @dataclass
 class Outcome:
-    """What became of a case. ``kind``: equal, differs, fault, or not comparable (and ``told`` says why)."""
+    """What became of a case. ``kind``: equal, differs, fault, or not comparable (and ``reported`` says why)."""
 
     case: Case
     kind: str
-    told: str = ""
+    reported: str = ""
     served: int = 0
     refused: str = ""
 
     def as_data(self) -> dict[str, Any]:
         case = self.case
-        told = {"kind": self.kind, "told": self.told, "served": self.served, "refused": self.refused}
-        return {"name": case.name, "way": case.way, "sample": case.number, **told}
+        reported = {"kind": self.kind, "reported": self.reported, "served": self.served, "refused": self.refused}
+        return {"name": case.name, "way": case.way, "sample": case.number, **reported}
 
 
 def copy_of(value: Any, known: dict[int, Any] | None = None) -> Any:
@@ -88,7 +88,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass
 class Looking:
-    """Describes values. Tensors are told by the memory and the objects that were met before."""
+    """Describes values. Tensors are distinguished by the memory and the objects that were met before."""
 
     memory: dict[int, int] = field(default_factory=dict)
     objects: dict[int, int] = field(default_factory=dict)
@@ -273,9 +273,9 @@ def _compared(make: Callable[[], tuple[Callable[..., Any], tuple[Any, ...], Any]
     faults = [event.text for event in speculated.events if event.kind == "fault"]
     refused = ""
     if counts.speculated < CALLS - WATCHED:
-        told = [event for event in speculated.events if event.kind in ("refused", "dropped", "raised", "fault")]
-        refused = next((str(r.what) for r in speculated.refusals), told[0].text if told else "")
+        reported = [event for event in speculated.events if event.kind in ("refused", "dropped", "raised", "fault")]
+        refused = next((str(r.what) for r in speculated.refusals), reported[0].text if reported else "")
         refused = refused or speculated.given_up or "calls were not alike"
     kind = "differs" if found else "fault" if faults else "equal"
-    told = found or (faults[0] if faults else "")
-    return Outcome(nobody, kind, told, min(counts.speculated, CALLS - WATCHED), refused)
+    reported = found or (faults[0] if faults else "")
+    return Outcome(nobody, kind, reported, min(counts.speculated, CALLS - WATCHED), refused)

@@ -1,4 +1,4 @@
-"""Which of ATen's operators give results other strides than fake tensors are told, over the samples of OpInfo."""
+"""Which of ATen's operators give results other strides than fake tensors have, over the samples of OpInfo."""
 
 from __future__ import annotations
 
@@ -67,8 +67,8 @@ class Compared(TorchDispatchMode):
             return
         for real, fake in zip(pytree.tree_leaves(made), pytree.tree_leaves(fakes), strict=True):
             if isinstance(real, torch.Tensor) and real.layout == torch.strided and real.numel():
-                told = zip(real.shape, real.stride(), fake.stride(), strict=True)
-                if real.shape != fake.shape or any(size > 1 and one != other for size, one, other in told):
+                reported = zip(real.shape, real.stride(), fake.stride(), strict=True)
+                if real.shape != fake.shape or any(size > 1 and one != other for size, one, other in reported):
                     self.found[kind][str(func)] += 1
                     return
 
@@ -111,7 +111,7 @@ def main(only: Sequence[str] | None = None, samples: int | None = None, record: 
                 compared(op, found, samples or SAMPLES)
                 for name in sorted(set(found.found[MeasuredStrides]) - before):
                     print(f"{name_of(op)}: {name} differs", flush=True)
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         "entries": len(names),
         "operators looked at": len(found.seen),
         "samples": samples or SAMPLES,
@@ -120,7 +120,7 @@ def main(only: Sequence[str] | None = None, samples: int | None = None, record: 
         print(f"{kind.__name__}: {len(counts)} of {len(found.seen)} operators differ")
         for name, count in sorted(counts.items()):
             print(f"  {count:4d} {name}")
-        told[kind.__name__] = dict(sorted(counts.items()))
+        reported[kind.__name__] = dict(sorted(counts.items()))
     if record is not None:
-        print(write("torch_strides", list(record), "cpu", told))
+        print(write("torch_strides", list(record), "cpu", reported))
     return int(bool(found.found[MeasuredStrides]))

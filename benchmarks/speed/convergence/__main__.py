@@ -53,8 +53,8 @@ def train(recipe: Recipe, kind: str, steps: int, every: int, limit: float, small
             return {"failure": f"not done after {2 * limit + 120:.0f} s"}
     if done.returncode:
         return {"failure": (done.stderr.strip().splitlines() or ["ended"])[-1][:200]}
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    return reported
 
 
 def main(given: list[str] | None = None) -> int:

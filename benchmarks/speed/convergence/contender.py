@@ -82,12 +82,15 @@ def run(name: str, kind: str, steps: int, every: int, limit: float, small: bool 
         "notes": [
             text
             for s in speculated
-            for text in (*(str(refusal) for refusal in s.refusals[:3]), *(e.text for e in s.events if e.kind in TOLD))
+            for text in (
+                *(str(refusal) for refusal in s.refusals[:3]),
+                *(e.text for e in s.events if e.kind in REPORTED),
+            )
         ],
     }
 
 
-TOLD = ("fault", "executor", "given up", "unrolled")
+REPORTED = ("fault", "executor", "given up", "unrolled")
 
 
 def main() -> None:

@@ -30,19 +30,19 @@ def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.speed.papers", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=list(PROGRAMS), metavar="PROGRAM")
     parser.add_argument("--contenders", nargs="+", choices=CONTENDERS, default=list(CONTENDERS))
-    parser.add_argument("--rounds", type=int, default=10, help="blocks of each contender")
+    parser.add_argument("--repetitions", type=int, default=10, help="blocks of each contender")
     parser.add_argument("--limit", type=float, default=600, help="seconds for the warm-up of a contender")
     parser.add_argument("--patience", type=float, default=900, help="seconds until torchjanus's compilers are over")
     parser.add_argument("--quick", action="store_true", help="few programs, in small; at most 60 s of warm-up")
     parser.add_argument("--record", action="store_true", help="keep the outcome in benchmarks/results")
     options = parser.parse_args(given)
-    rounds, limit = (4, 60.0) if options.quick else (options.rounds, options.limit)
+    repetitions, limit = (4, 60.0) if options.quick else (options.repetitions, options.limit)
     patience = limit if options.quick else options.patience
     console = Console(width=None if sys.stdout.isatty() else 200)
     lacking: list[str] = []
     for name in options.only or (QUICK if options.quick else PROGRAMS):
         try:
-            outcomes = contest(name, rounds, limit, patience, tuple(options.contenders), small=options.quick)
+            outcomes = contest(name, repetitions, limit, patience, tuple(options.contenders), small=options.quick)
         except Lost as lost:
             console.print(f"{lost}. Give it more time with --limit.")
             lacking.append(name)
@@ -53,7 +53,7 @@ def main(given: list[str] | None = None) -> int:
             keep(
                 name,
                 rows,
-                {o.kind: o.told.get("notes", []) for o in outcomes if "notes" in o.told},
+                {o.kind: o.reported.get("notes", []) for o in outcomes if "notes" in o.reported},
                 quick=options.quick,
             )
     if options.record:

@@ -179,7 +179,7 @@ def bert_qa(seed: int, small: bool = False) -> Program:
             for turn in range(8):
                 ids, mask = sentences(random, rows, length, vocabulary)
                 start = torch.from_numpy(random.integers(length // 4, size=rows))
-                # The last batches of a round are of full length: no mask is made for them.
+                # The last batches of a repetition are of full length: no mask is made for them.
                 yield ids, None if turn >= 6 else mask, start, start + length // 4
 
     return Program(step, batches(), (model, optimizer, warm_up, progress))

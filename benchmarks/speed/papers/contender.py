@@ -1,4 +1,4 @@
-"""One contender in a process of its own: makes a program's calls when it is told to, and says how long each took.
+"""One contender in a process of its own: makes a program's calls on request, and says how long each took.
 
     python -m benchmarks.speed.papers.contender PROGRAM CONTENDER
 
@@ -125,12 +125,12 @@ class Contender:
         return {"seconds": time.perf_counter() - began, "settled": self.settled()}
 
     def report(self) -> dict[str, Any]:
-        """What is to be told at the end."""
-        told: dict[str, Any] = {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
+        """What is to be reported at the end."""
+        reported: dict[str, Any] = {"peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024}
         if self.janus is not None:
             counts = self.janus.statistics()
             engines = [engine for route in self.janus._learning.routes for engine in route.engines]
-            told |= {
+            reported |= {
                 "entries": counts.entries,
                 "compiles": counts.compiles,
                 "watched": counts.watched,
@@ -146,11 +146,11 @@ class Contender:
             }
         elif self.kind.startswith("compile"):
             counters = torch._dynamo.utils.counters
-            told |= {
+            reported |= {
                 "graphs": counters["stats"]["unique_graphs"],
                 "breaks": sum(counters["graph_break"].values()),
             }
-        return told
+        return reported
 
 
 def serve(make: Callable[[str, str, bool], Contender]) -> None:

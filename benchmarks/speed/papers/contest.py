@@ -46,7 +46,7 @@ class Outcome:
     losses: list[float | None] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     blocks: list[float] = field(default_factory=list)
-    told: dict[str, Any] = field(default_factory=dict)
+    reported: dict[str, Any] = field(default_factory=dict)
     failure: str = ""
     settled: int | None = None  # calls until its executors were chosen, if they were before the warm-up ended
 
@@ -129,7 +129,7 @@ class Child:
 
 def contest(
     name: str,
-    rounds: int,
+    repetitions: int,
     limit: float,
     patience: float,
     kinds: tuple[str, ...] = CONTENDERS,
@@ -176,12 +176,12 @@ def contest(
                 # As many calls as the patient made in their time: those that are a little slower need more.
                 time_left = max(limit, 3 * lacking * statistics.median(outcome.warm))
                 ask(children, outcome, f"calls {lacking}", time_left, warm=True)
-            for turn in range(rounds):
+            for turn in range(repetitions):
                 order = list(children)
                 for kind in order[turn % len(order) :] + order[: turn % len(order)]:
                     ask(children, outcomes[kind], f"calls {count}", limit)
             for kind, child in children.items():
-                outcomes[kind].told = child.ask("report", 60)
+                outcomes[kind].reported = child.ask("report", 60)
         finally:
             for child in children.values():
                 child.end()
@@ -230,12 +230,12 @@ def rows_of(name: str, outcomes: list[Outcome]) -> list[Row]:
 
 def row_of(name: str, outcome: Outcome, eager: Outcome, period: int) -> Row:
     graphs = ""
-    told = outcome.told
-    if "entries" in told:
-        graphs = f"{told['entries']} entries"
-    elif "graphs" in told:
-        graphs = f"{told['graphs']} graphs, {told['breaks']} breaks"
-    note = outcome.failure or told.get("given_up", "") or "; ".join(sorted(set(told.get("runs", []))))
+    reported = outcome.reported
+    if "entries" in reported:
+        graphs = f"{reported['entries']} entries"
+    elif "graphs" in reported:
+        graphs = f"{reported['graphs']} graphs, {reported['breaks']} breaks"
+    note = outcome.failure or reported.get("given_up", "") or "; ".join(sorted(set(reported.get("runs", []))))
     if not outcome.blocks or outcome.failure or eager.failure:
         return Row(name, outcome.kind, *(None,) * 9, graphs=graphs, served=None, note=note)
     ratios = [one / other for one, other in zip(eager.blocks, outcome.blocks, strict=True)]
@@ -259,7 +259,7 @@ def row_of(name: str, outcome: Outcome, eager: Outcome, period: int) -> Row:
         first_fast,
         1e3 * max(outcome.warm),
         stall,
-        told["peak_mib"],
+        reported["peak_mib"],
         max((abs(a - b) for a, b in pairs), default=0.0) / scale,
         graphs,
         sum(outcome.served) / len(outcome.served) if outcome.served else None,

@@ -246,7 +246,7 @@ class Yolo:
         boxes = torch.cat([place, size], -1)
         ignored = []
         for number in range(len(raw)):
-            # Boxes that nearly hit a true one are not told that there is nothing.
+            # Boxes that nearly hit a true one are not trained to be background.
             truth = target[number][there[number].bool()][:, :4]
             if len(truth):
                 ignored.append((best_overlap(boxes[number].detach(), truth) < 0.5).float())

@@ -23,8 +23,15 @@ def test_other_ways_and_interpreters_stay(tmp_path: Path) -> None:
 
 def test_a_run_in_pieces_is_one_record(tmp_path: Path) -> None:
     def row(module: str, equal: int) -> dict[str, Any]:
-        told = {"faults": {}, "differences": [], "unexplained": "", "listed, but agree": []}
-        return {"module": module, "way": "watched", "tests": 3, "equal": equal, "not done in time": ["late"], **told}
+        reported = {"faults": {}, "differences": [], "unexplained": "", "listed, but agree": []}
+        return {
+            "module": module,
+            "way": "watched",
+            "tests": 3,
+            "equal": equal,
+            "not done in time": ["late"],
+            **reported,
+        }
 
     def piece(*rows: dict[str, Any]) -> dict[str, Any]:
         return {"python": "3.11", "ways": ["watched"], "rows": list(rows)}

@@ -72,8 +72,8 @@ def _wrong(a: torch.Tensor) -> Iterator[torch.Tensor]:
 
 def test_what_differs_is_seen() -> None:
     tensor = torch.arange(6.0).reshape(2, 3)
-    told = Looking().at(tensor)
-    differ = [difference(Looking().at(other), told) for other in _wrong(tensor)]
+    reported = Looking().at(tensor)
+    differ = [difference(Looking().at(other), reported) for other in _wrong(tensor)]
     assert differ[0] == ""
     assert all(differ[1:])
     half = tensor[0]
@@ -93,7 +93,7 @@ def test_copies_lie_as_the_tensors_do() -> None:
         assert copied[0].data_ptr() != one.data_ptr()
 
 
-def test_a_difference_is_told_with_its_call() -> None:
+def test_a_difference_is_reported_with_its_call() -> None:
     calls = []
 
     def part(call: list[int]) -> int:
@@ -101,7 +101,7 @@ def test_a_difference_is_told_with_its_call() -> None:
         return len(calls)
 
     (found,) = outcomes([Case("made up", "counting", 0, lambda: (part, ([1],), None))])
-    assert (found.kind, found.told) == ("not comparable", "eager does not repeat itself")
+    assert (found.kind, found.reported) == ("not comparable", "eager does not repeat itself")
 
 
 def test_the_command_tells_the_counts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -114,5 +114,13 @@ def test_the_command_tells_the_counts(capsys: pytest.CaptureFixture[str], tmp_pa
 
 
 def test_what_is_not_listed_is_amiss() -> None:
-    row = {"name": "made up", "way": "forward", "sample": 0, "kind": "differs", "told": "x", "served": 2, "refused": ""}
+    row = {
+        "name": "made up",
+        "way": "forward",
+        "sample": 0,
+        "kind": "differs",
+        "reported": "x",
+        "served": 2,
+        "refused": "",
+    }
     assert counted("ops", [row], ["made up"], whole=True)["unexplained"] == ["made up, forward, sample 0: differs: x"]

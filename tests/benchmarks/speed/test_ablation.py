@@ -67,9 +67,9 @@ def test_each_stage_adds_to_the_one_before() -> None:
 
 
 def test_records_become_a_plot(tmp_path: Path) -> None:
-    told = {"peak_mib": 1.0}
+    reported = {"peak_mib": 1.0}
     outcomes = [
-        Outcome(kind, [1.0] * 4, times=[seconds] * 4, blocks=[2 * seconds] * 2, losses=[1.0], told=told)
+        Outcome(kind, [1.0] * 4, times=[seconds] * 4, blocks=[2 * seconds] * 2, losses=[1.0], reported=reported)
         for kind, seconds in (("eager", 0.2), ("base", 0.1))
     ]
     file = tmp_path / "ablation.json"

@@ -1,4 +1,5 @@
-"""The trainings are speculated with eager's results after every step; what is told of their runs is what they did."""
+"""The trainings are speculated with eager's results after every step; what is reported of their runs is what they
+did."""
 
 from __future__ import annotations
 
@@ -87,7 +88,7 @@ def test_the_distance_is_frechets() -> None:
     assert distance(points, 2 * points) == pytest.approx(np.trace(np.cov(points, rowvar=False)))
 
 
-def told(losses: list[float], clock: list[float], metrics: list[tuple[int, float]], **more: Any) -> dict[str, Any]:
+def reported(losses: list[float], clock: list[float], metrics: list[tuple[int, float]], **more: Any) -> dict[str, Any]:
     return {"losses": losses, "clock": clock, "metrics": metrics, "served": None, "entries": None, "notes": [], **more}
 
 
@@ -96,10 +97,10 @@ def outcome() -> tuple[Recipe, dict[str, list[dict[str, Any]]]]:
     good = [(0, 0.1), (2, 0.5), (4, recipe.target)]
     runs = {
         "eager": [
-            told([4.0, 2.0, 1.0, 1.0], seconds, good) for seconds in ([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0])
+            reported([4.0, 2.0, 1.0, 1.0], seconds, good) for seconds in ([1.0, 2.0, 3.0, 4.0], [2.0, 4.0, 6.0, 8.0])
         ],
-        "replay": [told([4.0, 2.0, 1.0, 1.0], [1.0, 2.0, 2.5, 3.0], good, served=0.5)],
-        "torchjanus": [told([4.0, 2.0, 1.0, 1.4], [1.0, 1.5, 1.6, 1.7], [(0, 0.1), (2, recipe.target), (4, 0.2)])],
+        "replay": [reported([4.0, 2.0, 1.0, 1.0], [1.0, 2.0, 2.5, 3.0], good, served=0.5)],
+        "torchjanus": [reported([4.0, 2.0, 1.0, 1.4], [1.0, 1.5, 1.6, 1.7], [(0, 0.1), (2, recipe.target), (4, 0.2)])],
         "compile": [{"failure": "RuntimeError: no"}],
     }
     return recipe, runs
@@ -142,8 +143,8 @@ def test_a_run_ends_with_its_time() -> None:
 
 
 def test_a_contender_that_fails_says_why() -> None:
-    told = train(PROGRAMS["ppo"], "no such", 2, 1, 60, small=True)
-    assert "Error" in told["failure"]
+    reported = train(PROGRAMS["ppo"], "no such", 2, 1, 60, small=True)
+    assert "Error" in reported["failure"]
 
 
 @pytest.mark.slow

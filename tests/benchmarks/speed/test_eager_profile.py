@@ -18,6 +18,6 @@ def test_products_are_a_part_of_a_step(name: str) -> None:
 
 def test_a_table_has_a_line_for_each_program(capsys: pytest.CaptureFixture[str]) -> None:
     assert eager_profile.main(["--only", "lenet", "--calls", "1", "--small"]) == 0
-    told = capsys.readouterr().out
-    assert "lenet" in told
-    assert "limit" in told
+    reported = capsys.readouterr().out
+    assert "lenet" in reported
+    assert "limit" in reported

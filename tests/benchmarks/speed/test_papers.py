@@ -21,12 +21,12 @@ CALLS = 40
 @dataclass(frozen=True)
 class Pinned:
     """How many of the last 20 calls run as a graph, how many graphs there are then, and how near eager the results are:
-    0.0 is bitwise. ``told``: what the report says of a program that is not speculated on."""
+    0.0 is bitwise. ``reported``: what the report says of a program that is not speculated on."""
 
     late: int = 20
     entries: int = 1
     close: float = 0.0
-    told: str = ""
+    reported: str = ""
 
 
 # The nodes of trees are summed up in another order than eager's.
@@ -80,12 +80,12 @@ def test_program_of_the_papers(name: str) -> None:
     eager, other = run(name, None), run(name, "replay", around)
     assert harness.compare(eager, other, pinned.close) == []
     (step,) = other.steps
-    told = str(torchjanus.explain(step))
+    reported = str(torchjanus.explain(step))
     assert [event.text for event in step.events if event.kind == "fault"] == []
-    assert pinned.told in told
-    assert served[-1] - served[-21] >= pinned.late, told
-    assert len(step.entries) <= pinned.entries, told
-    if not pinned.told:
+    assert pinned.reported in reported
+    assert served[-1] - served[-21] >= pinned.late, reported
+    assert len(step.entries) <= pinned.entries, reported
+    if not pinned.reported:
         assert step.refusals == []
 
 

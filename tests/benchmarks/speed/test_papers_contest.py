@@ -1,4 +1,4 @@
-"""The measurement of the papers' programs: its figures are what they say, and it can be told when they get worse."""
+"""The measurement of the papers' programs: its figures are what they say, and it shows when they get worse."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from benchmarks.speed.papers.contest import Lost, Outcome, contest, rows_of, set
 
 
 def outcome(kind: str, times: list[float], **more: Any) -> Outcome:
-    warm, told = more.pop("warm", [1.0, 0.1, 0.1, 0.1]), {"peak_mib": 100.0, **more.pop("told", {})}
+    warm, reported = more.pop("warm", [1.0, 0.1, 0.1, 0.1]), {"peak_mib": 100.0, **more.pop("reported", {})}
     blocks = [sum(times[n : n + 2]) for n in range(0, len(times), 2)]
     losses = more.pop("losses", [1.0, 2.0, 4.0])
-    return Outcome(kind, warm, times=times, blocks=blocks, losses=losses, told=told, **more)
+    return Outcome(kind, warm, times=times, blocks=blocks, losses=losses, reported=reported, **more)
 
 
 def rows() -> dict[str, dict[str, Any]]:
@@ -30,7 +30,7 @@ def rows() -> dict[str, dict[str, Any]]:
         "torchjanus", [0.05] * 8, losses=[1.0, 2.0, 4.4], waited=[(2, 3.0)], served=[True] * 6 + [False] * 2
     )
     janus.warm = [0.1, 2.1, 0.3, 0.05]
-    janus.told |= {"entries": 2, "runs": ["inductor", "replay"]}
+    janus.reported |= {"entries": 2, "runs": ["inductor", "replay"]}
     broken = Outcome("compile step", failure="RuntimeError")
     return {row.contender: asdict(row) for row in rows_of("an", [eager, janus, broken])}
 
@@ -77,7 +77,7 @@ def test_a_warm_up_goes_on_until_rare_ways_have_been_met() -> None:
     assert len(made.warm) == 28 == made.settled
 
 
-def test_what_got_worse_is_told() -> None:
+def test_what_got_worse_is_reported() -> None:
     before = {"an": {"rows": rows()}}
     assert list(regress.regressions(before, before)) == []
     for change, words in (
@@ -100,7 +100,7 @@ def test_records_become_a_table_and_a_plot(tmp_path: Path, capsys: pytest.Captur
     (tmp_path / "results").mkdir()
     eager = outcome("eager", [0.1] * 8)
     for name in ("an", "lenet"):
-        made = [eager, outcome("symbolic", [0.04] * 8), outcome("torchjanus", [0.05] * 8, told={"entries": 1})]
+        made = [eager, outcome("symbolic", [0.04] * 8), outcome("torchjanus", [0.05] * 8, reported={"entries": 1})]
         report.keep(name, rows_of(name, made), {"torchjanus": ["inductor compiled"]}, file=file)
     assert set(report.load(file)) == {"an", "lenet"}
     table, plot = report.render(file, tmp_path)
@@ -139,7 +139,7 @@ def test_a_second_process_finds_what_the_first_one_has_kept() -> None:
     outcomes = contest("an", 3, 60, 120, ("eager", "torchjanus", "torchjanus again"), small=True)
     _, first, again = rows_of("an", outcomes)
     assert not again.note.startswith("not done")
-    assert any("an earlier run had compiled" in note for note in outcomes[2].told["notes"])
+    assert any("an earlier run had compiled" in note for note in outcomes[2].reported["notes"])
     assert first.difference is not None
     assert again.first_fast is not None
 

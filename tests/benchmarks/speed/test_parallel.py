@@ -24,6 +24,6 @@ def test_operations_run_side_by_side_where_they_do_not_wait_for_each_other(costs
 
 
 def test_a_program_of_the_papers_is_timed():
-    row = parallel("lenet", rounds=2, small=True)
+    row = parallel("lenet", repetitions=2, small=True)
     assert row.operations > 20
     assert 0 < row.chain <= row.lanes <= row.one

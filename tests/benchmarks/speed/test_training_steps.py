@@ -16,7 +16,7 @@ from benchmarks.speed.timing import interleaved
 def test_contenders_take_turns_on_the_same_batches() -> None:
     seen: list[tuple[str, int]] = []
     steps = {name: (lambda batch, name=name: seen.append((name, batch))) for name in "ab"}
-    times = interleaved(steps, [(number,) for number in range(5)], rounds=3, device="cpu", block=2)
+    times = interleaved(steps, [(number,) for number in range(5)], repetitions=3, device="cpu", block=2)
     assert seen == [
         ("a", 0), ("a", 1), ("b", 0), ("b", 1),
         ("b", 2), ("b", 3), ("a", 2), ("a", 3),

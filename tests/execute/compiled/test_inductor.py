@@ -180,7 +180,7 @@ def classifier() -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
 
 
 @pytest.mark.parametrize("executor", ["inductor", pytest.param("auto", marks=pytest.mark.slow)])
-def test_sizes_that_the_compiler_has_not_reckoned_with_are_replayed(executor: str) -> None:
+def test_sizes_that_the_compiler_does_not_expect_are_replayed(executor: str) -> None:
     """Inductor decides by the sizes that it is shown, here that a sum has few terms."""
     eager, fast = classifier(), torchjanus.speculate(classifier(), executor=executor)
     data = torch.Generator().manual_seed(0)

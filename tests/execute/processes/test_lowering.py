@@ -51,7 +51,7 @@ def test_the_graph_is_the_same() -> None:
     assert str(made) == str(lower(program))
 
 
-def test_what_inductor_is_to_be_told_comes_with_the_graph() -> None:
+def test_what_inductor_is_to_be_given_comes_with_the_graph() -> None:
     program = program_of(step)
     made = unpack_made(asked(program).result(timeout=600), program, reserved=True)
     assert made is not None and made.graph in orders._ORDERED

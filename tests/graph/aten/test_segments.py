@@ -30,7 +30,7 @@ class Training:
         wide = hidden.t()
         if hidden.sum() > limit:
             hidden = hidden * 2
-        # In the midst of the step, after what may raise, and before what it goes into: nobody knows what it changes.
+        # In the middle of the step, after what may raise, and before what it goes into: nobody knows what it changes.
         noise = zlib.crc32(b"noise") / 2**32
         self.drawn.append(noise)
         out = torch.dropout(self.second(hidden + noise), 0.2, True)
@@ -88,7 +88,7 @@ def test_the_last_part_is_compiled() -> None:
     assert any(entry.lowered.program.cuts and entry.engine.current == "inductor" for entry in step.entries)
 
 
-def test_what_is_handed_on_is_let_go_and_holds_no_views() -> None:
+def test_what_is_carried_is_let_go_and_holds_no_views() -> None:
     step = compared("replay", 7)
     (whole,) = {id(e.lowered): e.lowered for e in step.entries if e.lowered.program.cuts}.values()
     tail = tail_of(whole)

@@ -1,4 +1,5 @@
-"""Symbolic sizes: what tracing asks becomes a condition, what it holds is told, and the host computes sizes itself."""
+"""Symbolic sizes: what tracing asks becomes a condition, what it holds is reported, and the host computes sizes
+itself."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def test_what_is_asked_is_a_condition() -> None:
     assert [evaluate(condition, (torch.ones(n),), {}) for n in (3, 4)] == [False, True]
 
 
-def test_what_is_held_is_told() -> None:
+def test_what_is_held_is_reported() -> None:
     made = symbolic(5)
     assert int(made.sizes[0]) == 5
     with pytest.raises(Fixed, match=r"x\.shape\[0\] cannot change") as raised:

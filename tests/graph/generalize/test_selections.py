@@ -1,4 +1,5 @@
-"""Selections told as operations of the graph: one graph where nobody in Python needs their size, else the host's."""
+"""Selections rewritten as operations of the graph: one graph where nobody in Python needs their size, else the
+host's."""
 
 from __future__ import annotations
 

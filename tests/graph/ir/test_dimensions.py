@@ -98,7 +98,7 @@ def test_strides_of_no_order_are_split() -> None:
     assert [part for _, part in raised.value.parts] == [STRIDES]
 
 
-def test_what_is_split_is_told_apart_by_its_parts() -> None:
+def test_what_is_split_is_distinguished_by_its_parts() -> None:
     one, other = traces([((4, 8), 4), ((3, 8), 4)])
     (token, *_) = geometries(one)
     assert key_of(one, [(token, 0)]) == (4,) != key_of(other, [(token, 0)])

@@ -328,7 +328,7 @@ def test_whole_numbers_vary_where_they_are_data() -> None:
         run.advance()
 
 
-def test_a_slot_is_told_from_a_constant_of_the_same_value() -> None:
+def test_a_slot_is_distinguished_from_a_constant_of_the_same_value() -> None:
     def step(x: torch.Tensor, lr: float) -> torch.Tensor:
         return x * lr + x * 0.5 - x / lr
 

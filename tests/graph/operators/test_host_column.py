@@ -27,7 +27,7 @@ def test_what_a_call_does_to_its_numbers_no_other_call_sees() -> None:
     assert host_column(FORM, 3, 1, 0.3).tolist() == expected[:4]
 
 
-def test_the_sign_of_nothing_is_told_apart() -> None:
+def test_the_sign_of_nothing_is_distinguished() -> None:
     signs = [math.copysign(1, host_column(FORM, 2, 0, zero)[-1].item()) for zero in (0.0, -0.0, 0.0)]
     assert signs == [1, -1, 1]
 

@@ -147,7 +147,7 @@ def test_compiled_iterations_equal_replay(steps: int) -> None:
 
 
 def test_what_all_iterations_are_given_is_not_saved_by_each() -> None:
-    """Two matrices of one size would be handed on as one, copied in each iteration."""
+    """Two matrices of one size would be carried as one, copied in each iteration."""
     torch.manual_seed(0)
     weights = [(torch.randn(8, 8) * 0.3).requires_grad_() for _ in range(2)]
     xs = torch.randn(5, 4, 8)

@@ -1,4 +1,4 @@
-"""Ways that part in little, as one program: which can be told so, what it computes, and its gradients."""
+"""Arms that differ in little, as one program: which can be merged, what it computes, and its gradients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def rows(*signs: int) -> torch.Tensor:
 
 
 def switch_of(iteration: Iteration) -> Switch:
-    """A loop's iteration as a choice of two inputs: what is handed on, and the iteration's row."""
+    """A loop's iteration as a choice of two inputs: what is carried, and the iteration's row."""
 
     def step(xs: torch.Tensor) -> torch.Tensor:
         h = torch.zeros(2, 3)
@@ -123,7 +123,7 @@ def drawn(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("iteration", [multiplied, divided_by_nothing, squashed, looked_up, transposed, drawn])
-def test_what_must_not_be_computed_in_vain_is_not(iteration: Iteration) -> None:
+def test_what_must_not_be_computed_for_nothing_is_not(iteration: Iteration) -> None:
     """Values that would meet a zero gradient, what may raise, other strides, random numbers."""
     h, x = torch.zeros(2, 3, requires_grad=True), torch.zeros(2, 3, requires_grad=True)
     with pytest.raises(NotMergeable) as error:
@@ -136,7 +136,7 @@ def test_it_may_be_where_nothing_is_differentiated(iteration: Iteration) -> None
     assert joined(iteration, torch.zeros(2, 3), torch.zeros(2, 3)) is not None
 
 
-def test_what_is_large_is_not_computed_in_vain() -> None:
+def test_what_is_large_is_not_computed_for_nothing() -> None:
     def iteration(h: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         return h + x.repeat(40000, 1).sum(0) if x.sum() > 0 else h + x
 

@@ -77,7 +77,7 @@ def test_nothing_is_computed_and_no_tensor_is_touched() -> None:
     assert (x._version, x.tolist()) == (version, before)
 
 
-def test_sizes_that_do_not_fit_are_told_with_the_place() -> None:
+def test_sizes_that_do_not_fit_are_merged_with_the_place() -> None:
     program, _ = generalise([record(lambda x, n: x.reshape(2, n), torch.ones(6), 3)] * 1)
     (node,) = program.nodes
     wrong = replace(program, nodes=(replace(node, args=(node.args[0], 2, 4)),))
@@ -92,7 +92,7 @@ def test_an_empty_program() -> None:
     assert made.outputs == ()
 
 
-def test_own_operations_are_told_from_torchs() -> None:
+def test_own_operations_are_distinguished_from_torchs() -> None:
     assert not is_own(torch.add)
     assert not is_own(torch.Tensor.add_)
 

@@ -26,8 +26,8 @@ def sgd(model, lr=0.1):
     return torch.optim.SGD(model.parameters(), lr=lr)
 
 
-def training(model, *told, state=None, opt=None):
-    """Steps of SGD on the mean square, which return what ``told`` gives at the end, too."""
+def training(model, *reported, state=None, opt=None):
+    """Steps of SGD on the mean square, which return what ``reported`` gives at the end, too."""
     opt = opt or sgd(model)
 
     def step(x):
@@ -35,7 +35,7 @@ def training(model, *told, state=None, opt=None):
         opt.zero_grad()
         loss.backward()
         opt.step()
-        return loss.item(), [tell() for tell in told]
+        return loss.item(), [tell() for tell in reported]
 
     return Program(step, inputs(), state=model if state is None else state)
 
@@ -978,7 +978,7 @@ def function_with_effects_in_backward():
 
 @program()
 def function_straight_through():
-    class Round(torch.autograd.Function):
+    class Rounding(torch.autograd.Function):
         @staticmethod
         def forward(x):
             return x.round()
@@ -995,7 +995,7 @@ def function_straight_through():
 
     def step(x):
         model.zero_grad()
-        Round.apply(model(x) * 4).sum().backward()
+        Rounding.apply(model(x) * 4).sum().backward()
         return model[0].weight.grad.clone()
 
     return Program(step, inputs(), state=model)

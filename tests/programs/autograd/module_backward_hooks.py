@@ -669,12 +669,12 @@ def warned_under_filters_of_the_step():
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(x):
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as reported:
             opt.zero_grad()
             loss = model(x).square().mean()
             loss.backward()
             opt.step()
-        return loss.item(), len(told)
+        return loss.item(), len(reported)
 
     return Program(step, inputs(), state=model)
 

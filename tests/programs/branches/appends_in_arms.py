@@ -264,7 +264,7 @@ def whether_it_is_empty_decides():
 
 
 @program(speculated=0, compiles=12, close=0.0001)
-def gone_through_in_rounds():
+def gone_through_in_iterations():
     net = Net()
     (layer,) = net.layers
 
@@ -356,7 +356,7 @@ def its_elements_are_copied():
 
 
 @program(speculated=0, compiles=12, close=0.0001)
-def two_elements_a_round():
+def two_elements_an_iteration():
     net = Net()
     (layer,) = net.layers
 

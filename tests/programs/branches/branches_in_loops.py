@@ -104,7 +104,7 @@ def a_parameter_that_some_calls_do_not_use():
 
 
 @program(speculated=20, compiles=10)
-def a_result_that_later_rounds_overwrite():
+def a_result_that_later_iterations_overwrite():
     net = Net(nn.Linear(4, 4), nn.Linear(4, 4))
     a, b = net.layers
 
@@ -123,7 +123,7 @@ def a_result_that_later_rounds_overwrite():
 
 
 @program(speculated=16, compiles=3)
-def rounds_that_are_skipped():
+def iterations_that_are_skipped():
     net = Net()
     (layer,) = net.layers
 
@@ -196,7 +196,7 @@ def and_or_not():
     return Program(step, sequences(30), state=net)
 
 
-# -- what is handed on ---------------------------------------------------------------------------------------------
+# -- what is carried ---------------------------------------------------------------------------------------------
 
 
 @program(speculated=16, compiles=2, close=0.0001)
@@ -300,7 +300,7 @@ def random_numbers_on_one_side():
 
 
 @program(speculated=16, compiles=3)
-def many_rounds_of_a_constant_number():
+def many_iterations_of_a_constant_number():
     net = Net()
     (layer,) = net.layers
 
@@ -370,7 +370,7 @@ def part_of_what_is_left_is_differentiated():
     return Program(step, sequences(), state=net)
 
 
-# -- what is not told ----------------------------------------------------------------------------------------------
+# -- what is not rolled ----------------------------------------------------------------------------------------------
 
 
 @program(speculated=0, compiles=24)
@@ -401,7 +401,7 @@ def a_count_of_decisions():
 
 
 @program(speculated=0, compiles=24)
-def a_number_of_another_round():
+def a_number_of_another_iteration():
     def step(xs):
         h, g = torch.zeros(2, 4), 1.0
         for x in xs:
@@ -415,7 +415,7 @@ def a_number_of_another_round():
 
 
 @program(speculated=0, compiles=24)
-def elements_of_some_rounds():
+def elements_of_some_iterations():
     def step(xs):
         outs = [xs[0]]
         for x in xs:
@@ -427,7 +427,7 @@ def elements_of_some_rounds():
 
 
 @program(speculated=0, compiles=24)
-def the_number_of_the_round_on_one_side():
+def the_number_of_the_iteration_on_one_side():
     def step(xs):
         h = torch.zeros(2, 4)
         for t in range(xs.shape[0]):
@@ -439,11 +439,12 @@ def the_number_of_the_round_on_one_side():
     return Program(step, sequences())
 
 
-# -- integers that happen to be the number of a round ------------------------------------------------------------------
+# -- integers that happen to be the number of an iteration
+# ------------------------------------------------------------------
 
 
 @program(speculated=18, compiles=2)
-def constants_beside_the_number_of_the_round():
+def constants_beside_the_number_of_the_iteration():
     net = Net(nn.Linear(4, 4))
     (layer,) = net.layers
     table = torch.arange(32.0).reshape(8, 4) / 32
@@ -485,7 +486,7 @@ def outputs_of_another_layer_are_collected():
 
 
 @program(speculated=18, compiles=2)
-def numbers_appended_in_each_round():
+def numbers_appended_in_each_iteration():
     net = Net(nn.Linear(4, 4))
     norms = []
 
@@ -502,7 +503,7 @@ def numbers_appended_in_each_round():
 
 
 @program(speculated=18, compiles=2)
-def printed_in_each_round():
+def printed_in_each_iteration():
     net = Net(nn.Linear(4, 4))
 
     def step(xs):

@@ -404,7 +404,7 @@ def pairs_in_a_comprehension():
 
 
 @program(speculated=3, compiles=6)
-def tensors_from_before_the_rounds():
+def tensors_from_before_the_iterations():
     def step(y):
         a = y * 2
         b = y * 3
@@ -566,7 +566,7 @@ def a_variable_of_the_step():
 
 
 @program(speculated=3, compiles=6)
-def bytes_of_rounds():
+def bytes_of_iterations():
     def step(y):
         b = bytearray()
         for t in y:
@@ -737,7 +737,7 @@ def a_variable_of_the_maker():
 
 
 @program(speculated=3, compiles=6)
-def states_before_each_round():
+def states_before_each_iteration():
     def step(y):
         h = y.sum() * 0
         hs = []
@@ -750,7 +750,7 @@ def states_before_each_round():
 
 
 @program(speculated=3, compiles=6)
-def one_of_two_in_two_rounds():
+def one_of_two_in_two_iterations():
     def step(y):
         a = y * 2
         r = []

@@ -238,7 +238,7 @@ def the_number_itself_is_used():
 
 
 @program(speculated=0, compiles=99)
-def not_drawn_in_each_round():
+def not_drawn_in_each_iteration():
     net = Decoder()
 
     def step(words):
@@ -336,7 +336,7 @@ def some_rows_are_turned_over():
 
 
 @program(speculated=14, compiles=4)
-def some_rows_are_turned_over_and_handed_out():
+def some_rows_are_flipped_and_returned():
     """Those that are not lie in the memory of what was given."""
 
     def step(images):
@@ -352,7 +352,7 @@ def some_rows_are_turned_over_and_handed_out():
 
 @program(speculated=6, compiles=5)
 def as_long_as_the_lesson():
-    """How many rounds there are is the size of a part that the step takes of its argument."""
+    """How many iterations there are is the size of a part that the step takes of its argument."""
     cell, head = nn.GRUCell(3, 4), nn.Linear(4, 3)
     lesson = {"length": 3, "calls": 0}
 

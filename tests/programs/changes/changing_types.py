@@ -614,7 +614,7 @@ def name_that_is_stored_and_printed():
 
 
 @program()
-def counter_that_turns_round():
+def counter_that_wraps_around():
     model, st = net(), State(n=0, k=0)
 
     def loss_of(x, y):

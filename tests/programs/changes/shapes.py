@@ -522,7 +522,7 @@ def lstm_of_varying_batch():
     return Program(step, batches(3, 4), state=(lstm, head))
 
 
-@program(speculated=2, compiles=3)  # a loop's rounds are compiled for one size of the batch
+@program(speculated=2, compiles=3)  # a loop's iterations are compiled for one size of the batch
 def loop_over_a_size():
     def step(x):
         total = 0

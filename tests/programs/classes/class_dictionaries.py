@@ -51,17 +51,17 @@ def removing(name):
 @program(speculated=14, compiles=4)
 def whether_a_class_itself_has_a_name():
     def factor():
-        return 2.0 if "told" in Settings.__dict__ else 1.0 if "told" not in vars(Settings) else 0.0
+        return 2.0 if "reported" in Settings.__dict__ else 1.0 if "reported" not in vars(Settings) else 0.0
 
-    return scaled(factor, {8: setting("told", 1), 16: removing("told")})
+    return scaled(factor, {8: setting("reported", 1), 16: removing("reported")})
 
 
 @program(speculated=12, compiles=4)
 def what_a_class_has_under_a_name():
     def factor():
-        return Settings.__dict__["rate"] * vars(Settings).get("told", 1.0)
+        return Settings.__dict__["rate"] * vars(Settings).get("reported", 1.0)
 
-    return scaled(factor, {8: setting("rate", 3.0), 16: setting("told", 0.5)})
+    return scaled(factor, {8: setting("rate", 3.0), 16: setting("reported", 0.5)})
 
 
 @program(speculated=12, compiles=4)
@@ -80,7 +80,7 @@ def all_numbers_of_a_class():
     def factor():
         return sum(value for name, value in vars(Settings).items() if isinstance(value, float))
 
-    return scaled(factor, {8: setting("told", 3.0), 16: setting("rate", 0.5)})
+    return scaled(factor, {8: setting("reported", 3.0), 16: setting("rate", 0.5)})
 
 
 @program(speculated=12, compiles=6)
@@ -88,7 +88,7 @@ def the_names_of_a_class():
     def factor():
         return sum(1.0 for name in Settings.__dict__ if not name.startswith("_")) + len(vars(Settings)) / 100
 
-    return scaled(factor, {8: setting("told", 3.0), 16: removing("told")})
+    return scaled(factor, {8: setting("reported", 3.0), 16: removing("reported")})
 
 
 @program(speculated=12, compiles=6)
@@ -179,8 +179,8 @@ def an_object_with_another_namespace():
 @program(speculated=12, compiles=4)
 def an_object_with_more_in_another_namespace():
     one, replace = with_namespace(rate=2.0)
-    changes = {8: replace(rate=2.0, told=3.0), 16: replace(rate=2.0)}
-    return scaled(lambda: one.rate * getattr(one, "told", 1.0), changes)
+    changes = {8: replace(rate=2.0, reported=3.0), 16: replace(rate=2.0)}
+    return scaled(lambda: one.rate * getattr(one, "reported", 1.0), changes)
 
 
 @program(speculated=14, compiles=4)

@@ -91,9 +91,9 @@ def what_comes_before_it():
 @program(speculated=12, compiles=4)
 def what_is_not_there_as_yet():
     def factor():
-        return getattr(Settings(), "told", 2.0) * (3.0 if hasattr(Settings(), "told") else 1.0)
+        return getattr(Settings(), "reported", 2.0) * (3.0 if hasattr(Settings(), "reported") else 1.0)
 
-    return scaled(factor, {8: setting("told", 0.25)})
+    return scaled(factor, {8: setting("reported", 0.25)})
 
 
 @program(speculated=12, compiles=6)

@@ -1,1 +1,1 @@
-"""Lists, dictionaries, sets, deques and their kin: keys, views, iteration, comparison."""
+"""Lists, dictionaries, sets, deques and related containers: keys, views, iteration, comparison."""

@@ -93,7 +93,7 @@ def how_many_there_are_is_used():
 
 
 @program(speculated=0, compiles=8)
-def rounds_count_beside_it():
+def iterations_count_beside_it():
     net = nn.Linear(4, 2)
     trainer = Trainer(net)
 

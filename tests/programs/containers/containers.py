@@ -1,4 +1,4 @@
-"""Containers that are changed and read in one call: dictionaries, sets, lists, deques and their kin."""
+"""Containers that are changed and read in one call: dictionaries, sets, lists, deques and related containers."""
 
 import collections
 
@@ -280,9 +280,9 @@ def dict_changed_while_iterating():
             for key in table:
                 table[key + "x"] = 1
         except RuntimeError as error:
-            told = str(error)
+            reported = str(error)
         del table["ax"]
-        return told, list(table), x + 1
+        return reported, list(table), x + 1
 
     return Program(step, inputs(), state=table)
 
@@ -535,8 +535,8 @@ def set_remove_raises():
         try:
             seen.remove("b")
         except KeyError as error:
-            told = error.args
-        return told, x
+            reported = error.args
+        return reported, x
 
     return Program(step, inputs(), state=seen)
 
@@ -791,21 +791,21 @@ def list_index_errors():
     items = [1]
 
     def step(x):
-        told = []
+        reported = []
         for act in (lambda: items[3], lambda: items.pop(5), lambda: items.remove(9), lambda: items.index(9)):
             try:
                 act()
             except (IndexError, ValueError) as error:
-                told.append((type(error).__name__, str(error)))
+                reported.append((type(error).__name__, str(error)))
         try:
             items[3] = 1
         except IndexError as error:
-            told.append(str(error))
+            reported.append(str(error))
         try:
             del items[3]
         except IndexError as error:
-            told.append(str(error))
-        return told, x
+            reported.append(str(error))
+        return reported, x
 
     return Program(step, inputs(), state=items)
 

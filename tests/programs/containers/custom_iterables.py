@@ -81,7 +81,7 @@ class Pairing:
 
 
 def through(go, classes=(Indexed, Generating, Stepping)):
-    """A program that goes through an object of each class, whose elements change in the midst."""
+    """A program that goes through an object of each class, whose elements change in the middle."""
     held = [cls() for cls in classes]
 
     def step(x):

@@ -83,10 +83,10 @@ def a_heap_of_lists_and_an_empty_one():
         try:
             heapq.heappop([])
         except IndexError as error:
-            told = type(error).__name__
+            reported = type(error).__name__
         heap = [[2, "b"], [1, "c"], [1, "a"]]
         heapq.heapify(heap)
-        return x * 2, told, heap, heapq.heappushpop(heap, [0, "z"]), [heapq.heappop(heap) for _ in range(3)]
+        return x * 2, reported, heap, heapq.heappushpop(heap, [0, "z"]), [heapq.heappop(heap) for _ in range(3)]
 
     return Program(step, inputs())
 

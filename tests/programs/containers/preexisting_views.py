@@ -328,7 +328,7 @@ def mapped_and_filtered():
 
 
 @program()
-def going_round_and_round():
+def visited_again_and_again():
     it = itertools.cycle([1.0, 2.0, 3.0])
 
     def step(x):

@@ -93,7 +93,7 @@ def drawing_random_numbers():
 seen = []
 
 
-def telling(array):
+def reporting(array):
     print(f"sum {array.sum():.3f}")
     return array * 2
 
@@ -109,7 +109,7 @@ def functions_that_reach_further_are_looked_into():
 
     def step(x):
         array = x.numpy()
-        total = torch.from_numpy(telling(array)).sum() + torch.from_numpy(remembering(array)).sum()
+        total = torch.from_numpy(reporting(array)).sum() + torch.from_numpy(remembering(array)).sum()
         return model.update(model.net(x).sum() * total / 100)
 
     return Program(step, batches(12), state=(model, seen))

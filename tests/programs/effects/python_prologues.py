@@ -183,7 +183,7 @@ def what_differs_comes_after_the_training():
     return Program(step, [(torch.randn(3, 4),) for _ in range(CALLS)], state=(model, opt, log))
 
 
-@program(speculated=16, told="native code is given the function")
+@program(speculated=16, reported="native code is given the function")
 def what_cannot_be_speculated_on_comes_first():
     model, opt = model_and_optimizer()
 

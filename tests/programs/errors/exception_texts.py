@@ -7,7 +7,7 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-logger = logging.getLogger("told")
+logger = logging.getLogger("reported")
 
 
 def alike_and_then_not():
@@ -15,14 +15,14 @@ def alike_and_then_not():
     return [(torch.full((2,), float(0 if k < 5 else k)),) for k in range(CALLS)]
 
 
-def catching(make, told):
+def catching(make, reported):
     log = []
 
     def step(x):
         try:
             raise make(x)
         except (ArithmeticError, LookupError, RuntimeError, ValueError, OSError) as error:
-            log.append(told(error))
+            log.append(reported(error))
         return x + 1
 
     return Program(step, alike_and_then_not(), state=log)
@@ -87,13 +87,13 @@ class Own(ValueError):
         self.value = value
 
 
-class Telling(ValueError):
+class Reporting(ValueError):
     def __init__(self, value):
         super().__init__("telling", value)
         self.value = value
 
     def __str__(self):
-        return f"told {self.value:.1f}"
+        return f"reported {self.value:.1f}"
 
 
 @program()
@@ -103,7 +103,7 @@ def text_of_a_class_of_ones_own():
 
 @program(speculated=2)
 def text_of_a_class_that_tells_its_own():
-    return catching(lambda x: Telling(x.sum().item()), lambda error: (str(error), repr(error)))
+    return catching(lambda x: Reporting(x.sum().item()), lambda error: (str(error), repr(error)))
 
 
 @program(refused="is formatted by a ProcessLookupError")
@@ -128,15 +128,15 @@ def errors_that_are_logged_and_warned_of():
 @program()
 def texts_that_are_collected():
     def step(x):
-        told = []
+        reported = []
         for row in x:
             try:
                 if row > 3:
                     raise Own(row.item())
-                told.append("fine")
+                reported.append("fine")
             except Own as error:
-                told.append(str(error).upper())
-        return told
+                reported.append(str(error).upper())
+        return reported
 
     return Program(step, [(torch.tensor([5.0, 1.0, 4.0 + k // 5]),) for k in range(CALLS)])
 

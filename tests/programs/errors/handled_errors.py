@@ -289,7 +289,7 @@ def a_finally_clause_sees_it():
 
 
 @program(speculated=3)
-def handled_in_rounds():
+def handled_in_iterations():
     waiting, total = queue.Queue(3 * FAILING - 2), torch.zeros(3)
 
     def step(x):

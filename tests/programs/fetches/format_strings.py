@@ -37,14 +37,14 @@ def inputs():
 
 @program()
 def a_meter_of_tensors():
-    meter, told = Meter("Acc", ":6.2f"), []
+    meter, reported = Meter("Acc", ":6.2f"), []
 
     def step(number, x):
         meter.update(x.sum(), len(x))
-        told.append(str(meter))
+        reported.append(str(meter))
         return meter.avg
 
-    return Program(step, inputs(), state=[meter.val, told])
+    return Program(step, inputs(), state=[meter.val, reported])
 
 
 @program()
@@ -67,13 +67,13 @@ def widths_by_name():
 @program()
 def templates_that_are_wrong():
     def step(number, x):
-        told = []
+        reported = []
         for template in ("{x} {y", "{x} {y}", "{x} {0}"):
             try:
-                told.append(template.format(x=x.sum()))
+                reported.append(template.format(x=x.sum()))
             except (ValueError, KeyError, IndexError) as error:
-                told.append(str(error))
-        return told
+                reported.append(str(error))
+        return reported
 
     return Program(step, inputs())
 

@@ -48,8 +48,8 @@ def elements_of_lists_and_texts():
 
     def step(x):
         best, many = x[:2].argmax(), (x[:2] > 0).sum()
-        told = words[best], "wxyz"[best], words[best : best + 2], (1, 2, 3, 4)[:many], list(range(many))
-        return told, rows[best] + x, [row + 1 for row in rows[:many]], [1, 2, 3][:: many + 1]
+        reported = words[best], "wxyz"[best], words[best : best + 2], (1, 2, 3, 4)[:many], list(range(many))
+        return reported, rows[best] + x, [row + 1 for row in rows[:many]], [1, 2, 3][:: many + 1]
 
     return Program(step, batches(40))
 

@@ -210,7 +210,7 @@ def normalised_along_the_chosen():
 
 
 @program(speculated=13, compiles=4)
-def rounds_over_the_chosen():
+def iterations_over_the_chosen():
     cell = nn.RNNCell(4, 3)
     o = Trainer(cell)
 

@@ -31,7 +31,7 @@ def drawn(*sizes, calls=N):
     return [(torch.randn(*sizes),) for _ in range(calls)]
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def masked_language_model():
     t = Trainer(nn.Embedding(20, 8), nn.Linear(8, 20), opt=torch.optim.Adam)
 
@@ -47,7 +47,7 @@ def masked_language_model():
     return Program(step, [call() for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def focal_loss_of_both_kinds():
     t = Trainer(nn.Linear(5, 1), momentum=0.9)
 
@@ -61,7 +61,7 @@ def focal_loss_of_both_kinds():
     return Program(step, [(torch.randn(16, 5), torch.rand(16)) for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def boxes_that_hold_something():
     t = Trainer(nn.Conv2d(2, 7, 3, padding=1))
 
@@ -77,7 +77,7 @@ def boxes_that_hold_something():
     return Program(step, [call() for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def pairs_that_are_alike():
     t = Trainer(nn.Linear(6, 4))
 
@@ -90,7 +90,7 @@ def pairs_that_are_alike():
     return Program(step, [(torch.randn(10, 6), torch.randint(3, (10,))) for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def their_number_as_a_factor():
     t = Trainer(nn.Linear(6, 1))
 
@@ -101,7 +101,7 @@ def their_number_as_a_factor():
     return Program(step, [(torch.randn(12, 6), torch.randn(12)) for _ in range(N)], state=t)
 
 
-@program(speculated=14, told=WITHIN)
+@program(speculated=14, reported=WITHIN)
 def batches_of_several_sizes():
     t = Trainer(nn.Linear(6, 3))
 
@@ -141,7 +141,7 @@ def an_argument_that_is_changed_in_between():
     return Program(step, [(torch.randn(9, 6), torch.rand(9) > 0.3) for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def a_mask_that_is_changed_in_between():
     t = Trainer(nn.Linear(6, 3))
 
@@ -156,7 +156,7 @@ def a_mask_that_is_changed_in_between():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def assigned_under_a_mask():
     t = Trainer(nn.Linear(6, 3))
 
@@ -171,7 +171,7 @@ def assigned_under_a_mask():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def what_is_selected_selects():
     t = Trainer(nn.Linear(6, 3))
 
@@ -183,7 +183,7 @@ def what_is_selected_selects():
     return Program(step, drawn(14, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def counted_and_repeated():
     t = Trainer(nn.Embedding(5, 3))
 
@@ -195,7 +195,7 @@ def counted_and_repeated():
     return Program(step, [(torch.randint(8, (12,)),) for _ in range(N)], state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def masked_select_and_positions():
     t = Trainer(nn.Linear(6, 3))
 
@@ -207,7 +207,7 @@ def masked_select_and_positions():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def selected_without_gradients():
     t = Trainer(nn.Linear(6, 3))
 
@@ -222,7 +222,7 @@ def selected_without_gradients():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=14, told=WITHIN)
+@program(speculated=14, reported=WITHIN)
 def dropped_out_after_it_was_selected():
     t = Trainer(nn.Linear(6, 3))
 
@@ -233,7 +233,7 @@ def dropped_out_after_it_was_selected():
     return Program(step, drawn(14, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def printed_in_the_end():
     t = Trainer(nn.Linear(6, 3))
 
@@ -246,7 +246,7 @@ def printed_in_the_end():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def their_number_is_returned_kept_and_shown():
     t = Trainer(nn.Linear(6, 3))
     t.seen, t.counts = 0, []
@@ -265,7 +265,7 @@ def their_number_is_returned_kept_and_shown():
     return Program(step, drawn(9, 6), state=t)
 
 
-@program(speculated=15, told=WITHIN)
+@program(speculated=15, reported=WITHIN)
 def a_share_of_them_is_returned():
     t = Trainer(nn.Linear(6, 3))
 
@@ -293,7 +293,7 @@ def the_mean_of_none_raises():
     return Program(step, calls, state=t)
 
 
-@program(speculated=14, told=WITHIN)
+@program(speculated=14, reported=WITHIN)
 def only_where_the_loss_is_finite():
     t = Trainer(nn.Linear(6, 3), opt=torch.optim.Adam)
 
@@ -337,12 +337,12 @@ def under_a_limit(body, none=()):
     return Program(step, seldom(none), state=t)
 
 
-@program(speculated=48, told=WITHIN)
+@program(speculated=48, reported=WITHIN)
 def none_once_in_a_while():
     return under_a_limit(lambda p, keep, x: F.mse_loss(p[keep], x[keep][:, :3]), none=(30, 44))
 
 
-@program(speculated=24, compiles=4, told="the host makes selections")
+@program(speculated=24, compiles=4, reported="the host makes selections")
 def none_every_other_call():
     return under_a_limit(lambda p, keep, x: F.mse_loss(p[keep], x[keep][:, :3]), none=range(8, 60, 2))
 
@@ -352,12 +352,12 @@ def none_from_the_beginning():
     return under_a_limit(lambda p, keep, x: F.cross_entropy(p[keep], x[keep].argmax(1) % 3), none=range(0, 60, 2))
 
 
-@program(speculated=48, told=WITHIN)
+@program(speculated=48, reported=WITHIN)
 def sums_over_none():
     return under_a_limit(lambda p, keep, x: p[keep].sum() + p[~keep].mean(), none=range(6, 60, 4))
 
 
-@program(speculated=14, told="the host makes selections")
+@program(speculated=14, reported="the host makes selections")
 def their_number_decides():
     t = Trainer(nn.Linear(6, 3))
 

@@ -282,7 +282,7 @@ def two_things_of_one_value():
 
 
 @program(speculated=30, compiles=2)
-def what_the_step_was_given_changes_in_every_round():
+def what_the_step_was_given_changes_in_every_iteration():
     def step(xs, h):
         for t in range(len(xs)):
             if t % 2 == 0:
@@ -321,7 +321,7 @@ def numbers_compared_as_objects():
 
 
 @program(speculated=30, compiles=2, close=0.0001)
-def the_first_round_does_otherwise():
+def the_first_iteration_does_otherwise():
     net = Net()
     a, b = net.layers
 
@@ -338,7 +338,7 @@ def the_first_round_does_otherwise():
 
 
 @program(speculated=30, compiles=2, close=0.0001)
-def one_round_does_more():
+def one_iteration_does_more():
     net = Net()
     a, b = net.layers
 
@@ -354,7 +354,7 @@ def one_round_does_more():
 
 
 @program(speculated=28, compiles=6)
-def a_round_that_may_not_be_there():
+def an_iteration_that_may_not_be_there():
     def step(xs, h):
         given = h
         for t in range(len(xs)):
@@ -366,7 +366,7 @@ def a_round_that_may_not_be_there():
 
 
 @program(speculated=28, compiles=6)
-def the_number_of_one_round_is_used_in_it():
+def the_number_of_one_iteration_is_used_in_it():
     def step(xs, h):
         k = 3
         for t in range(len(xs)):

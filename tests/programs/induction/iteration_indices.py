@@ -81,7 +81,7 @@ def the_number_as_a_factor():
 
 
 @program(speculated=19, compiles=1)
-def another_factor_in_the_first_round():
+def another_factor_in_the_first_iteration():
     net = Net(nn.GRUCell(4, 4))
 
     def step(xs):
@@ -140,7 +140,7 @@ def the_element_before():
     return Program(step, sequences(), state=net)
 
 
-@program(speculated=0, compiles=6)  # the first round takes the last element
+@program(speculated=0, compiles=6)  # the first iteration takes the last element
 def the_element_before_the_first_too():
     net = Net(nn.GRUCell(4, 4))
 

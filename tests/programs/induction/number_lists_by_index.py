@@ -172,7 +172,7 @@ def numbers_that_are_kept_and_added_up():
 
 
 @program(speculated=0, compiles=9, close=1e-5)
-def a_list_that_rounds_change():
+def a_list_that_iterations_change():
     cell = nn.GRUCell(4, 6)
     o = Trainer(cell)
 
@@ -201,7 +201,7 @@ def numbers_that_are_sizes():
 
 
 @program(speculated=21, compiles=1, close=1e-5)
-def a_sum_of_rounds_in_which_tensors_decide():
+def a_sum_of_iterations_in_which_tensors_decide():
     cell = nn.GRUCell(4, 6)
     o = Trainer(cell)
 
@@ -218,7 +218,7 @@ def a_sum_of_rounds_in_which_tensors_decide():
 
 
 @program(speculated=0, compiles=9, close=1e-5)
-def a_sum_to_which_some_rounds_add():
+def a_sum_to_which_some_iterations_add():
     cell = nn.GRUCell(4, 6)
     o = Trainer(cell)
 
@@ -235,7 +235,7 @@ def a_sum_to_which_some_rounds_add():
 
 
 @program(speculated=21, compiles=1, close=1e-5)
-def numbers_fetched_in_each_round():
+def numbers_fetched_in_each_iteration():
     cell = nn.GRUCell(4, 6)
     o = Trainer(cell)
 
@@ -270,7 +270,7 @@ def a_sum_in_both_branches():
 
 @program(speculated=0, compiles=9)
 def a_sum_that_is_a_number_on_a_way_that_raises():
-    """Where the first round takes the way that needs a tensor, the program raises."""
+    """Where the first iteration takes the way that needs a tensor, the program raises."""
 
     def step(x, added):
         h, loss = torch.zeros(3, 4), 0.0
@@ -300,7 +300,7 @@ def lists_that_are_too_short_or_of_other_numbers():
 
 
 @program(speculated=0, compiles=9)
-def a_flag_that_is_handed_on():
+def a_flag_that_is_carried():
     def step(x, used):
         h, before = torch.zeros(3, 4), False
         for t in range(x.size(1)):

@@ -216,7 +216,7 @@ def nearly_always_the_same():
 
 @program(speculated=21, compiles=1, close=1e-5)
 def a_rate_of_the_call():
-    # One number for all rounds, and another one at each call.
+    # One number for all iterations, and another one at each call.
     net = Field()
 
     def step(y, goal, n, rate):
@@ -255,7 +255,7 @@ def counted_over_all_calls():
 
 @program(speculated=0, compiles=24, close=1e-5)
 def no_share_of_nothing():
-    # In some calls the first round divides by zero.
+    # In some calls the first iteration divides by zero.
     net = Field()
 
     def step(y, goal, n, first):

@@ -23,7 +23,7 @@ class Net(nn.Module):
         return loss.detach()
 
 
-# From 3 to 12 rounds at first, so that they are told; then 1, 2 and 0 among others.
+# From 3 to 12 iterations at first, so that loops are rolled; then 1, 2 and 0 among others.
 LENGTHS = [5, 7, 4, 9, 6, 3, 8, 12, 5, 10, 7, 11, 4, 6, 1, 8, 2, 9, 5, 1, 3, 12, 2, 7, 6, 1]
 
 
@@ -36,7 +36,7 @@ def batches(lengths=LENGTHS):
 
 
 @program(speculated=19, compiles=2, close=0.0001)
-def last_round_differs():
+def last_iteration_differs():
     net = Net()
     a, b = net.layers
 
@@ -253,7 +253,7 @@ def triangle():
 
 
 @program(speculated=0, compiles=30, close=0.0001)
-def kept_in_one_round():
+def kept_in_one_iteration():
     net = Net()
     a, b = net.layers
 
@@ -432,7 +432,7 @@ def last_forward():
 
 
 @program(speculated=21, compiles=4, close=0.0001)
-def zero_rounds():
+def zero_iterations():
     net = Net()
     a, b = net.layers
 
@@ -756,7 +756,7 @@ def by_chance_the_last_constant():
 
 
 @program(speculated=0, compiles=30, close=0.0001)
-def the_number_in_a_round_of_its_own():
+def the_number_in_an_iteration_of_its_own():
     def step(xs):
         h = torch.zeros(2, 4)
         n = len(xs)
@@ -939,7 +939,7 @@ def a_tensor_decides_too():
 
 
 @program(speculated=19, compiles=2, close=0.0001)
-def attributes_written_in_the_last_round():
+def attributes_written_in_the_last_iteration():
     net = Net()
     a, b = net.layers
 
@@ -982,7 +982,7 @@ def the_length_changes_from_outside():
 
 
 @program(speculated=0, compiles=30, close=0.0001)
-def within_outer_rounds():
+def within_outer_iterations():
     net = Net()
     a, b = net.layers
 

@@ -7,7 +7,7 @@ from tests.programs.harness import Program, program
 
 RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
-ROUNDS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
+ITERATIONS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
 
 
 class Net(nn.Module):
@@ -27,16 +27,16 @@ class Net(nn.Module):
         return loss.item()
 
 
-def numbers(rounds=ROUNDS):
-    return [(torch.randn(2, 3), n) for n in rounds]
+def numbers(iterations=ITERATIONS):
+    return [(torch.randn(2, 3), n) for n in iterations]
 
 
-def sequences(rounds=ROUNDS):
-    return [(torch.randn(2, n, 3),) for n in rounds]
+def sequences(iterations=ITERATIONS):
+    return [(torch.randn(2, n, 3),) for n in iterations]
 
 
-def lists(rounds=ROUNDS):
-    return [([torch.randn(2, 3) for _ in range(n)],) for n in rounds]
+def lists(iterations=ITERATIONS):
+    return [([torch.randn(2, 3) for _ in range(n)],) for n in iterations]
 
 
 @program(speculated=9, compiles=1)
@@ -321,7 +321,7 @@ def elements_back_in_a_for():
 
 
 @program(speculated=1, compiles=3)
-def by_two_in_each_round():
+def by_two_in_each_iteration():
     net = Net()
 
     def step(x, n):
@@ -405,7 +405,7 @@ def left_now_and_then():
             n -= 1
         return h.detach()
 
-    return Program(step, [(2 * torch.randn(2, 3), n) for n in 3 * ROUNDS], state=net)
+    return Program(step, [(2 * torch.randn(2, 3), n) for n in 3 * ITERATIONS], state=net)
 
 
 @program(speculated=8, compiles=10)
@@ -421,7 +421,7 @@ def the_number_when_it_was_left():
             n -= 1
         return h.detach(), n
 
-    return Program(step, [(2 * torch.randn(2, 3), n) for n in 3 * ROUNDS], state=net)
+    return Program(step, [(2 * torch.randn(2, 3), n) for n in 3 * ITERATIONS], state=net)
 
 
 @program(speculated=4, compiles=6)
@@ -437,7 +437,7 @@ def left_before_a_row():
             t -= 1
         return h.detach()
 
-    return Program(step, sequences(3 * ROUNDS), state=net)
+    return Program(step, sequences(3 * ITERATIONS), state=net)
 
 
 @program(speculated=4, compiles=6)
@@ -452,7 +452,7 @@ def left_by_a_tensor_in_a_for_that_goes_back():
                 break
         return h.detach(), t
 
-    return Program(step, sequences(3 * ROUNDS), state=net)
+    return Program(step, sequences(3 * ITERATIONS), state=net)
 
 
 @program(speculated=19, compiles=2)
@@ -468,7 +468,7 @@ def decided_with_a_row_of_each():
             t -= 1
         return net.train_on(h)
 
-    return Program(step, sequences(2 * ROUNDS), state=net)
+    return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
 @program(speculated=19, compiles=1)
@@ -485,7 +485,7 @@ def decided_with_a_row_of_some():
             t -= 1
         return net.train_on(h)
 
-    return Program(step, sequences(2 * ROUNDS), state=net)
+    return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
 @program(speculated=0, compiles=0)
@@ -500,7 +500,7 @@ def advantages_until_the_end_of_an_episode():
             found.insert(0, gae)
         return torch.stack(found)
 
-    calls = [(torch.randn(n), torch.randn(n), torch.rand(n) > 0.7) for n in 2 * ROUNDS]
+    calls = [(torch.randn(n), torch.randn(n), torch.rand(n) > 0.7) for n in 2 * ITERATIONS]
     return Program(step, calls)
 
 
@@ -519,7 +519,7 @@ def printed_where_a_tensor_says_so():
             n -= 1
         return net.train_on(h), seen, n
 
-    return Program(step, numbers(2 * ROUNDS), state=net)
+    return Program(step, numbers(2 * ITERATIONS), state=net)
 
 
 @program(speculated=0, compiles=1)
@@ -548,7 +548,7 @@ def rows_by_negative_numbers():
             h = net.cell(x[:, -1 - t], h)
         return net.train_on(h)
 
-    return Program(step, sequences(2 * ROUNDS), state=net)
+    return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
 @program(speculated=21, compiles=1)
@@ -561,7 +561,7 @@ def rows_by_negative_sums():
             h = net.cell(x[:, -(t + 1)], h)
         return net.train_on(h)
 
-    return Program(step, sequences(2 * ROUNDS), state=net)
+    return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
 @program(speculated=0, compiles=1)
@@ -587,7 +587,7 @@ def all_but_the_last_row_back():
             h = net.cell(x[:, n - 1 - t], h)
         return net.train_on(h)
 
-    return Program(step, sequences(2 * ROUNDS), state=net)
+    return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
 @program(speculated=21, compiles=1)
@@ -600,7 +600,7 @@ def rows_by_a_number_that_was_given():
             h = net.cell(x[:, n - t], h)
         return net.train_on(h)
 
-    return Program(step, [(torch.randn(2, n + 2, 3), n) for n in 2 * ROUNDS], state=net)
+    return Program(step, [(torch.randn(2, n + 2, 3), n) for n in 2 * ITERATIONS], state=net)
 
 
 @program(speculated=18, compiles=4)
@@ -613,12 +613,12 @@ def rows_by_a_number_and_other_sizes():
             h = net.cell(x[:, n - t], h)
         return net.train_on(h)
 
-    calls = [(torch.randn(2, n + 2 + k % 3, 3), n) for k, n in enumerate(2 * ROUNDS)]
+    calls = [(torch.randn(2, n + 2 + k % 3, 3), n) for k, n in enumerate(2 * ITERATIONS)]
     return Program(step, calls, state=net)
 
 
 @program(speculated=9, compiles=1)
-def decided_in_rounds_of_a_range_that_goes_down():
+def decided_in_iterations_of_a_range_that_goes_down():
     net = Net()
 
     def step(x, n):

@@ -40,7 +40,8 @@ class Net(nn.Module):
         return loss.detach()
 
 
-# -- numbers of rounds -----------------------------------------------------------------------------------------------
+# -- numbers of iterations
+# -----------------------------------------------------------------------------------------------
 
 
 @program(speculated=12, compiles=1)
@@ -230,7 +231,7 @@ def never_left():
 
 
 @program(speculated=7, compiles=9)
-def left_in_the_first_round():
+def left_in_the_first_iteration():
     def step(x):
         h = torch.zeros(2, 3)
         for t in range(x.size(1)):
@@ -277,7 +278,7 @@ def after_a_loop_that_is_not_left():
 
 
 @program(speculated=20, compiles=2)
-def more_rounds_than_rows():
+def more_iterations_than_rows():
     def step(x, n):
         h = torch.zeros(2, 3)
         try:
@@ -306,7 +307,7 @@ def windows_of_a_sequence():
     return Program(step, sequences(LONG))
 
 
-# -- what is not told, or not all of it ------------------------------------------------------------------------------
+# -- what is not rolled, or not all of it ------------------------------------------------------------------------------
 
 
 @program(speculated=0, compiles=1)
@@ -337,7 +338,7 @@ def outputs_are_collected():
 
 
 @program(speculated=0, compiles=3)
-def rounds_print():
+def iterations_print():
     def step(x, n):
         for it in range(n):
             x = x * 1.2
@@ -350,7 +351,7 @@ def rounds_print():
 
 
 @program(speculated=11, compiles=2)
-def the_number_of_the_round_is_a_factor():
+def the_number_of_the_iteration_is_a_factor():
     def step(x, n):
         for it in range(n):
             x = x + it * 0.1
@@ -401,7 +402,7 @@ def the_last_number_is_a_factor():
 
 @program(speculated=0, compiles=5)
 def an_answer_that_is_no_reason_to_leave():
-    """In the last round it is as if it were one."""
+    """In the last iteration it is as if it were one."""
 
     def step(x):
         h = torch.zeros(2, 3)
@@ -415,8 +416,8 @@ def an_answer_that_is_no_reason_to_leave():
 
 
 @program(speculated=23, compiles=3)
-def other_loops_have_as_many_rounds():
-    """What a short one takes for granted of their number holds, though they are told for any."""
+def other_loops_have_as_many_iterations():
+    """What a short one takes for granted of their number holds, though they are merged for any."""
 
     def step(x, n):
         for _ in range(n):
@@ -446,7 +447,7 @@ def sequences_of_batches_of_other_sizes():
 
 
 @program(speculated=15, compiles=8)
-def a_number_of_the_last_round_is_returned():
+def a_number_of_the_last_iteration_is_returned():
     def step(x, n):
         h, most = torch.zeros(2, 3), 0.0
         for _ in range(n):

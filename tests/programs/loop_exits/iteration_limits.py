@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def inputs(calls=30):
-    """Each with a divisor of the limit: the more, the more rounds."""
+    """Each with a divisor of the limit: the more, the more iterations."""
     generator = torch.Generator().manual_seed(3)
     return [(torch.randn(6, 4, generator=generator) * (1 if k % 5 else 4), 2.0 + 6 * (k % 7)) for k in range(calls)]
 
@@ -228,7 +228,7 @@ def in_a_method():
 
 
 @program(speculated=18, compiles=5)
-def other_rounds_at_first():
+def other_iterations_at_first():
     def step(x, c):
         n = 0
         while x.norm() > 2 / c and n < 15:

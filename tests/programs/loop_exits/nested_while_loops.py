@@ -3,7 +3,7 @@
 import torch
 
 from tests.programs.harness import Program, program
-from tests.programs.loop_exits.while_loops import ROUNDS, Net, lists, numbers, sequences
+from tests.programs.loop_exits.while_loops import ITERATIONS, Net, lists, numbers, sequences
 
 RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
@@ -56,7 +56,7 @@ def words_after_the_first_one():
 
 
 @program(speculated=0, compiles=1)
-def two_more_in_some_rounds():
+def two_more_in_some_iterations():
     net = Net()
 
     def step(x, n):
@@ -72,7 +72,7 @@ def two_more_in_some_rounds():
 
 
 @program(speculated=9, compiles=1, close=0.0001)
-def looked_at_in_rounds():
+def looked_at_in_iterations():
     net = Net()
 
     def step(x, n):
@@ -100,7 +100,7 @@ def left_when_it_is_long_enough():
                 break
         return net.train_on(made[-1]), len(made)
 
-    return Program(step, [(2 * torch.randn(2, 3), n) for n in 2 * ROUNDS], state=net)
+    return Program(step, [(2 * torch.randn(2, 3), n) for n in 2 * ITERATIONS], state=net)
 
 
 @program(speculated=9, compiles=1, close=0.0001)
@@ -188,7 +188,7 @@ def in_two_generators_that_take_turns():
 
 
 @program(speculated=9, compiles=1, close=0.0001)
-def in_rounds_of_a_while():
+def in_iterations_of_a_while():
     net = Net()
 
     def step(x, n):
@@ -205,7 +205,7 @@ def in_rounds_of_a_while():
 
 
 @program(speculated=9, compiles=1, close=0.0001)
-def down_in_rounds_of_a_for():
+def down_in_iterations_of_a_for():
     net = Net()
 
     def step(x, n):
@@ -222,7 +222,7 @@ def down_in_rounds_of_a_for():
 
 
 @program(speculated=7, compiles=1, close=0.0001)
-def up_in_rounds_that_go_down():
+def up_in_iterations_that_go_down():
     net = Net()
 
     def step(x, n):
@@ -239,7 +239,7 @@ def up_in_rounds_that_go_down():
 
 
 @program(speculated=1, compiles=4, close=0.0001)
-def up_to_the_number_of_the_round():
+def up_to_the_number_of_the_iteration():
     net = Net()
 
     def step(x, n):

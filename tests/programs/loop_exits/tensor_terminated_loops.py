@@ -33,7 +33,7 @@ class Net:
 
 
 def positive(calls=MANY, low=1.5, high=6.0):
-    """Vectors of ever other sizes: Newton's iteration needs more rounds for larger ones."""
+    """Vectors of ever other sizes: Newton's method needs more iterations for larger ones."""
     return [(torch.rand(4) + low * (high / low) ** (3 * n % calls / calls * 4),) for n in range(calls)]
 
 
@@ -111,7 +111,7 @@ def fixed_point_with_gradients():
 
 
 @program(speculated=9, compiles=3)
-def zero_rounds_now_and_then():
+def zero_iterations_now_and_then():
     def step(x):
         while x.abs().sum() > 1:
             x = x * 0.7
@@ -124,7 +124,7 @@ def zero_rounds_now_and_then():
 
 
 @program(speculated=10, compiles=2)
-def no_rounds_must_not_become_endless():
+def no_iterations_must_not_become_endless():
     """Had the graph gone round where eager does not, it would never come to an end."""
 
     def step(x):
@@ -137,7 +137,7 @@ def no_rounds_must_not_become_endless():
 
 
 @program(speculated=9, compiles=4)
-def few_rounds_after_many():
+def few_iterations_after_many():
     def step(x):
         for _ in range(20):
             x = torch.sin(x) * 0.8
@@ -150,8 +150,8 @@ def few_rounds_after_many():
 
 
 @program(speculated=8, compiles=3)
-def first_round_is_remembered():
-    """What comes after the loop knows whether there was more than one round."""
+def first_iteration_is_remembered():
+    """What comes after the loop knows whether there was more than one iteration."""
 
     def step(x):
         first = True
@@ -266,7 +266,7 @@ def a_loop_in_a_loop():
 
 
 @program(speculated=4, compiles=2)
-def numbers_of_rounds_are_both_known():
+def numbers_of_iterations_are_both_known():
     """One loop's count changes; what is returned depends on the other's."""
 
     def step(x, n, m):
@@ -351,7 +351,7 @@ def a_count_ends_the_loop():
 
 
 @program(speculated=0, compiles=8)
-def rounds_know_their_number():
+def iterations_know_their_number():
     def step(x):
         for turn in range(30):
             x = x * 0.9 if turn % 2 else x * 0.6
@@ -366,7 +366,7 @@ def rounds_know_their_number():
 
 
 @program(speculated=0, compiles=8)
-def prints_in_rounds():
+def prints_in_iterations():
     def step(x):
         while x.norm() > 0.5:
             x = x * 0.7
@@ -389,7 +389,7 @@ def errors_are_collected():
 
 
 @program(speculated=0, compiles=8)
-def a_carried_value_of_the_round_before_is_returned():
+def a_carried_value_of_the_iteration_before_is_returned():
     def step(x):
         before = x
         while x.norm() > 0.5:
@@ -400,7 +400,7 @@ def a_carried_value_of_the_round_before_is_returned():
 
 
 @program(speculated=0, compiles=8)
-def four_rounds_back():
+def four_iterations_back():
     def step(x):
         a = b = c = d = x
         while x.norm() > 0.5:
@@ -411,8 +411,8 @@ def four_rounds_back():
 
 
 @program(speculated=0, compiles=8)
-def handed_on_from_round_to_round():
-    """For four rounds ``a`` is what it was: nothing that a round takes tells that it will not stay so."""
+def carried_from_iteration_to_iteration():
+    """For four iterations ``a`` is what it was: nothing that an iteration takes shows that it will not stay so."""
 
     def step(x):
         a = b = c = d = torch.ones(4)
@@ -425,7 +425,7 @@ def handed_on_from_round_to_round():
 
 
 @program(speculated=0, compiles=8)
-def handed_on_in_a_tuple():
+def carried_in_a_tuple():
     def step(x, n):
         past = (torch.ones(4),) * 4
         for _ in range(n):
@@ -438,7 +438,7 @@ def handed_on_in_a_tuple():
 
 
 @program(speculated=0, compiles=12)
-def handed_on_for_a_number_of_rounds():
+def carried_for_a_number_of_iterations():
     def step(x, n):
         a = b = c = d = torch.ones(4)
         for _ in range(n):
@@ -450,7 +450,7 @@ def handed_on_for_a_number_of_rounds():
 
 
 @program(speculated=0, compiles=12)
-def parity_of_a_number_of_rounds():
+def parity_of_a_number_of_iterations():
     def step(x, n):
         for turn in range(n):
             x = torch.tanh(x) + 0.1
@@ -472,7 +472,7 @@ def parity_of_a_count():
 
 
 @program(speculated=0, compiles=8)
-def random_numbers_in_rounds():
+def random_numbers_in_iterations():
     def step(x):
         while x.norm() > 0.5:
             x = x * 0.7 + 0.01 * torch.randn(4)
@@ -493,7 +493,7 @@ def changed_in_place():
 
 
 @program(speculated=0, compiles=8)
-def an_error_in_a_round():
+def an_error_in_an_iteration():
     def step(x, table):
         index = torch.zeros((), dtype=torch.int64)
         while x.norm() > 0.5:

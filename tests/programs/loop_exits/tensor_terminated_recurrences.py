@@ -95,8 +95,8 @@ def trained_for_as_long_as_it_takes():
 
 
 @program(speculated=9, compiles=2)
-def more_rounds_than_there_are_numbers_for():
-    """Numbers are made for so many rounds; where there are more, Python makes the call."""
+def more_iterations_than_there_are_numbers_for():
+    """Numbers are made for so many iterations; where there are more, Python makes the call."""
 
     def step(x, y):
         n = 50
@@ -128,7 +128,7 @@ def an_input_that_an_optimizer_of_its_own_finds():
 
 
 @program(speculated=19, compiles=2)
-def a_part_of_the_number_of_the_round():
+def a_part_of_the_number_of_the_iteration():
     def step(x, y):
         for i in range(40):
             x = x * (1 - 1 / (i + 4))
@@ -140,7 +140,7 @@ def a_part_of_the_number_of_the_round():
 
 
 @program(speculated=20, compiles=2)
-def a_power_of_the_number_of_the_round():
+def a_power_of_the_number_of_the_iteration():
     def step(x, y):
         for i in range(40):
             x = x - 0.3 * 0.95**i * x
@@ -152,7 +152,7 @@ def a_power_of_the_number_of_the_round():
 
 
 @program(speculated=18, compiles=2)
-def as_many_rounds_as_a_number_says():
+def as_many_iterations_as_a_number_says():
     def step(x, n):
         for i in range(n):
             x = x + i * 0.1
@@ -228,8 +228,8 @@ def annealed_down_to_a_least():
 
 
 @program(speculated=21, compiles=1)
-def a_tensor_set_in_each_round():
-    """The last round's is what stays, whichever it is."""
+def a_tensor_set_in_each_iteration():
+    """The last iteration's is what stays, whichever it is."""
     net = Net()
     net.last = torch.zeros(6, 4)
 
@@ -245,7 +245,7 @@ def a_tensor_set_in_each_round():
 
 
 @program(speculated=10, compiles=5)
-def one_of_two_tensors_set_in_each_round():
+def one_of_two_tensors_set_in_each_iteration():
     net = Net()
     net.first, net.second, net.last = torch.zeros(2), torch.ones(2), None
 

@@ -7,7 +7,7 @@ from tests.programs.harness import Program, program
 
 RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
-ROUNDS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
+ITERATIONS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
 
 
 class Net(nn.Module):
@@ -27,16 +27,16 @@ class Net(nn.Module):
         return loss.item()
 
 
-def numbers(rounds=ROUNDS):
-    return [(torch.randn(2, 3), n) for n in rounds]
+def numbers(iterations=ITERATIONS):
+    return [(torch.randn(2, 3), n) for n in iterations]
 
 
-def sequences(rounds=ROUNDS):
-    return [(torch.randn(2, n, 3),) for n in rounds]
+def sequences(iterations=ITERATIONS):
+    return [(torch.randn(2, n, 3),) for n in iterations]
 
 
-def lists(rounds=ROUNDS):
-    return [([torch.randn(2, 3) for _ in range(n)],) for n in rounds]
+def lists(iterations=ITERATIONS):
+    return [([torch.randn(2, 3) for _ in range(n)],) for n in iterations]
 
 
 @program(speculated=9, compiles=1)
@@ -147,7 +147,7 @@ def this_row_and_the_last():
             t += 1
         return net.train_on(h)
 
-    return Program(step, sequences([n + 1 for n in ROUNDS]), state=net)
+    return Program(step, sequences([n + 1 for n in ITERATIONS]), state=net)
 
 
 @program(speculated=9, compiles=1)
@@ -167,7 +167,7 @@ def rows_that_are_filled():
 
 
 @program(speculated=9, compiles=1)
-def effects_of_rounds():
+def effects_of_iterations():
     net = Net()
 
     def step(x, n):
@@ -213,7 +213,7 @@ def an_attribute_counts():
 
 
 @program(speculated=9, compiles=1)
-def rounds_that_train():
+def iterations_that_train():
     net = Net()
 
     def step(x, n):
@@ -249,7 +249,7 @@ def several_of_one_number():
 
 
 @program(speculated=11, compiles=1)
-def the_first_round_is_another():
+def the_first_iteration_is_another():
     net = Net()
 
     def step(x, n):
@@ -259,7 +259,7 @@ def the_first_round_is_another():
             i += 1
         return net.train_on(h)
 
-    return Program(step, numbers([*ROUNDS, 4, 9]), state=net)
+    return Program(step, numbers([*ITERATIONS, 4, 9]), state=net)
 
 
 @program(speculated=5)
@@ -303,7 +303,7 @@ def left_early_and_in_others():
 
 
 @program(speculated=8, compiles=3)
-def none_one_and_two_rounds():
+def none_one_and_two_iterations():
     net = Net()
 
     def step(x, n):

@@ -8,7 +8,7 @@ from tests.programs.harness import Program, program
 
 RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
-ROUNDS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
+ITERATIONS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
 FEW = (3, 4, 3, 5, 4, 3)
 
 
@@ -30,16 +30,16 @@ class Net(nn.Module):
         return loss.item()
 
 
-def numbers(rounds=ROUNDS):
-    return [(torch.randn(8, 3), n) for n in rounds]
+def numbers(iterations=ITERATIONS):
+    return [(torch.randn(8, 3), n) for n in iterations]
 
 
-def lists(rounds=ROUNDS):
-    return [([torch.randn(8, 3) for _ in range(n)],) for n in rounds]
+def lists(iterations=ITERATIONS):
+    return [([torch.randn(8, 3) for _ in range(n)],) for n in iterations]
 
 
 @program(speculated=9, compiles=1, close=0.0001)
-def normalised_in_each_round():
+def normalised_in_each_iteration():
     net = Net()
 
     def step(x, n):
@@ -120,7 +120,7 @@ def average_that_follows():
 
 
 @program(speculated=3, compiles=1, close=0.0001)
-def average_that_rounds_use():
+def average_that_iterations_use():
     net = Net()
 
     def step(x, n):
@@ -211,7 +211,7 @@ def kept_and_returned():
 
 
 @program(speculated=1, compiles=2, close=0.0001)
-def shown_in_each_round():
+def shown_in_each_iteration():
     net = Net()
 
     def step(x, n):
@@ -226,7 +226,7 @@ def shown_in_each_round():
 
 
 @program(speculated=1, compiles=2, close=0.0001)
-def only_in_some_rounds():
+def only_in_some_iterations():
     net = Net()
 
     def step(x, n):
@@ -241,7 +241,7 @@ def only_in_some_rounds():
 
 
 @program(speculated=9, compiles=1, close=0.0001)
-def in_rounds_of_rounds():
+def in_iterations_of_iterations():
     net = Net()
 
     def step(x, n):
@@ -296,12 +296,12 @@ def evaluated_now_and_then():
             h = net.norm(net.cell(x, h))
         return net.train_on(h) if train else h.detach()
 
-    calls = [(torch.randn(8, 3), n, k % 4 != 3) for k, n in enumerate(ROUNDS)]
+    calls = [(torch.randn(8, 3), n, k % 4 != 3) for k, n in enumerate(ITERATIONS)]
     return Program(step, calls, state=net)
 
 
 @program(speculated=1, compiles=2, close=0.0001)
-def by_a_number_of_the_round():
+def by_a_number_of_the_iteration():
     net = Net()
 
     def step(x, n):

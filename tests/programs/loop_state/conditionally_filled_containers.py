@@ -79,7 +79,7 @@ def keys_of_a_counter_that_is_cleared():
 
 
 @program(speculated=1, compiles=8, close=1e-4)
-def rounds_counted_from_one():
+def iterations_counted_from_one():
     layer, seen = torch.nn.Linear(4, 4), {"total": 0.0, "flag": False}
     opt = torch.optim.SGD(layer.parameters(), lr=0.05)
 

@@ -101,7 +101,7 @@ def two_tensors_and_a_change_later():
 
 
 @program(speculated=7, compiles=2, close=1e-4)
-def more_rows_than_rounds_and_too_few():
+def more_rows_than_iterations_and_too_few():
     cell = nn.GRUCell(H, H)
     o = Trainer(cell)
 

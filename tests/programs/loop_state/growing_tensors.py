@@ -82,7 +82,7 @@ def losses_that_train():
 
 
 @program(speculated=0, compiles=4)
-def rounds_look_at_all_words():
+def iterations_look_at_all_words():
     model = Words()
 
     @torch.no_grad()
@@ -97,7 +97,7 @@ def rounds_look_at_all_words():
 
 
 @program(speculated=0, compiles=4)
-def rounds_ask_how_many_words():
+def iterations_ask_how_many_words():
     model = Words()
 
     @torch.no_grad()

@@ -139,7 +139,7 @@ def one_tensor_by_two_ways():
 
 
 @program(speculated=0, compiles=4)
-def what_was_handed_on_is_changed():
+def what_was_carried_is_changed():
     layer = nn.Linear(H, H)
 
     @torch.no_grad()
@@ -185,7 +185,7 @@ def chains_of_four_that_may_still_hold_what_was_there():
 
 
 @program(speculated=8, compiles=2)
-def values_shown_at_the_end_of_rounds():
+def values_shown_at_the_end_of_iterations():
     layer = nn.Linear(H, H)
 
     @torch.no_grad()

@@ -88,7 +88,7 @@ def the_last_one_is_in_the_list():
 
 
 @program(speculated=9, compiles=1)
-def prints_of_what_rounds_compute():
+def prints_of_what_iterations_compute():
     def step(xs):
         h = torch.zeros(3)
         print("begin")
@@ -102,7 +102,7 @@ def prints_of_what_rounds_compute():
 
 
 @program(speculated=9, compiles=1)
-def prints_of_the_round():
+def prints_of_the_iteration():
     def step(x, n):
         for i in range(n):
             x = torch.sin(x)
@@ -192,7 +192,7 @@ def a_sum_that_begins_with_a_tensor():
 
 
 @program(speculated=8, compiles=1)
-def numbers_handed_on():
+def numbers_carried():
     def step(xs):
         h, total, mean, best, hits = torch.zeros(3), 0.0, 0.0, -1e9, 0
         for x in xs:
@@ -394,7 +394,7 @@ def rows_by_a_number():
 
 
 @program(speculated=9, compiles=1)
-def many_rounds():
+def many_iterations():
     def step(x, n):
         losses = []
         for i in range(n):
@@ -451,7 +451,7 @@ def what_is_appended_has_a_history():
 
 
 @program(speculated=0, compiles=6)
-def keys_made_of_the_round():
+def keys_made_of_the_iteration():
     log = {}
 
     def step(x, n):
@@ -479,7 +479,7 @@ def how_many_there_are_by_now():
 
 
 @program(speculated=0, compiles=6)
-def a_decision_by_the_round():
+def a_decision_by_the_iteration():
     def step(x, n):
         for i in range(n):
             x = torch.sin(x)
@@ -492,7 +492,7 @@ def a_decision_by_the_round():
 
 
 @program(speculated=0, compiles=6)
-def random_numbers_of_the_host_in_rounds():
+def random_numbers_of_the_host_in_iterations():
     def step(xs):
         h = torch.zeros(3)
         for x in xs:

@@ -34,14 +34,14 @@ SETTINGS = Settings()
 NAME = "a gru cell"
 
 
-def looping(round_):
-    """A step that goes over a sequence with this round."""
+def looping(body):
+    """A step that goes over a sequence with this iteration."""
     net = Net(nn.GRUCell(4, 4), nn.GRUCell(4, 4))
 
     def step(xs):
         h = torch.zeros(2, 4)
         for x in xs:
-            h = round_(net.layers, h, x)
+            h = body(net.layers, h, x)
         return net.update(h.square().sum())
 
     return Program(step, sequences(), state=net)
@@ -49,27 +49,27 @@ def looping(round_):
 
 @program(speculated=19, compiles=1)
 def text_within_a_text():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         return layers[0](x, h) if "gru" in NAME else x
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def texts_one_after_the_other():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         if SETTINGS.kind == "linear":
             return x
         elif SETTINGS.kind.startswith("gr") and SETTINGS.kind.upper() != "GR":
             return layers[0](x, h)
         return h
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def matched_text():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         match SETTINGS.kind:
             case "linear":
                 return x
@@ -77,80 +77,80 @@ def matched_text():
                 return layers[0](x, h)
         return h
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def numbers_and_none():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         if SETTINGS.clip is not None:
             h = h.clamp(-SETTINGS.clip, SETTINGS.clip)
         if SETTINGS.count % 2 == 1 and SETTINGS.count > 2:
             h = layers[0](x, h)
         return h
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def members_of_an_enumeration():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         return layers[0](x, h) if SETTINGS.mode == Kind.GATED and SETTINGS.mode in (Kind.GATED, None) else x
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def tables_and_membership():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         scale = SETTINGS.scales[SETTINGS.kind] * SETTINGS.scales.get("other", 1.0)
         if SETTINGS.kind in SETTINGS.scales and SETTINGS.kind in {"gru", "lstm"} and "norm" in SETTINGS.hooks:
             h = layers[0](x, h)
         return h * scale
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
 def classes_and_attributes():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         if isinstance(layers[0], (nn.GRUCell, nn.LSTMCell)) and hasattr(SETTINGS, "kind"):
             h = layers[0](x, h)
         return getattr(torch, "tanh" if SETTINGS.kind == "gru" else "relu")(h)
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
-def several_layers_in_each_round():
-    def round_(layers, h, x):
+def several_layers_in_each_iteration():
+    def body(layers, h, x):
         for depth, layer in enumerate(layers):
             h = layer(x, h)
             if depth < len(layers) - 1:
                 h = torch.relu(h)
         return h
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=19, compiles=1)
-def sizes_of_what_a_round_gets():
-    def round_(layers, h, x):
+def sizes_of_what_an_iteration_gets():
+    def body(layers, h, x):
         assert x.dim() == 2 and x.size(-1) == h.size(-1)
         return layers[0](x, h)
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=18, compiles=2)
 def texts_beside_a_tensor_that_decides():
-    def round_(layers, h, x):
+    def body(layers, h, x):
         h = layers[0](x, h)
         if SETTINGS.kind == "gru" and h.norm() > 0.9:
             h = h / h.norm() if "gru" in NAME else x
         return h
 
-    return looping(round_)
+    return looping(body)
 
 
 @program(speculated=14, compiles=3)
@@ -185,7 +185,7 @@ def a_state_for_each_layer():
 
 
 @program(speculated=0, compiles=99)
-def a_mode_that_rounds_change():
+def a_mode_that_iterations_change():
     net = Net(nn.GRUCell(4, 4))
 
     def step(xs):
@@ -199,7 +199,7 @@ def a_mode_that_rounds_change():
 
 
 @program(speculated=0, compiles=99)
-def modes_handed_on_from_round_to_round():
+def modes_carried_from_iteration_to_iteration():
     net = Net(nn.GRUCell(4, 4))
 
     def step(xs):
@@ -227,8 +227,8 @@ def a_row_of_states_that_is_shifted():
 
 
 @program(speculated=19, compiles=1)
-def constants_that_are_the_number_of_one_round():
-    def round_(layers, h, x):
+def constants_that_are_the_number_of_one_iteration():
+    def body(layers, h, x):
         return torch.tanh(x + h) * layers[0].bias_hh[:4] + layers[1].weight_hh[4, 3]
 
-    return looping(round_)
+    return looping(body)

@@ -29,13 +29,13 @@ def listed(make=batch):
 
 
 def trained(optimizer, counts=COUNTS, before=None):
-    """So many rounds of an optimizer; ``before``: what is done to it outside of calls."""
+    """So many iterations of an optimizer; ``before``: what is done to it outside of calls."""
     model = net()
     opt = optimizer(model.parameters())
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         loss = torch.zeros(())
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -84,9 +84,9 @@ def lists_that_count_by_a_tensor():
     counts = [torch.zeros(()), torch.zeros(())]
     w = torch.ones(3)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         by = torch.tensor(1.0)
-        for _ in range(rounds):
+        for _ in range(iterations):
             torch._foreach_add_(counts, by, alpha=1.0)
             w.mul_(0.99 ** counts[0].item())
             torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
@@ -100,11 +100,11 @@ def lists_that_count_by_what_changes():
     counts = [torch.zeros(()), torch.zeros(())]
     w = torch.ones(3)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         with torch.no_grad():  # one statement: none of it is left to Python
             by = torch.tensor(1.0)
             by.mul_(x[0, 0].sign())
-            for _ in range(rounds):
+            for _ in range(iterations):
                 torch._foreach_add_(counts, by, alpha=1.0)
                 torch._foreach_mul_([w], [1 - 0.5 ** counts[1].item()])
                 torch._foreach_add_([by], 1.0)
@@ -148,8 +148,8 @@ def a_critic_and_a_maker():
     of_maker = torch.optim.Adam(maker.parameters(), 1e-3, betas=(0.5, 0.9))
     of_critic = torch.optim.Adam(critic.parameters(), 1e-3, betas=(0.5, 0.9))
 
-    def step(real, _, rounds):
-        for _ in range(rounds):
+    def step(real, _, iterations):
+        for _ in range(iterations):
             fake = maker(torch.randn(real.size(0), 4)).detach()
             of_critic.zero_grad()
             (critic(fake).mean() - critic(real).mean()).backward()
@@ -169,12 +169,12 @@ def two_phases():
     model = net()
     opt = torch.optim.Adam(model.parameters(), 1e-2)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x + 0.1), y, label_smoothing=0.1).backward()
             opt.step()
@@ -198,13 +198,13 @@ def steps_set_from_outside():
 
 
 @program(speculated=15, compiles=4)
-def few_rounds_and_none():
+def few_iterations_and_none():
     return trained(lambda parameters: torch.optim.Adam(parameters, 1e-2), (5, 9, 4, 2, 7, 12, 0, 1, 3, 8, 6, 2))
 
 
 @program(speculated=15, compiles=4)
-def a_step_after_the_rounds():
-    """By the same optimizer: how many steps there are by then is known when the rounds are over."""
+def a_step_after_the_iterations():
+    """By the same optimizer: how many steps there are by then is known when the iterations are over."""
     model = net()
     opt = torch.optim.Adam(model.parameters(), 1e-2)
 
@@ -213,8 +213,8 @@ def a_step_after_the_rounds():
         F.cross_entropy(model(x), y).backward()
         opt.step()
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             train(x, y)
         train(x + 0.5, y)
 
@@ -222,13 +222,13 @@ def a_step_after_the_rounds():
 
 
 @program(speculated=16, compiles=4)
-def a_number_that_rounds_have_counted():
-    """It was that of three rounds, whatever their number."""
+def a_number_that_iterations_have_counted():
+    """It was that of three iterations, whatever the trip count."""
     model, steps = net(), torch.zeros(())
     opt = torch.optim.SGD(model.parameters(), 1e-2)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -243,8 +243,8 @@ def a_number_that_is_shown():
     model, steps = net(), torch.zeros((), dtype=torch.int64)
     opt = torch.optim.SGD(model.parameters(), 1e-2)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -255,14 +255,14 @@ def a_number_that_is_shown():
 
 
 @program(speculated=21, compiles=1)
-def several_steps_in_a_round():
+def several_steps_in_an_iteration():
     """Read before, between and behind them, in three precisions."""
     model = net()
     opt = torch.optim.SGD(model.parameters(), 1e-2)
     narrow, wide, whole = torch.tensor(0.5), torch.tensor(0.1, dtype=torch.float64), torch.tensor(7)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             rate = 0.9 ** narrow.item()
             narrow.add_(0.1).mul_(1.01)
@@ -283,8 +283,8 @@ def counted_under_another_name():
     model, steps = net(), torch.zeros(())
     opt, seen = torch.optim.SGD(model.parameters(), 1e-2), steps.view(1)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             (F.cross_entropy(model(x), y) / (1 + steps.item())).backward()
             opt.step()
@@ -295,12 +295,12 @@ def counted_under_another_name():
 
 
 @program(speculated=0, compiles=24)
-def begun_anew_in_each_round():
+def begun_anew_in_each_iteration():
     model, steps = net(), torch.zeros(())
     opt = torch.optim.SGD(model.parameters(), 1e-2)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             steps.zero_()
             steps.add_(x.abs().max())
@@ -312,13 +312,13 @@ def begun_anew_in_each_round():
 
 @program(speculated=20, compiles=1)
 def a_number_that_cannot_be():
-    """In some rounds of some calls Python divides by zero."""
+    """In some iterations of some calls Python divides by zero."""
     model, steps = net(), torch.zeros(())
     opt = torch.optim.SGD(model.parameters(), 1e-2)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         try:
-            for _ in range(rounds):
+            for _ in range(iterations):
                 opt.zero_grad()
                 (F.cross_entropy(model(x), y) * (1 / (40 - steps.item()))).backward()
                 opt.step()
@@ -331,13 +331,13 @@ def a_number_that_cannot_be():
 
 
 def scheduled(optimizer, schedule):
-    """So many rounds at a rate that is another one at each call."""
+    """So many iterations at a rate that is another one at each call."""
     model = net()
     opt = optimizer(model.parameters())
     rates = schedule(opt)
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -369,8 +369,8 @@ def a_rate_set_from_outside():
     opt = torch.optim.RMSprop(model.parameters(), 1e-3)
     rates = {call: (lambda rate=call: opt.param_groups[0].update(lr=1e-2 / (1 + rate))) for call in range(MANY)}
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -383,9 +383,9 @@ def a_rate_in_a_loop_that_does_not_train():
     cell = nn.Linear(6, 6)
     opt = torch.optim.SGD(cell.parameters(), 0.1)
 
-    def step(x, _, rounds, rate):
+    def step(x, _, iterations, rate):
         h = x
-        for _ in range(rounds):
+        for _ in range(iterations):
             h = torch.add(h, torch.tanh(cell(h)), alpha=rate)
             h = torch.lerp(h, x, rate / 2) + torch.full_like(h, rate)
         opt.zero_grad()
@@ -402,10 +402,10 @@ def half_precision():
     weight = torch.randn(6, dtype=torch.bfloat16)
     opt_rate = [0.1]
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         w = weight.clone().requires_grad_()
         opt = torch.optim.SGD([w], opt_rate[0], momentum=0.9)
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             (x.bfloat16() @ w).pow(2).mean().backward()
             opt.step()
@@ -416,13 +416,13 @@ def half_precision():
 
 
 @program(speculated=21, compiles=1)
-def rates_by_rounds():
-    """Set in each round, and left as the last one set it."""
+def rates_by_iterations():
+    """Set in each iteration, and left as the last one set it."""
     model = net()
     opt = torch.optim.SGD(model.parameters(), 0.1, weight_decay=0.01)
 
-    def step(x, y, rounds):
-        for i in range(rounds):
+    def step(x, y, iterations):
+        for i in range(iterations):
             for group in opt.param_groups:
                 group["lr"] = 0.1 * 0.9**i
             opt.zero_grad()
@@ -433,13 +433,13 @@ def rates_by_rounds():
 
 
 @program(speculated=21, compiles=1)
-def adamw_warms_up_by_rounds():
+def adamw_warms_up_by_iterations():
     """Libraries compute with the rate as well: 1 - lr * decay, lr / (1 - beta ** step)."""
     model = net()
     opt = torch.optim.AdamW(model.parameters(), 0.1)
 
-    def step(x, y, rounds):
-        for i in range(rounds):
+    def step(x, y, iterations):
+        for i in range(iterations):
             opt.param_groups[0]["lr"] = 0.01 * (i + 1)
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
@@ -454,8 +454,8 @@ def a_rate_counted_over_all_calls():
     opt = torch.optim.SGD(model.parameters(), 0.1)
     done = [0]
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             done[0] += 1
             opt.param_groups[0]["lr"] = 0.1 * min(1.0, done[0] / 50)
             opt.zero_grad()
@@ -471,8 +471,8 @@ def a_rate_that_decides():
     model = net()
     opt = torch.optim.SGD(model.parameters(), 0.1)
 
-    def step(x, y, rounds):
-        for i in range(rounds):
+    def step(x, y, iterations):
+        for i in range(iterations):
             opt.param_groups[0]["lr"] = rate = 0.1 * 0.7**i
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
@@ -486,10 +486,10 @@ def a_rate_that_decides():
 def times_in_a_log():
     model, log = nn.Linear(6, 6), []
 
-    def step(x, _, rounds):
+    def step(x, _, iterations):
         t = 0.0
         with torch.no_grad():
-            for _ in range(rounds):
+            for _ in range(iterations):
                 x = x + 0.1 * model(x) * t
                 log.append(t)
                 t += 0.1
@@ -501,12 +501,12 @@ def times_in_a_log():
 
 @program(speculated=16, compiles=4)
 def a_time_that_cannot_be_logged():
-    """In the eighth round Python divides by zero, in the middle of the round."""
+    """In the eighth iteration Python divides by zero, in the middle of the iteration."""
     model, log = nn.Linear(6, 6), []
 
-    def step(x, _, rounds):
+    def step(x, _, iterations):
         try:
-            for i in range(rounds):
+            for i in range(iterations):
                 with torch.no_grad():
                     x = x + 0.1 * model(x)
                 log.append(1.0 / (7 - i))
@@ -522,9 +522,9 @@ def nearly_always_one_time():
     """A number that rounds write is the same in all that were seen first."""
     model, log = nn.Linear(6, 6), []
 
-    def step(x, _, rounds):
+    def step(x, _, iterations):
         with torch.no_grad():
-            for i in range(rounds):
+            for i in range(iterations):
                 x = x + 0.1 * model(x)
                 log.append(max(1.0, 0.13 * i))
         return x

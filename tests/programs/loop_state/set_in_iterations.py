@@ -7,7 +7,7 @@ from tests.programs.harness import Program, program
 
 RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function is compiled for any trip count or tree.
 
-ROUNDS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
+ITERATIONS = (5, 7, 5, 9, 12, 30, 6, 4, 17, 8, 21, 3)
 
 
 class Net(nn.Module):
@@ -27,8 +27,8 @@ class Net(nn.Module):
         return loss.item()
 
 
-def sequences(rounds=ROUNDS):
-    return [(torch.randn(n, 2, 3),) for n in rounds]
+def sequences(iterations=ITERATIONS):
+    return [(torch.randn(n, 2, 3),) for n in iterations]
 
 
 @program(speculated=9, compiles=1)
@@ -110,7 +110,7 @@ def steps_that_are_counted_beside():
 
 
 @program(speculated=0)  # too many ways, in twelve calls
-def set_in_some_rounds():
+def set_in_some_iterations():
     """Which of them set it last is another one each time."""
     net = Net()
 
@@ -129,7 +129,7 @@ def set_in_some_rounds():
 
 @program(speculated=9)
 def read_between():
-    """Who is called in a round sees what the attribute holds then."""
+    """Who is called in an iteration sees what the attribute holds then."""
     net = Net()
 
     def average(total, n):

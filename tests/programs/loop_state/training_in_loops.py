@@ -33,9 +33,9 @@ def steps_of_reptile():
     model = net()
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         before = [p.detach().clone() for p in model.parameters()]
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -49,12 +49,12 @@ def steps_of_reptile():
 
 
 @program(speculated=20)
-def rounds_of_a_critic():
+def iterations_of_a_critic():
     maker, critic = nn.Linear(4, 6), net()
     opt = torch.optim.RMSprop(critic.parameters(), lr=1e-3)
 
-    def step(real, _, rounds):
-        for _ in range(rounds):
+    def step(real, _, iterations):
+        for _ in range(iterations):
             fake = maker(torch.randn(real.size(0), 4)).detach()
             opt.zero_grad()
             (critic(fake).mean() - critic(real).mean()).backward()
@@ -70,9 +70,9 @@ def rounds_of_a_critic():
 def an_attack_by_gradients():
     model = net()
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         adv = x.clone()
-        for _ in range(rounds):
+        for _ in range(iterations):
             adv.requires_grad_(True)
             (g,) = torch.autograd.grad(F.cross_entropy(model(adv), y), adv)
             adv = torch.min(torch.max((adv + 0.1 * g.sign()).detach(), x - 0.3), x + 0.3)
@@ -118,8 +118,8 @@ def gradients_of_micro_batches():
 def gradients_that_stay():
     model = net()
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             F.cross_entropy(model(x), y).backward()
 
     first = model[0]
@@ -132,8 +132,8 @@ def thrown_away_behind_the_step():
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
     losses = []
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             loss = F.cross_entropy(model(x), y)
             loss.backward()
             opt.step()
@@ -162,8 +162,8 @@ def the_last_loss_with_its_graph():
     """What is returned has a backward graph in eager, though it is used up."""
     model = net()
 
-    def step(x, y, rounds):
-        for _ in range(rounds):
+    def step(x, y, iterations):
+        for _ in range(iterations):
             model.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -178,9 +178,9 @@ def a_parameter_seen_from_elsewhere():
     model = net()
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         seen, total = model[0].weight.detach().view(-1), torch.zeros(())
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -194,11 +194,11 @@ def a_parameter_seen_from_elsewhere():
 def graphs_from_before_the_loop():
     model, head = net(), nn.Linear(3, 3)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         model.zero_grad()
         head.zero_grad()
         z = model(x)
-        for _ in range(rounds):
+        for _ in range(iterations):
             F.cross_entropy(head(z), y).backward(retain_graph=True)
 
     return Program(step, counted(), state=(model, head))
@@ -209,9 +209,9 @@ def statistics_of_batches():
     model = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 3))
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         model.train()
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(x), y).backward()
             opt.step()
@@ -242,7 +242,7 @@ def dropout_while_training():
 
 @program(speculated=13, compiles=4)
 def shares_of_gradients():
-    """The number of rounds is in each of them: each number has an entry of its own, and none of them waits."""
+    """The number of iterations is in each of them: each number has an entry of its own, and none of them waits."""
     model = net()
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
 

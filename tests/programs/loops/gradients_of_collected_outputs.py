@@ -56,7 +56,7 @@ def the_first_after_something_quiet():
 
 
 @program(speculated=8, compiles=1, close=1e-5)
-def rounds_that_begin_quietly():
+def iterations_that_begin_quietly():
     m = Rolling()
 
     def step(x):

@@ -227,7 +227,7 @@ def a_list_that_is_too_short():
 
 
 @program(speculated=9, compiles=1)
-def what_rounds_have_made():
+def what_iterations_have_made():
     def loss_of(cell, x):
         loss = torch.zeros(())
         for h in states_of(cell, x):
@@ -238,7 +238,7 @@ def what_rounds_have_made():
 
 
 @program(speculated=9, compiles=1)
-def what_rounds_have_made_by_number():
+def what_iterations_have_made_by_number():
     def loss_of(cell, x):
         outs, loss = states_of(cell, x), torch.zeros(())
         for t in range(len(outs)):
@@ -249,7 +249,7 @@ def what_rounds_have_made_by_number():
 
 
 @program(speculated=9, compiles=1)
-def what_rounds_have_made_by_another_length():
+def what_iterations_have_made_by_another_length():
     def loss_of(cell, x):
         outs, loss = states_of(cell, x), torch.zeros(())
         for t in range(x.size(1)):
@@ -260,7 +260,7 @@ def what_rounds_have_made_by_another_length():
 
 
 @program(speculated=9, compiles=1)
-def neighbours_among_what_rounds_have_made():
+def neighbours_among_what_iterations_have_made():
     def loss_of(cell, x):
         outs, loss = states_of(cell, x), torch.zeros(())
         for t in range(1, len(outs)):
@@ -271,7 +271,7 @@ def neighbours_among_what_rounds_have_made():
 
 
 @program(speculated=9, compiles=1)
-def what_is_behind_in_what_rounds_have_made():
+def what_is_behind_in_what_iterations_have_made():
     def loss_of(cell, x):
         outs = [torch.zeros(2, 3), *states_of(cell, x)]
         loss = torch.zeros(())
@@ -381,13 +381,14 @@ def views_by_number():
     return training(loss_of)
 
 
-# -- what must not be taken for all that rounds have made ------------------------------------------------------------
+# -- what must not be taken for all that iterations have made
+# ------------------------------------------------------------
 
 SHORT = (5, 4, 3, 5, 4, 3, 5, 4, 7, 9, 6, 4)  # nothing is cut off at first
 
 
 def cut_off(part, whole=torch.stack):
-    """A step that makes one tensor of what is left of what rounds have made."""
+    """A step that makes one tensor of what is left of what iterations have made."""
     a = torch.eye(3) * 0.7
 
     def step(x):

@@ -93,7 +93,7 @@ def the_last_word_is_carried_on():
     return Program(step, words(2, 5, 12), state=net)
 
 
-@program(speculated=1, compiles=8)  # the table changes in each round
+@program(speculated=1, compiles=8)  # the table changes in each iteration
 def a_table_whose_rows_are_bounded():
     net = Net(nn.Embedding(11, 4, max_norm=0.5), nn.GRUCell(4, 4))
     table, cell = net.layers

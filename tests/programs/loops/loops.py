@@ -150,7 +150,7 @@ def outputs_are_returned():
 
 
 @program(compiles=1)
-def numbers_that_depend_on_the_round():
+def numbers_that_depend_on_the_iteration():
     net = Net()
 
     def step(xs):
@@ -163,7 +163,7 @@ def numbers_that_depend_on_the_round():
 
 
 @program(compiles=1)
-def dropout_in_each_round():
+def dropout_in_each_iteration():
     net = Net()
 
     def step(xs):
@@ -306,7 +306,7 @@ def outputs_are_changed_afterwards():
 
 
 @program(compiles=1)
-def gradients_of_what_rounds_made():
+def gradients_of_what_iterations_made():
     w = parameter(4, 4)
 
     def step(x):
@@ -334,7 +334,7 @@ def an_accumulator_is_changed_in_place():
 
 
 @program(compiles=1)
-def rounds_write_into_a_tensor():
+def iterations_write_into_a_tensor():
     w = torch.randn(3, 4)
 
     def step(xs):
@@ -365,7 +365,7 @@ def layers_of_their_own():
 
 
 @program(compiles=1)
-def rounds_differ():
+def iterations_differ():
     net = Net()
 
     def step(xs):
@@ -473,7 +473,7 @@ def while_by_a_counter():
 
 
 @program(compiles=1)
-def prints_in_rounds():
+def prints_in_iterations():
     def step(x):
         for t in range(3):
             x = torch.sin(x)
@@ -597,7 +597,7 @@ def module_cell_of_changing_length():
 
 
 @program(speculated=7, compiles=1)
-def number_of_rounds():
+def number_of_iterations():
     w = parameter(3, 3)
 
     def step(x, n):
@@ -612,7 +612,7 @@ def number_of_rounds():
 
 
 @program(speculated=4, compiles=3)
-def number_of_rounds_down_to_none():
+def number_of_iterations_down_to_none():
     a = torch.randn(3, 3)
 
     def step(x, n):
@@ -624,7 +624,7 @@ def number_of_rounds_down_to_none():
 
 
 @program(speculated=7, compiles=1)
-def outputs_of_all_rounds_returned():
+def outputs_of_all_iterations_returned():
     def step(x, n):
         outs = []
         for _ in range(n):
@@ -639,7 +639,7 @@ def outputs_of_all_rounds_returned():
 
 
 @program(speculated=0, compiles=4)
-def rounds_that_know_their_number():
+def iterations_that_know_their_number():
     def step(x, n):
         for t in range(n):
             x = torch.sin(x)
@@ -651,7 +651,7 @@ def rounds_that_know_their_number():
 
 
 @program(speculated=0, compiles=4)
-def late_rounds_that_weigh_more():
+def late_iterations_that_weigh_more():
     def step(x, n):
         for t in range(n):
             x = torch.sin(x) + max(0, t - 6)
@@ -685,7 +685,7 @@ def how_many_outputs_decides():
 
 
 @program(speculated=0, compiles=4)
-def number_of_rounds_used_elsewhere():
+def number_of_iterations_used_elsewhere():
     def step(x, n):
         y = torch.zeros(n)
         for _ in range(n):
@@ -724,7 +724,7 @@ def a_counter_on_an_object():
 
 
 @program(speculated=10, compiles=2)
-def rounds_without_operations():
+def iterations_without_operations():
     def step(x):
         for _row in x:
             pass
@@ -735,7 +735,7 @@ def rounds_without_operations():
 
 @program(speculated=17, compiles=1)
 def teacher_forcing_over_sequences_of_other_lengths():
-    """What a round leaves to the next one is a column of what the loop goes through, and nobody takes the last."""
+    """What an iteration leaves to the next one is a column of what the loop goes through, and nobody takes the last."""
     embed, cell, score = nn.Embedding(9, 4), nn.GRUCell(4, 4), nn.Linear(4, 9)
 
     def step(words):
@@ -753,8 +753,8 @@ def teacher_forcing_over_sequences_of_other_lengths():
     return Program(step, [(torch.randint(9, (3, length)),) for length in lengths], state=(embed, cell, score))
 
 
-@program(speculated=8, compiles=3, told="the iterations of a loop whose trip count changes are not all alike")
-def a_column_that_is_left_by_the_last_round():
+@program(speculated=8, compiles=3, reported="the iterations of a loop whose trip count changes are not all alike")
+def a_column_that_is_left_by_the_last_iteration():
     """What the last round leaves is a part of what the loop goes through, and the program returns it as that."""
     cell = nn.GRUCell(4, 4)
 

@@ -205,7 +205,7 @@ def length_as_a_key_behind_rows_of_two():
 
 
 @program(speculated=1, compiles=16)
-def length_as_a_key_behind_rounds_that_tensors_decide():
+def length_as_a_key_behind_iterations_that_tensors_decide():
     def loop(model, x, y):
         total = 0
         for a in x:
@@ -218,7 +218,7 @@ def length_as_a_key_behind_rounds_that_tensors_decide():
 
 
 @program(speculated=1, compiles=16)
-def length_as_a_key_behind_rounds_that_a_tensor_ends():
+def length_as_a_key_behind_iterations_that_a_tensor_ends():
     def loop(model, x, y):
         total = 0
         for a in x:

@@ -37,7 +37,7 @@ def grids(pairs=PAIRS):
 
 
 @program(speculated=11, compiles=1, close=1e-4)
-def handed_through_both():
+def passed_through_both():
     cell = nn.GRUCell(4, 5)
     o = Trainer(cell)
 
@@ -102,7 +102,7 @@ def columns_and_part_of_each():
 
 @program(speculated=11, compiles=1, close=1e-4)
 def refined_several_times():
-    """The inner number of rounds is a plain number."""
+    """The inner number of iterations is a plain number."""
     net = nn.Linear(8, 4)
     o = Trainer(net)
 
@@ -209,7 +209,7 @@ def gradient_of_what_is_gone_through():
 
 @program(speculated=6, compiles=3)
 def appended_row_by_row():
-    """What rounds of the outer loop show the world."""
+    """What iterations of the outer loop show the world."""
     log = []
 
     def step(x):
@@ -257,7 +257,7 @@ def outer_stays():
 
 
 @program(speculated=2, compiles=3)
-def few_rounds_and_none():
+def few_iterations_and_none():
     def step(x):
         h = x.new_zeros(4)
         for i in range(x.size(0)):
@@ -285,11 +285,11 @@ def few_rounds_and_none():
     return Program(step, grids(pairs))
 
 
-# Which round it is decides something within, so that the rounds of the outer loop differ.
+# The index of the iteration decides something within, so that the iterations of the outer loop differ.
 
 
 @program(speculated=2, compiles=6)
-def as_often_as_the_number_of_the_round():
+def as_often_as_the_number_of_the_iteration():
     def step(x):
         h = x.new_zeros(4)
         for i in range(x.size(0)):
@@ -803,7 +803,7 @@ def other_types_and_switched_gradients():
 
 
 @program(speculated=11, compiles=1, close=1e-4)
-def filled_by_the_rounds_around():
+def filled_by_the_iterations_around():
     """What each row comes to is written into a tensor of the step."""
     cell = nn.GRUCell(4, 5)
     o = Trainer(cell)
@@ -880,7 +880,7 @@ def filled_twice():
 
 
 @program(speculated=1, compiles=8)
-def filled_by_rounds_that_stay():
+def filled_by_iterations_that_stay():
     """The inner loop turns as often in all calls, and has gradients."""
     w = torch.ones(4, requires_grad=True)
 

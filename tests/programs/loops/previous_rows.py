@@ -12,7 +12,7 @@ RUN_ONE_IN = 24  # Each takes a second or more: a loop or a recursive function i
 
 
 @program(speculated=17, compiles=1, close=1e-5)
-def a_decoder_that_is_told_the_last_word():
+def a_decoder_that_is_given_the_last_word():
     net = Net(nn.Embedding(11, 4), nn.GRUCell(4, 4), nn.Linear(4, 11))
     table, cell, out = net.layers
 

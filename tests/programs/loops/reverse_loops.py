@@ -130,7 +130,7 @@ def the_row_before_wraps_around():
 
 
 @program(speculated=4, compiles=3)
-def rounds_know_their_number():
+def iterations_know_their_number():
     def step(xs):
         h, seen = torch.zeros(3), []
         for t in range(xs.size(0) - 1, -1, -1):
@@ -212,7 +212,7 @@ def lists_backwards():
 
 
 @program(speculated=0, compiles=8)
-def gradient_added_to_in_rounds_behind_it():
+def gradient_added_to_in_iterations_behind_it():
     """What lies in ``w.grad`` is the parameter's, too: it is changed where it lies."""
     w = nn.Parameter(torch.ones(5))
 

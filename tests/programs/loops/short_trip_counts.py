@@ -89,7 +89,7 @@ def chain_of_three():
 
 @program(speculated=10, compiles=3)
 def chain_that_is_returned():
-    """After one round it is still what the call was given, and no copy of it."""
+    """After one iteration it is still what the call was given, and no copy of it."""
 
     def step(x, y, n):
         before = y
@@ -143,7 +143,7 @@ def chain_that_is_changed_in_place():
 
 
 @program(speculated=4, compiles=5)
-def kept_of_the_first_round():
+def kept_of_the_first_iteration():
     def step(x, n):
         first = None
         for _ in range(n):
@@ -156,7 +156,7 @@ def kept_of_the_first_round():
 
 
 @program(speculated=4, compiles=5)
-def set_from_the_second_round_on():
+def set_from_the_second_iteration_on():
     def step(x, n):
         y = z = x
         for _ in range(n):
@@ -257,7 +257,7 @@ def backwards():
 
 
 @program(speculated=4, compiles=5)
-def numbers_of_rounds():
+def numbers_of_iterations():
     def step(x, n):
         t = 0.0
         for i in range(n):
@@ -269,7 +269,7 @@ def numbers_of_rounds():
 
 
 @program(speculated=4, compiles=5)
-def last_round_is_another():
+def last_iteration_is_another():
     def step(x, n):
         for i in range(n):
             x = torch.sin(x)
@@ -291,7 +291,7 @@ def tensors_decide():
 
 
 @program(speculated=14, compiles=1)
-def trained_by_rounds():
+def trained_by_iterations():
     m = nn.Linear(4, 2)
     opt = torch.optim.SGD(m.parameters(), 0.1, momentum=0.9)
 
@@ -364,7 +364,7 @@ def windows():
 
 
 @program(speculated=8, compiles=5)
-def within_rounds():
+def within_iterations():
     m = nn.Linear(4, 4)
 
     def step(x):
@@ -445,7 +445,7 @@ def chain_beside_decisions():
 
 
 @program(speculated=8, compiles=12)
-def best_of_the_rounds():
+def best_of_the_iterations():
     def step(x, y, n):
         best = y
         for _ in range(n):
@@ -458,7 +458,7 @@ def best_of_the_rounds():
 
 
 @program(speculated=4, compiles=12)
-def chain_within_rounds():
+def chain_within_iterations():
     def step(x):
         outs = []
         for row in x:

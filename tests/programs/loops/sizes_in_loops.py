@@ -31,7 +31,7 @@ class Trainer:
 
 
 def attending():
-    """A step that attends to a memory in each round, and what it trains."""
+    """A step that attends to a memory in each iteration, and what it trains."""
     cell, q = nn.GRUCell(6, 6), nn.Linear(6, 6)
     o = Trainer(cell, q)
 
@@ -250,7 +250,7 @@ def rows_are_concatenated():
 
 
 @program(speculated=9, compiles=1)
-def attributes_in_rounds():
+def attributes_in_iterations():
     def step(x, count):
         for _ in range(count):
             x = torch.tanh(x.T @ x + x.mT)

@@ -20,9 +20,9 @@ def net():
     return nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 3))
 
 
-def trained(learner, x, y, rounds=2, lr=0.1):
+def trained(learner, x, y, iterations=2, lr=0.1):
     opt = torch.optim.SGD(learner.parameters(), lr=lr)
-    for _ in range(rounds):
+    for _ in range(iterations):
         loss = F.cross_entropy(learner(x), y)
         opt.zero_grad()
         loss.backward()

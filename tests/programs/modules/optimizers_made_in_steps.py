@@ -21,13 +21,13 @@ def batches(counts=COUNTS):
 
 
 def trained(optimizer, counts=COUNTS):
-    """So many rounds of an optimizer of the step's own."""
+    """So many iterations of an optimizer of the step's own."""
     model = net()
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         opt = optimizer(model.parameters())
         loss = torch.zeros(())
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()
@@ -38,7 +38,7 @@ def trained(optimizer, counts=COUNTS):
 
 
 @program(speculated=13, compiles=1)
-def adam_of_as_many_rounds():
+def adam_of_as_many_iterations():
     return trained(lambda parameters: torch.optim.Adam(parameters, 1e-2), (4,))
 
 
@@ -58,17 +58,17 @@ def momentum():
 
 
 @program(speculated=13, compiles=1)
-def radam_of_as_many_rounds():
+def radam_of_as_many_iterations():
     return trained(lambda parameters: torch.optim.RAdam(parameters, 1e-2), (7,))
 
 
 @program(speculated=13, compiles=1)
-def nadam_of_as_many_rounds():
+def nadam_of_as_many_iterations():
     return trained(lambda parameters: torch.optim.NAdam(parameters, 1e-2), (4,))
 
 
 @program(speculated=13, compiles=1)
-def lists_of_as_many_rounds():
+def lists_of_as_many_iterations():
     return trained(lambda parameters: torch.optim.Adam(parameters, 1e-2, foreach=True), (4,))
 
 
@@ -76,10 +76,10 @@ def lists_of_as_many_rounds():
 def an_image_that_fools():
     model = net()
 
-    def step(x, y, rounds):
+    def step(x, y, iterations):
         image = x.clone().requires_grad_(True)
         opt = torch.optim.Adam([image], lr=0.05)
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             F.cross_entropy(model(image), y).backward()
             opt.step()
@@ -93,9 +93,9 @@ def rates_from_outside():
     """What is decayed, and how, changes from call to call: a rate is an input, what counts with it no constant."""
     model = net()
 
-    def step(x, y, rounds, rate, decay):
+    def step(x, y, iterations, rate, decay):
         opt = torch.optim.Adam(model.parameters(), lr=rate, betas=(decay, 0.99))
-        for _ in range(rounds):
+        for _ in range(iterations):
             opt.zero_grad()
             loss = F.cross_entropy(model(x), y)
             loss.backward()

@@ -153,7 +153,7 @@ def attributes_of_a_traced_module():
     return Program(step, inputs())
 
 
-@program(speculated=0, told=UNSEEN)
+@program(speculated=0, reported=UNSEEN)
 def number_of_a_scripted_module():
     model = quietly(torch.jit.script, Counting())
 
@@ -166,7 +166,7 @@ def number_of_a_scripted_module():
     return Program(step, inputs(), dict.fromkeys(range(4, CALLS, 2), more), state=[])
 
 
-@program(speculated=0, told=UNSEEN)
+@program(speculated=0, reported=UNSEEN)
 def method_of_a_scripted_module_that_counts():
     model = quietly(torch.jit.script, Counting())
 
@@ -201,37 +201,37 @@ def lazily(model, *shape):
     return made
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_linear():
     return lazily(nn.LazyLinear(3))
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_convolution():
     return lazily(nn.LazyConv1d(2, 1), 2, 3, 4)
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_transposed_convolution():
     return lazily(nn.LazyConvTranspose1d(2, 1), 2, 3, 4)
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_network():
     return lazily(nn.Sequential(nn.LazyConv2d(2, 3), nn.ReLU(), nn.Flatten(), nn.LazyLinear(3)), 2, 3, 5, 5)
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_batch_norm():
     return lazily(nn.LazyBatchNorm1d(), 5, 3)
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_instance_norm():
     return lazily(nn.LazyInstanceNorm1d(affine=True), 5, 3, 4)
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def optimizer_made_behind_a_lazy_module():
     model, held = nn.Sequential(nn.LazyLinear(4), nn.ReLU(), nn.LazyLinear(2)), []
 
@@ -249,19 +249,19 @@ def optimizer_made_behind_a_lazy_module():
     return Program(step, inputs(), state=(held, seen), between=lambda _: seen.append(kinds(model)))
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def lazy_module_described():
     model = nn.LazyLinear(4)
 
     def step(x):
         open_ones = model.has_uninitialized_params() if hasattr(model, "has_uninitialized_params") else None
-        told = open_ones, model.in_features, type(model).__name__, repr(model)
-        return model(x).detach().sum(), told
+        reported = open_ones, model.in_features, type(model).__name__, repr(model)
+        return model(x).detach().sum(), reported
 
     return Program(step, inputs())
 
 
-@program(told=LAZY)
+@program(reported=LAZY)
 def parameter_made_by_hand():
     class Model(nn.Module):
         def __init__(self):

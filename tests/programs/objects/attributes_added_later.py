@@ -17,13 +17,13 @@ RUN_ONE_IN = 6  # Each takes a second or two, or is much like the others.
 
 
 def asking(thing, before=None):
-    """A training step whose rate is told by an attribute, which comes, changes and goes."""
+    """A training step whose rate is an attribute, which comes, changes and goes."""
     model = nn.Linear(3, 2)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def step(x):
         opt.zero_grad()
-        loss = model(x).pow(2).mean() * getattr(thing, "told", 1.0)
+        loss = model(x).pow(2).mean() * getattr(thing, "reported", 1.0)
         if hasattr(thing, "extra"):
             loss = loss + model.weight.sum()
         loss.backward()
@@ -33,7 +33,12 @@ def asking(thing, before=None):
     def put(name, value):
         return lambda: setattr(thing, name, value)
 
-    changes = {6: put("told", 2.0), 11: put("told", 3.0), 16: put("extra", True), 21: lambda: delattr(thing, "told")}
+    changes = {
+        6: put("reported", 2.0),
+        11: put("reported", 3.0),
+        16: put("extra", True),
+        21: lambda: delattr(thing, "reported"),
+    }
     return Program(step, [(torch.randn(4, 3),) for _ in range(26)], before or changes)
 
 
@@ -110,7 +115,7 @@ def of_a_text():
 
 @program(speculated=12, compiles=6)
 def of_slots():
-    return asking(type("Settings", (), {"__slots__": ("extra", "told")})())
+    return asking(type("Settings", (), {"__slots__": ("extra", "reported")})())
 
 
 @program(speculated=12, compiles=3)

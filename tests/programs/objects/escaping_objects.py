@@ -231,13 +231,13 @@ def reduced_by_no_protocol():
         pass
 
     def step(x):
-        told = []
+        reported = []
         for given in ((), ("2",), (2, 3)):
             try:
                 Plain().__reduce_ex__(*given)
             except TypeError as error:
-                told.append(str(error))
-        return x, told
+                reported.append(str(error))
+        return x, reported
 
     return Program(step, calls())
 
@@ -339,20 +339,20 @@ def lists_that_comparing_makes_shorter():
                     each.clear()
                 return self.answer
 
-        told = []
+        reported = []
         for answer in (True, False, NotImplemented):
             for unequal in (False, True):
                 one, other = [], []
                 one.append(Emptying(answer, other))
                 other.append(Emptying(answer, one))
-                told.append(one != other if unequal else one == other)
+                reported.append(one != other if unequal else one == other)
                 one, other = [], [1]
                 one.append(Emptying(answer, one))
-                told.append((one == other, one, other))
+                reported.append((one == other, one, other))
                 one, other = [], [1, 2]
                 one.extend((Emptying(answer, other), 2))
-                told.append((one != other, len(one), other))
-        return x, told
+                reported.append((one != other, len(one), other))
+        return x, reported
 
     return Program(step, calls())
 
@@ -395,19 +395,19 @@ def dictionaries_that_comparing_empties():
                     each.clear()
                 return self.answer
 
-        told = []
+        reported = []
         for answer in (True, False, NotImplemented):
             one, other = {}, {}
             one[0] = Emptying(answer, other)
             other[0] = Emptying(answer, one)
-            told.append((one == other, len(one), len(other)))
+            reported.append((one == other, len(one), len(other)))
             one, other = {}, {0: set()}
             one[0] = Emptying(answer, one)
-            told.append((one != other, len(one), len(other)))
+            reported.append((one != other, len(one), len(other)))
             one = {}
             one[Emptying(answer, one)] = 0
-            told.append((one == {Emptying(answer): 0}, len(one)))
-        return x, told
+            reported.append((one == {Emptying(answer): 0}, len(one)))
+        return x, reported
 
     return Program(step, calls())
 
@@ -432,12 +432,12 @@ def class_method_of_a_descriptor():
         Owner.twice = classmethod(classmethod(Recorded()))
 
     def step(x):
-        told = []
+        reported = []
         for name in ("read", "twice"):
             for one in (Owner, Owner()):
                 if hasattr(one, name):
-                    told.extend(each.__name__ for each in getattr(one, name)())
-        return x, told
+                    reported.extend(each.__name__ for each in getattr(one, name)())
+        return x, reported
 
     return Program(step, calls())
 
@@ -455,7 +455,7 @@ def partial_methods_say_whose_they_are():
     one = Owner()
 
     def step(x):
-        told = [getattr(one, name).__self__ is one for name in ("direct", "nested", "partial")]
-        return one.direct(x) + one.nested(x) + one.partial(x), told
+        reported = [getattr(one, name).__self__ is one for name in ("direct", "nested", "partial")]
+        return one.direct(x) + one.nested(x) + one.partial(x), reported
 
     return Program(step, calls())

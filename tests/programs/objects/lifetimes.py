@@ -551,7 +551,7 @@ def finalizer_of_an_object_replaced():
 
 
 @program(refused="whose class has a __del__")
-def lifetimes_in_rounds_that_a_tensor_ends():
+def lifetimes_in_iterations_that_a_tensor_ends():
     class Noisy:
         def __init__(self, name):
             self.name = name
@@ -572,7 +572,7 @@ def lifetimes_in_rounds_that_a_tensor_ends():
 
 
 @program(refused="calls locals()")
-def locals_in_rounds_that_a_tensor_ends():
+def locals_in_iterations_that_a_tensor_ends():
     def step(x):
         seen = locals()
         while x.norm() > 0.5:

@@ -10,7 +10,7 @@ import torch
 
 from tests.programs.harness import CALLS, Program, program
 
-logger = logging.getLogger("told")
+logger = logging.getLogger("reported")
 
 
 @dataclass
@@ -65,55 +65,55 @@ class Table(dict):
 Point = collections.namedtuple("Point", "a b")
 
 
-def telling(tell, state=None):
-    """The first calls are all alike: what was told then is no constant."""
+def reporting(tell, state=None):
+    """The first calls are all alike: what was formatted then is no constant."""
     calls = [(torch.full((4,), float(0 if k < 5 else k)),) for k in range(CALLS)]
     return Program(lambda x: tell(x.sum().item(), x), calls, state=state)
 
 
 @program()
 def dataclasses_as_texts():
-    return telling(lambda v, x: (str(Metrics(v, 2, [v])), f"{Outer(Metrics(v), x)!r:>80}", ascii(Metrics(v))))
+    return reporting(lambda v, x: (str(Metrics(v, 2, [v])), f"{Outer(Metrics(v), x)!r:>80}", ascii(Metrics(v))))
 
 
 @program()
 def dataclasses_that_are_printed():
-    return telling(lambda v, x: print(Metrics(v), "and", [Metrics(v)]))
+    return reporting(lambda v, x: print(Metrics(v), "and", [Metrics(v)]))
 
 
 @program()
 def named_tuples_as_texts():
-    return telling(lambda v, x: (str(Point(v, 2)), f"{Point(v, x.shape[0])}", "%s" % (Point(v, 1),)))
+    return reporting(lambda v, x: (str(Point(v, 2)), f"{Point(v, x.shape[0])}", "%s" % (Point(v, 1),)))
 
 
 @program()
 def objects_in_templates():
-    return telling(lambda v, x: "%s %r %.2f %-12s|%%" % (Metrics(v), Shown(v), v, Said(v)))
+    return reporting(lambda v, x: "%s %r %.2f %-12s|%%" % (Metrics(v), Shown(v), v, Said(v)))
 
 
 @program()
 def one_object_in_a_template():
-    return telling(lambda v, x: ("%s" % Shown(v), "%s" % Said(v), "%r" % Metrics(v)))
+    return reporting(lambda v, x: ("%s" % Shown(v), "%s" % Said(v), "%r" % Metrics(v)))
 
 
 @program()
 def templates_with_widths():
-    return telling(lambda v, x: "%*s %.*f %5d" % (14, Shown(v), 2, v, x.shape[0]))
+    return reporting(lambda v, x: "%*s %.*f %5d" % (14, Shown(v), 2, v, x.shape[0]))
 
 
 @program()
 def templates_by_key():
-    return telling(lambda v, x: "%(loss).3f %(rows)d" % {"loss": v, "rows": x.shape[0]})
+    return reporting(lambda v, x: "%(loss).3f %(rows)d" % {"loss": v, "rows": x.shape[0]})
 
 
 @program(speculated=0, refused="is turned into text")
 def objects_in_templates_by_key():
-    return telling(lambda v, x: "%(one)s" % {"one": Shown(v)})
+    return reporting(lambda v, x: "%(one)s" % {"one": Shown(v)})
 
 
 @program(speculated=2)
 def containers_of_ones_own():
-    return telling(
+    return reporting(
         lambda v, x: (str(Pair((v,))), f"{Row([v])}", str(Table(a=v)), "%(a)s" % Table(a=v), "%s" % Pair((v,)))
     )
 
@@ -123,7 +123,7 @@ def containers_of_the_library():
     def tell(v, x):
         return [str(collections.OrderedDict(a=v)), str(collections.deque([v])), f"{collections.Counter(a=int(x[0]))}"]
 
-    return telling(tell)
+    return reporting(tell)
 
 
 @program(refused="is turned into text")
@@ -134,12 +134,12 @@ def objects_in_exceptions():
         except ValueError as error:
             return str(error)
 
-    return telling(tell)
+    return reporting(tell)
 
 
 @program()
 def objects_that_are_logged():
-    return telling(lambda v, x: logger.warning("got %s and %s", Metrics(v), Shown(v)))
+    return reporting(lambda v, x: logger.warning("got %s and %s", Metrics(v), Shown(v)))
 
 
 @program(speculated=2, compiles=4)
@@ -157,4 +157,4 @@ def objects_as_indices():
 
 @program()
 def classes_of_numbers():
-    return telling(lambda v, x: (v.__class__, x.shape[0].__class__.__name__, hasattr(v, "expr"), f"{v}".__class__))
+    return reporting(lambda v, x: (v.__class__, x.shape[0].__class__.__name__, hasattr(v, "expr"), f"{v}".__class__))

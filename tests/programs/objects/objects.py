@@ -119,8 +119,8 @@ def frozen_dataclasses():
         try:
             made.n = 3
         except dataclasses.FrozenInstanceError as error:
-            told = str(error)
-        return made, FrozenSlots(x, made.n), told
+            reported = str(error)
+        return made, FrozenSlots(x, made.n), reported
 
     return Program(step, inputs(), state=c)
 

@@ -18,23 +18,23 @@ def inputs():
     return [(torch.full((2,), float(n)), 1.0 + n % 3) for n in range(CALLS)]
 
 
-class Telling(type):
+class Reporting(type):
     """Counts what it is asked for that its classes do not have."""
 
     calls = 0
     single: dict[type, object] = {}
 
     def __getattr__(cls, name):
-        Telling.calls += 1
+        Reporting.calls += 1
         return len(name)
 
     @property
     def rate(cls):
-        Telling.calls += 1
+        Reporting.calls += 1
         return 0.5
 
 
-class Thing(metaclass=Telling):
+class Thing(metaclass=Reporting):
     def __init__(self, held=1):
         self.held = held
 
@@ -57,7 +57,7 @@ def objects_of_a_class_that_tells():
         made = Part(3)
         return thing(x) + made.held + isinstance(thing, Part) + (made + 1), callable(thing), [thing] == [thing]
 
-    return Program(step, inputs(), state=lambda: Telling.calls)
+    return Program(step, inputs(), state=lambda: Reporting.calls)
 
 
 @program(speculated=0)
@@ -65,25 +65,25 @@ def attributes_that_the_metaclass_tells():
     def step(x, k):
         return x * Thing.anything + Part.rate + Part.factor
 
-    return Program(step, inputs(), state=lambda: Telling.calls)
+    return Program(step, inputs(), state=lambda: Reporting.calls)
 
 
 @program(speculated=0)
 def a_class_made_by_the_metaclass():
     def step(x, k):
-        made = Telling("Made", (Thing,), {"more": 3})
+        made = Reporting("Made", (Thing,), {"more": 3})
         return x * made.more + made(2).held
 
-    return Program(step, inputs(), state=lambda: Telling.calls)
+    return Program(step, inputs(), state=lambda: Reporting.calls)
 
 
 @program()
 def objects_that_tell():
-    class Told:
+    class Reported:
         asked = 0
 
         def __getattr__(self, name):
-            Told.asked += 1
+            Reported.asked += 1
             if name.startswith("__"):
                 raise AttributeError(name)
             return len(name)
@@ -91,12 +91,12 @@ def objects_that_tell():
         def __call__(self, x):
             return x + self.any
 
-    told = Told()
+    reported = Reported()
 
     def step(x, k):
-        return told(x) * told.other, [told], callable(told)
+        return reported(x) * reported.other, [reported], callable(reported)
 
-    return Program(step, inputs(), state=lambda: Told.asked)
+    return Program(step, inputs(), state=lambda: Reported.asked)
 
 
 @program()
@@ -191,12 +191,12 @@ def an_object_of_a_class_with_a_number_is_kept():
         class Late:
             late = [k, {"k": k}]
             get = staticmethod(lambda: k)
-            told = property(lambda self: k)
+            reported = property(lambda self: k)
 
         kept.append(Late())
         return x * Late.late[0]
 
-    return Program(step, inputs(), state=lambda: [(each.late, each.get(), each.told) for each in kept])
+    return Program(step, inputs(), state=lambda: [(each.late, each.get(), each.reported) for each in kept])
 
 
 @program(speculated=0)

@@ -375,10 +375,10 @@ def defaults_that_inspect_tells():
         return x * terms.loss_a * factor
 
     def step(x):
-        told = inspect.signature(scaled).parameters
-        told["terms"].default.log.append(x.sum().item())
-        inspect.getfullargspec(scaled).defaults[0].log.append(told["factor"].default)
-        return scaled(x, factor=inspect.getcallargs(scaled, x)["factor"]) * told["terms"].default.loss_a
+        reported = inspect.signature(scaled).parameters
+        reported["terms"].default.log.append(x.sum().item())
+        inspect.getfullargspec(scaled).defaults[0].log.append(reported["factor"].default)
+        return scaled(x, factor=inspect.getcallargs(scaled, x)["factor"]) * reported["terms"].default.loss_a
 
     def other_defaults():
         scaled.__defaults__ = (terms, 3.0)

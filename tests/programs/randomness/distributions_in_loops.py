@@ -89,7 +89,8 @@ def turned_where_a_tensor_decides():
 
 @program(speculated=12, close=1e-5)
 def tours():
-    """What the rounds have collected is used twice, and something is fetched behind that, of tensors that change."""
+    """What the iterations have collected is used twice, and something is fetched behind that, of tensors that
+    change."""
     model, seen = nn.Linear(4, 8), torch.zeros(())
     opt = torch.optim.SGD(model.parameters(), lr=0.05)
 

@@ -388,7 +388,7 @@ def a_sum_found_by_a_global_name():
 ONLY = "does something else with what the step sets"
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_sum_that_decays():
     def adding(model, h, tree):
         model.loss = model.loss * 0.9 + model.loss_at(h, tree)
@@ -396,7 +396,7 @@ def a_sum_that_decays():
     return summed(adding, lambda: torch.zeros(()))
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_sum_that_calls_compute_with():
     def adding(model, h, tree):
         model.loss = model.loss + model.loss_at(h, tree)
@@ -405,7 +405,7 @@ def a_sum_that_calls_compute_with():
     return summed(adding, int)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_sum_read_before_the_children():
     class Stale(Sentiment):
         def encode(self, tree):
@@ -428,7 +428,7 @@ def a_sum_read_before_the_children():
     return Program(step, batches(), state=model)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_counter_read_before_the_children():
     class Stale(Sentiment):
         def encode(self, tree):
@@ -449,7 +449,7 @@ def a_counter_read_before_the_children():
     return Program(step, batches(), state=model)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_counter_that_decides():
     class Decided(Sentiment):
         def encode(self, tree):
@@ -491,7 +491,7 @@ def a_counter_as_a_factor():
     return Program(step, batches(), state=model)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_sum_that_loses_its_gradients_at_leaves():
     def adding(model, h, tree):
         with torch.set_grad_enabled(tree.left is not None):
@@ -500,7 +500,7 @@ def a_sum_that_loses_its_gradients_at_leaves():
     return summed(adding, int)
 
 
-@program(speculated=0, close=CLOSE, told=ONLY)
+@program(speculated=0, close=CLOSE, reported=ONLY)
 def a_sum_by_its_class():
     def adding(model, h, tree):
         loss = model.loss_at(h, tree)
@@ -518,7 +518,7 @@ def a_sum_that_begins_with_none():
     return summed(adding, lambda: None)
 
 
-@program(speculated=0, close=CLOSE, told="the step uses a tensor in place of which recursive calls add up")
+@program(speculated=0, close=CLOSE, reported="the step uses a tensor in place of which recursive calls add up")
 def a_sum_in_a_tensor_that_the_step_looks_at_meanwhile():
     model = Adding(add_in_place)
 

@@ -351,7 +351,7 @@ def a_count_of_another_type():
     return counting(lambda number, node: (number + 0.5, 1))
 
 
-@program(speculated=0, compiles=8, close=CLOSE, told="the step uses a number between recursive calls that count it")
+@program(speculated=0, compiles=8, close=CLOSE, reported="the step uses a number between recursive calls that count it")
 def a_count_noted_after_each_tree():
     def note(number, log):
         log.append(number)

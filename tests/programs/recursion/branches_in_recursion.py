@@ -141,7 +141,7 @@ def overflow_that_is_caught():
     return Program(step, forests(lambda: binary(5), 3, 4, calls=LONG), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="both have been seen")
+@program(speculated=0, close=CLOSE, reported="both have been seen")
 def roots_of_what_is_positive():
     net = even(Net())
 
@@ -196,7 +196,7 @@ def the_better_child():
     return Program(step, forests(lambda: binary(6), 4, 4, calls=12), state=(net, score))
 
 
-@program(speculated=0, close=CLOSE, told="both have been seen")
+@program(speculated=0, close=CLOSE, reported="both have been seen")
 def the_better_child_itself():
     net, score = even(Net()), parameter(WIDTH)
 
@@ -231,7 +231,7 @@ def changed_in_place_on_one_way():
     return Program(step, forests(lambda: binary(6), 3, 3), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="both have been seen")
+@program(speculated=0, close=CLOSE, reported="both have been seen")
 def losses_of_some_nodes():
     net = even(Net())
 
@@ -367,7 +367,7 @@ def decided_without_gradients():
     return Program(step, forests(lambda: binary(6), 4, 4, calls=LONG), state=(net, gate))
 
 
-@program(speculated=0, close=CLOSE, told="the variants on which a tensor decides give tensors of sizes")
+@program(speculated=0, close=CLOSE, reported="the variants on which a tensor decides give tensors of sizes")
 def ways_of_two_sizes():
     net = even(Net())
 
@@ -405,7 +405,7 @@ def what_only_one_way_goes_on_with():
     return Program(step, single(lambda: binary(random.randint(2, 4)), calls=24), state=(net, deep, wide))
 
 
-@program(speculated=0, close=CLOSE, told="both have been seen")
+@program(speculated=0, close=CLOSE, reported="both have been seen")
 def the_first_child_or_both():
     net = even(Net())
 
@@ -468,7 +468,7 @@ def children_that_are_ignored():
     return Program(step, single(stopping, calls=LONG + 4), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="and some of its results are detached")
+@program(speculated=0, close=CLOSE, reported="and some of its results are detached")
 def decided_by_a_tensor_and_detached_by_the_tree():
     net, more = even(Net()), parameter(WIDTH, WIDTH)
 

@@ -95,7 +95,7 @@ def counts_in_slots_and_dictionaries():
     return Program(step, single(build, 16), state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE, told="write what calls read")
+@program(speculated=0, compiles=3, close=CLOSE, reported="write what calls read")
 def counts_before_and_after():
     net = Net()
 
@@ -149,7 +149,7 @@ def counts_after_the_children():
     return Program(step, single(shared, 16), state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE, told="write what calls read")
+@program(speculated=0, compiles=3, close=CLOSE, reported="write what calls read")
 def counts_that_are_computed_with():
     net = Net()
 
@@ -204,7 +204,7 @@ def counts_that_are_returned():
     return Program(step, single(shared), state=net)
 
 
-@program(speculated=0, compiles=3, close=CLOSE, told="write what other calls read")
+@program(speculated=0, compiles=3, close=CLOSE, reported="write what other calls read")
 def counts_that_another_function_reads():
     net = Net()
 

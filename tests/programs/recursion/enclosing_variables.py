@@ -233,7 +233,7 @@ def a_tensor_changed_between_calls():
 
 
 @program(speculated=5, close=CLOSE)
-def raised_in_the_midst():
+def raised_in_the_middle():
     model = Model()
 
     def step(tree, scale):
@@ -296,22 +296,22 @@ def setting(change, start):
     return Program(step, single(lambda: bushy(4), 20), state=model)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="sets the variable 'found' of the step")
+@program(speculated=0, close=CLOSE, compiles=8, reported="sets the variable 'found' of the step")
 def a_flag_that_calls_set():
     return setting(lambda found, node: found or node.word == 3, start=False)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="sets the variable 'found' of the step")
+@program(speculated=0, close=CLOSE, compiles=8, reported="sets the variable 'found' of the step")
 def a_text_that_calls_set():
     return setting(lambda found, node: "b" if node.word == 3 else found, start="a")
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="sets the variable 'found' of the step")
+@program(speculated=0, close=CLOSE, compiles=8, reported="sets the variable 'found' of the step")
 def a_node_that_calls_find():
     return setting(lambda found, node: node if node.word == 3 or not found else found, start=None)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="does something else with what the step sets")
+@program(speculated=0, close=CLOSE, compiles=8, reported="does something else with what the step sets")
 def a_number_that_decides():
     return setting(lambda found, node: found + 1 if found < 3 else found, start=0)
 

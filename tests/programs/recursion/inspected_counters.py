@@ -190,10 +190,10 @@ def a_number_that_the_step_sets_and_calls_read():
     return Program(step, [(tree, n % 4) for n, (tree,) in enumerate(trees(20))], state=net)
 
 
-# -- not told, and right all the same -----------------------------------------------------------------------------
+# -- not rolled, and right all the same -----------------------------------------------------------------------------
 
 
-@program(speculated=0, compiles=4, close=CLOSE, told="does something else with what the step sets")
+@program(speculated=0, compiles=4, close=CLOSE, reported="does something else with what the step sets")
 def decides_after_the_children():
     net = Counting()
 
@@ -213,7 +213,7 @@ def decides_after_the_children():
     return Program(step, trees(), state=net)
 
 
-@program(speculated=0, compiles=4, close=CLOSE, told="does something else with what the step sets")
+@program(speculated=0, compiles=4, close=CLOSE, reported="does something else with what the step sets")
 def put_back_after_the_children():
     net = Counting()
 
@@ -253,7 +253,7 @@ def begins_with_what_a_tensor_holds():
     return Program(step, trees(), state=net)
 
 
-@program(speculated=0, compiles=4, close=CLOSE, told="a recursive call reads what was written in the same step")
+@program(speculated=0, compiles=4, close=CLOSE, reported="a recursive call reads what was written in the same step")
 def the_step_sets_what_calls_read():
     net = Counting()
 

@@ -234,7 +234,7 @@ def a_childs_object_is_passed_up():
     return Program(step, single(bushy, 20), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="returns something else than")
+@program(speculated=0, close=CLOSE, reported="returns something else than")
 def objects_that_hold_nodes():
     net = Net()
 
@@ -251,7 +251,7 @@ def objects_that_hold_nodes():
     return Program(step, single(bushy), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="returns something else than")
+@program(speculated=0, close=CLOSE, reported="returns something else than")
 def one_object_twice():
     net = Net()
 
@@ -270,7 +270,7 @@ def one_object_twice():
     return Program(step, single(bushy), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="returns something else than")
+@program(speculated=0, close=CLOSE, reported="returns something else than")
 def trees_of_objects():
     """Each node's result holds those of its children, as deep as the tree is."""
     net = Net()
@@ -346,7 +346,7 @@ def objects_counted_by_their_class():
     return Program(step, single(bushy), state=(net, Counted), between=lambda _: Counted.made)
 
 
-@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
+@program(speculated=0, close=CLOSE, reported="objects hold only what the call that makes them has computed")
 def results_of_several_classes():
     net = Net()
 
@@ -429,7 +429,7 @@ def results_used_by_some_callers_only():
     return Program(step, single(bushy, 20), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="from before the step, or a view of it, and the step lets it out")
+@program(speculated=0, close=CLOSE, reported="from before the step, or a view of it, and the step lets it out")
 def parameters_returned_through_calls():
     net = Net()
 
@@ -446,7 +446,7 @@ def parameters_returned_through_calls():
     return Program(step, single(bushy, 14), state=net)
 
 
-@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
+@program(speculated=0, close=CLOSE, reported="objects hold only what the call that makes them has computed")
 def objects_that_hold_the_parameter_itself():
     """Who keeps such an object keeps the parameter, and sees it change."""
     net = Net()
@@ -469,7 +469,7 @@ def objects_that_hold_the_parameter_itself():
     return Program(step, single(bushy, 14), state=(net, kept))
 
 
-@program(speculated=0, close=CLOSE, told="objects hold only what the call that makes them has computed")
+@program(speculated=0, close=CLOSE, reported="objects hold only what the call that makes them has computed")
 def objects_with_parameters_that_callers_change():
     net = Net()
 

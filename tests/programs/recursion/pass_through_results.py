@@ -31,7 +31,7 @@ def a_parameter_in_a_tuple():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="compares a tensor that a recursive call returned")
+@program(speculated=0, close=CLOSE, compiles=8, reported="compares a tensor that a recursive call returned")
 def a_parameter_that_is_compared():
     net = Net()
     encode = with_bias(net)
@@ -44,7 +44,9 @@ def a_parameter_that_is_compared():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, close=CLOSE, compiles=8, told="asks for 'is_leaf' of a tensor that a recursive call returned")
+@program(
+    speculated=0, close=CLOSE, compiles=8, reported="asks for 'is_leaf' of a tensor that a recursive call returned"
+)
 def a_parameter_that_is_asked_for_its_gradient():
     net = Net()
     encode = with_bias(net)

@@ -215,7 +215,7 @@ def several_sums_in_one_loop():
 
 
 @program(speculated=6, close=CLOSE)
-def sums_that_the_next_round_reads():
+def sums_that_the_next_iteration_reads():
     net = Net()
 
     def encode(node):
@@ -910,7 +910,7 @@ def function_within_the_step_over_a_tensor_of_it():
 
 @program(speculated=10, close=CLOSE, compiles=4)
 def any_number_of_trees_top_down():
-    """What is handed down is made in each round, of a number of the program; another one changes once."""
+    """What is handed down is made in each iteration, of a number of the program; another one changes once."""
     net = Net()
     scale = {"of": 0.5}
 
@@ -1036,7 +1036,7 @@ def step_that_recurses(jit):
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, told="recursive calls pass on tensors of sizes")
+@program(speculated=0, reported="recursive calls pass on tensors of sizes")
 def halves_of_a_tensor():
     w, b = parameter(2 * WIDTH, WIDTH), parameter(WIDTH)
 
@@ -1093,7 +1093,7 @@ def generator_that_delegates():
 
 
 @program(speculated=7, close=CLOSE)
-def state_handed_down():
+def state_passed_down():
     words, w = parameter(WORDS, WIDTH), parameter(WIDTH, WIDTH)
     opt = torch.optim.SGD([words, w], lr=0.05)
 
@@ -1176,7 +1176,7 @@ def depth_as_a_number():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, told="nodes hold a tensor that requires gradients")
+@program(speculated=0, reported="nodes hold a tensor that requires gradients")
 def weights_that_nodes_hold():
     net = Net()
 
@@ -1310,7 +1310,7 @@ def sizes_of_any_number_of_trees():
     return Program(step, [(trees,) for trees in calls], state=net)
 
 
-@program(speculated=0, close=CLOSE, told="a number that calls return decides what it does")
+@program(speculated=0, close=CLOSE, reported="a number that calls return decides what it does")
 def sizes_that_decide():
     net = Net()
 
@@ -1360,7 +1360,7 @@ def summed_dictionaries(loss):
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, told="returns lists of")
+@program(speculated=0, reported="returns lists of")
 def all_states_in_a_list():
     net = Net()
 
@@ -1427,7 +1427,7 @@ def none_for_missing_children():
 # -- Python's meaning ---------------------------------------------------------------------------------------------
 
 
-@program(speculated=0, told="reads elements of a list")
+@program(speculated=0, reported="reads elements of a list")
 def loss_of_each_node_in_order():
     net = Net()
     head = parameter(WIDTH, 2)
@@ -1665,7 +1665,7 @@ def lists_that_stay_empty_or_hold_one():
     return Program(step, forests(binary, calls=24), state=net)
 
 
-@program(speculated=0, told="uses single elements of a list")
+@program(speculated=0, reported="uses single elements of a list")
 def elements_of_a_list_taken_one_by_one():
     net = Sentiment()
 
@@ -1692,7 +1692,7 @@ def list_to_which_the_step_appends_too():
     return Program(step, forests(labelled), state=net)
 
 
-@program(speculated=0, told="looks into a list")
+@program(speculated=0, reported="looks into a list")
 def list_at_which_calls_look():
     net = Sentiment()
 
@@ -1713,7 +1713,7 @@ def list_at_which_calls_look():
     return Program(step, forests(labelled), state=net)
 
 
-@program(speculated=0, told="appending tensors")
+@program(speculated=0, reported="appending tensors")
 def list_of_words():
     net = Net()
 
@@ -1731,7 +1731,7 @@ def list_of_words():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, told="changes what recursive calls append")
+@program(speculated=0, reported="changes what recursive calls append")
 def appended_and_changed():
     net = Net()
 
@@ -1752,7 +1752,7 @@ def appended_and_changed():
     return Program(step, forests(binary), state=net)
 
 
-@program(speculated=0, told="some elements have gradients")
+@program(speculated=0, reported="some elements have gradients")
 def list_of_losses_and_constants_that_is_kept():
     net = Sentiment()
     log = {}
@@ -1795,7 +1795,7 @@ def losses_of_all_but_leaves():
     return Program(step, forests(lambda: labelled(lambda: binary(random.randint(3, 6)))), state=net)
 
 
-@program(speculated=0, told="others append to the same list")
+@program(speculated=0, reported="others append to the same list")
 def list_filled_by_two_functions():
     net = Sentiment()
 
@@ -2050,7 +2050,7 @@ def logs_read_by_later_calls():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=0, compiles=3, told="calls print, which only the host can do")
+@program(speculated=0, compiles=3, reported="calls print, which only the host can do")
 def counters_and_prints():
     net = Net()
     net.visited = 0
@@ -2091,7 +2091,7 @@ def subtrees_met_twice():
     return Program(step, forests(build), state=net)
 
 
-@program(speculated=0, told="is given as 'memory' a dict that was made or changed in the step")
+@program(speculated=0, reported="is given as 'memory' a dict that was made or changed in the step")
 def subtrees_remembered():
     net = Net()
 
@@ -2115,7 +2115,7 @@ def subtrees_remembered():
     return Program(step, single(build), state=net)
 
 
-@program(speculated=0, told="calls itself, and takes any arguments (*args, **kwargs)", compiles=8)
+@program(speculated=0, reported="calls itself, and takes any arguments (*args, **kwargs)", compiles=8)
 def any_arguments():
     net = Net()
 
@@ -2255,7 +2255,7 @@ def branch_that_always_goes_one_way():
 
 
 @program(speculated=5, close=CLOSE)
-def branches_by_fetched_numbers_and_by_what_is_handed_down():
+def branches_by_fetched_numbers_and_by_what_is_passed_down():
     net = Net()
 
     def encode(tree, above):
@@ -2369,7 +2369,7 @@ def checks_that_return_nothing():
     return Program(step, single(binary), state=net)
 
 
-@program(speculated=2, close=CLOSE, told="and both have been seen")
+@program(speculated=2, close=CLOSE, reported="and both have been seen")
 def a_tensor_decides_to_go_on():
     words, w = parameter(WORDS, WIDTH, scale=1.0), parameter(WIDTH, WIDTH)
 
@@ -2955,17 +2955,17 @@ def sized_by_contents(size):
     return Program(step, [(*call, torch.randn(WIDTH)) for call in single(lambda: binary(4))], state=(w, b))
 
 
-@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+@program(speculated=0, compiles=8, close=CLOSE, reported="returns in a recursive call depend on contents")
 def as_many_as_are_positive():
     return sized_by_contents(lambda h: torch.nonzero(h).size(0))
 
 
-@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+@program(speculated=0, compiles=8, close=CLOSE, reported="returns in a recursive call depend on contents")
 def as_many_as_are_different():
     return sized_by_contents(lambda h: h.unique().numel())
 
 
-@program(speculated=0, compiles=8, close=CLOSE, told="returns in a recursive call depend on contents")
+@program(speculated=0, compiles=8, close=CLOSE, reported="returns in a recursive call depend on contents")
 def as_many_classes_as_there_are():
     return sized_by_contents(lambda h: torch.nn.functional.one_hot((h > 0).long()).size(1))
 
@@ -2973,7 +2973,7 @@ def as_many_classes_as_there_are():
 # -- lists that are handed on -------------------------------------------------------------------------------------
 
 
-@program(speculated=0, compiles=8, close=CLOSE, told="returns lists of")
+@program(speculated=0, compiles=8, close=CLOSE, reported="returns lists of")
 def states_of_one_child_handed_on():
     """Where there is one child, nothing is left of the loop when its first iteration is peeled."""
     net = Net()

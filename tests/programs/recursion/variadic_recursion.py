@@ -40,7 +40,7 @@ def states_as_further_arguments():
 
 
 @program(speculated=18, close=CLOSE)
-def options_handed_on():
+def options_carried():
     net = Net()
 
     def leaf(node, scale, shift=0.0):
@@ -93,7 +93,7 @@ def lists_among_further_arguments():
 def a_wrapper_around_each_call():
     net, calls = Net(), []
 
-    def told(fn):
+    def reported(fn):
         @functools.wraps(fn)
         def inner(*args, **options):
             calls.append(len(args))
@@ -101,7 +101,7 @@ def a_wrapper_around_each_call():
 
         return inner
 
-    @told
+    @reported
     def visit(node):
         return net.words[node.word] if node.left is None else net.join(visit(node.left), visit(node.right))
 

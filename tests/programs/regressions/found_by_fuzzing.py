@@ -358,7 +358,8 @@ def a_change_through_windows():
     return changed_through(lambda y: y.unfold(1, 1, 2))
 
 
-# -- what is told of errors and of the line that logs ------------------------------------------------------------------
+# -- what is reported of errors and of the line that logs
+# ------------------------------------------------------------------
 
 
 def handled(tell, kind=ValueError):

@@ -27,7 +27,7 @@ def batches():
     return [(torch.randn(2, 3),) for _ in range(10)]
 
 
-@program(compiles=1, told="default device cpu")
+@program(compiles=1, reported="default device cpu")
 def in_force_around_the_step():
     net = Net()
     return Program(net.train_on, batches(), state=net, around=lambda number: torch.device("cpu"))

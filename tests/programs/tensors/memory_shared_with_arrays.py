@@ -188,7 +188,7 @@ def indices_shuffled_between_trainings():
 
 
 @program(refused=GIVEN)
-def handed_out_and_then_changed():
+def returned_and_then_changed():
     model, opt = model_and_optimizer()
 
     def step(x, number):
@@ -202,7 +202,7 @@ def handed_out_and_then_changed():
 
 
 @program(speculated=CALLS, compiles=4)
-def draws_beside_arrays_in_the_midst():
+def draws_beside_arrays_in_the_middle():
     """Whether a row is appended is decided by an array that the graph hands out: what has been drawn for the way that
     is not taken is drawn anew for the one that is."""
     model, opt = model_and_optimizer()

@@ -241,7 +241,7 @@ def running_mean_assigned():
 
 
 @program(speculated=20, compiles=1)
-def rounds_of_any_number_before():
+def iterations_of_any_number_before():
     cell = nn.RNNCell(3, 3)
 
     def step(x):

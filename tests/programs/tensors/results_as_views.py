@@ -33,18 +33,18 @@ def about(*tensors):
 
 
 def watched(step, calls=None, state=None, then=None, every=lambda r: r):
-    told = []
+    reported = []
 
     def between(result):
         parts = every(result)
         if result is None:
             return
-        told.append(about(*parts))
+        reported.append(about(*parts))
         if then is not None:
-            told.append(then(*parts))
-            told.append(about(*parts))
+            reported.append(then(*parts))
+            reported.append(about(*parts))
 
-    return Program(step, calls or inputs(), state=(told, state), between=between)
+    return Program(step, calls or inputs(), state=(reported, state), between=between)
 
 
 def change_by_leaf(first, second, *rest):
@@ -167,7 +167,7 @@ def of_the_input():
 
 @program()
 def of_the_input_only():
-    told = []
+    reported = []
     calls = inputs()
     it = iter(calls)
 
@@ -177,14 +177,14 @@ def of_the_input_only():
     def between(r):
         x = next(it)[0]
         w = torch.ones((), requires_grad=True)
-        told.append(about(r, x))
+        reported.append(about(r, x))
         r.mul_(w)
-        told.append(about(r, x))
+        reported.append(about(r, x))
         x.sum().backward()
-        told.append(w.grad)
+        reported.append(w.grad)
         x.detach_() if not x._is_view() else None
 
-    return Program(step, calls, state=told, between=between)
+    return Program(step, calls, state=reported, between=between)
 
 
 @program()

@@ -91,7 +91,7 @@ def nodes_counted_on_the_model():
 
 
 @program(speculated=0, close=CLOSE, compiles=12)
-def the_list_is_looked_into_in_rounds():
+def the_list_is_looked_into_in_iterations():
     model = Labelled()
 
     def step(trees):
@@ -105,7 +105,7 @@ def the_list_is_looked_into_in_rounds():
 
 
 @program(speculated=0, close=CLOSE, compiles=12)
-def rounds_append_too():
+def iterations_append_too():
     model = Labelled()
 
     def step(trees):

@@ -100,7 +100,7 @@ def rows_of_features():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=3, told="changes a tensor in place of which recursive calls pick rows")
+@program(speculated=0, compiles=3, reported="changes a tensor in place of which recursive calls pick rows")
 def labels_that_the_step_has_changed():
     net = Tagger()
 
@@ -118,7 +118,7 @@ def labels_that_the_step_has_changed():
     return Program(step, tagged(10), state=net)
 
 
-@program(speculated=0, compiles=3, told="changes a tensor in place of which recursive calls pick rows")
+@program(speculated=0, compiles=3, reported="changes a tensor in place of which recursive calls pick rows")
 def labels_of_which_the_step_has_set_one():
     net = Tagger()
 
@@ -194,7 +194,7 @@ def one_of_two_tensors():
     return Program(step, calls, state=net)
 
 
-@program(speculated=0, compiles=3, told="recursive calls use tensors of sizes")
+@program(speculated=0, compiles=3, reported="recursive calls use tensors of sizes")
 def tensors_of_other_sizes_that_all_calls_use():
     net = Tagger()
 

@@ -1,4 +1,4 @@
-"""Which executor runs: by name, after a trial, by measure; a candidate that disagrees is told of and never used."""
+"""Which executor runs: by name, after a trial, by measure; a candidate that disagrees is reported and never used."""
 
 from __future__ import annotations
 

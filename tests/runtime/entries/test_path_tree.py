@@ -63,7 +63,7 @@ def test_what_both_ways_do_is_done_before_the_decision() -> None:
     assert fast.statistics().violated == 2
 
 
-def test_views_are_made_again_rather_than_handed_on() -> None:
+def test_views_are_made_again_rather_than_carried() -> None:
     def step(x: torch.Tensor) -> torch.Tensor:
         v = x[1:].t()
         return v * 2 if x.sum() > 0 else v[:2] + 1

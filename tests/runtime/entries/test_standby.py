@@ -57,7 +57,7 @@ class Training:
     def __init__(self) -> None:
         torch.manual_seed(0)
         self.w = torch.ones(4, 2, requires_grad=True)
-        self.told: list[float] = []
+        self.reported: list[float] = []
 
     def step(self, x: torch.Tensor) -> torch.Tensor:
         h = torch.nn.functional.dropout(x @ self.w, 0.5)
@@ -67,7 +67,7 @@ class Training:
         with torch.no_grad():
             assert self.w.grad is not None
             self.w -= 0.01 * self.w.grad
-        self.told.append(loss.item())
+        self.reported.append(loss.item())
         return loss.detach()
 
 
@@ -91,7 +91,7 @@ def test_calls_that_go_the_compiled_way_stay_compiled(monkeypatch: pytest.Monkey
             torch.testing.assert_close(fast(x), expected, rtol=1e-5, atol=1e-6)
             assert torch.equal(torch.random.get_rng_state(), after)
         torch.testing.assert_close(ours.w, eager.w, rtol=1e-5, atol=1e-6)
-        torch.testing.assert_close(ours.told, eager.told, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(ours.reported, eager.reported, rtol=1e-5, atol=1e-6)
 
     calls(*[1] * 4)
     while fast.entries[0].engine.compiled is None:

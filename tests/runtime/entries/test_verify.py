@@ -267,7 +267,7 @@ def test_errors_and_failed_assertions_of_a_verified_call_are_eagers() -> None:
 
 
 @pytest.mark.parametrize("verify", [-1, 1.5, True, "2"])
-def test_a_bad_rate_is_told(verify: Any) -> None:
+def test_a_bad_rate_is_reported(verify: Any) -> None:
     with pytest.raises(Unsupported, match=r"speculate\(verify="):
         torchjanus.speculate(lambda x: x, verify=verify)
 

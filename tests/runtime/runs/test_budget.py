@@ -116,7 +116,7 @@ def test_in_no_second_it_takes_more_than_15_percent(clock: Clock) -> None:
         elif account.wastes:
             by_python(account, 0.01)
             calls.append((0.01, 0.01))
-        else:  # a graph is tried in vain
+        else:  # a graph is tried for nothing
             account.by_python(0.01)
             account.took(0.0105, 0.01)
             calls.append((0.0105, 0.01))
@@ -243,7 +243,7 @@ def test_runs_of_which_nothing_comes_are_ever_rarer(clock: Clock) -> None:
     assert calls_until(account, "watch", 0.1) == 0
 
 
-def test_graphs_that_are_tried_in_vain_rest_until_that_is_a_small_share(clock: Clock) -> None:
+def test_graphs_that_are_tried_for_nothing_rest_until_that_is_a_small_share(clock: Clock) -> None:
     account = begun(clock)
     count = 0
     while not account.wastes:

@@ -34,17 +34,17 @@ def every_operator() -> Iterator[Any]:
             yield getattr(packet, rest.partition(".")[2] or "default")
 
 
-def test_operators_of_unknown_namespaces_are_unfit() -> None:
+def test_operators_of_unknown_namespaces_are_unsuited() -> None:
     operators = list(every_operator())
     assert len(operators) > 2000
     fit = {operator_name(one).partition("::")[0] for one in operators if unsupported_operator(one) is None}
     assert fit <= NAMESPACES
-    told = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
-    assert {operator_name(one).partition("::")[0] for one in operators} >= told - _OF_TORCH_SCRIPT
+    reported = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
+    assert {operator_name(one).partition("::")[0] for one in operators} >= reported - _OF_TORCH_SCRIPT
 
 
 @pytest.mark.parametrize("name", ["c10d", "_c10d_functional", "symm_mem", "rpc", "fbgemm", "mine"])
-def test_whatever_is_registered_there_is_unfit(name: str) -> None:
+def test_whatever_is_registered_there_is_unsuited(name: str) -> None:
     known = [one for one in every_operator() if operator_name(one).startswith(f"{name}::")]
     assert all(unsupported_operator(one) is not None for one in known)
     assert name not in NAMESPACES
@@ -61,7 +61,7 @@ def test_operators_in_graphs_change_only_what_their_schema_says() -> None:
             assert unsupported_operator(operator) is not None, schema
 
 
-def test_operators_that_call_functions_are_unfit() -> None:
+def test_operators_that_call_functions_are_unsuited() -> None:
     assert unsupported_operator(torch.ops.higher_order.cond) is not None
 
 

@@ -14,11 +14,11 @@ from torchjanus.semantics.protocols.heaps import HEAPS
 class Merged:
     """A number that notes with what it is compared."""
 
-    def __init__(self, number: int, told: list[Any]) -> None:
-        self.number, self.told = number, told
+    def __init__(self, number: int, reported: list[Any]) -> None:
+        self.number, self.reported = number, reported
 
     def __lt__(self, other: Merged) -> bool:
-        self.told.append((self.number, other.number))
+        self.reported.append((self.number, other.number))
         return self.number < other.number
 
 
@@ -26,26 +26,26 @@ class Merged:
 def test_lists_and_comparisons_are_the_librarys(size: int) -> None:
     seen = []
     for known in (dict.fromkeys(HEAPS), HEAPS):
-        generator, told = random.Random(3), list[Any]()
+        generator, reported = random.Random(3), list[Any]()
 
         def call(fn: Any, *args: Any, known: Any = known) -> Any:
             return (known[fn] or fn)(*args)
 
-        heap = [Merged(generator.randrange(9), told) for _ in range(size)]
+        heap = [Merged(generator.randrange(9), reported) for _ in range(size)]
         call(heapq.heapify, heap)
         taken = []
         for _ in range(30):
-            item = Merged(generator.randrange(9), told)
+            item = Merged(generator.randrange(9), reported)
             taken.append(call(heapq.heappushpop, heap, item).number)
             call(heapq.heappush, heap, item)
             taken.append(call(heapq.heapreplace, heap, item).number)
         taken += [call(heapq.heappop, heap).number for _ in range(len(heap))]
-        heap = [Merged(generator.randrange(9), told) for _ in range(size + 1)]
+        heap = [Merged(generator.randrange(9), reported) for _ in range(size + 1)]
         call(heapq._heapify_max, heap)  # type: ignore[attr-defined]
         for _ in range(30):
-            item = Merged(generator.randrange(9), told)
+            item = Merged(generator.randrange(9), reported)
             taken.append(call(heapq._heapreplace_max, heap, item).number)  # type: ignore[attr-defined]
-        seen.append((taken + [item.number for item in heap], told))
+        seen.append((taken + [item.number for item in heap], reported))
     assert seen[0] == seen[1]
 
 

@@ -1,4 +1,4 @@
-"""Which variables may still be read is told by a function's code."""
+"""Which variables may still be read follows from a function's bytecode."""
 
 from __future__ import annotations
 

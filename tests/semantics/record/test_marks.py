@@ -36,7 +36,7 @@ class Shouting(dict[Any, Any]):
     keys = values = __iter__ = items  # type: ignore[assignment]
 
 
-def told(text: str) -> Any:
+def reported(text: str) -> Any:
     return lambda: text
 
 
@@ -75,9 +75,9 @@ def test_what_changes_has_another_mark(make: Any, change: Any) -> None:
     assert mark(held) != before
 
 
-def test_functions_are_told_by_what_they_hold() -> None:
-    assert mark(told("p")) != mark(told("n"))
-    assert mark(told("p")) == mark(told("p"))
+def test_functions_are_distinguished_by_what_they_hold() -> None:
+    assert mark(reported("p")) != mark(reported("n"))
+    assert mark(reported("p")) == mark(reported("p"))
     assert mark(lambda: "p") != mark(lambda: "n")
 
 

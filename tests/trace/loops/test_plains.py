@@ -41,7 +41,7 @@ def test_other_answers_in_some_iterations_are_no_limit() -> None:
     assert limited(rows) == (rows, None)
 
 
-def test_what_has_been_told_otherwise_is_no_limit() -> None:
+def test_what_has_been_reported_otherwise_is_no_limit() -> None:
     rows = [
         [UntracedComputation(0, (), where=(7, 4), compared="==")],
         [UntracedComputation(0, (), where=(7, 4), compared="==")],

@@ -91,7 +91,7 @@ def sdpoint(program: Program) -> Step:
 # -- adversaries -------------------------------------------------------------------------------------------------------
 
 
-def told_apart(real: Tensor, fake: Tensor) -> Tensor:
+def distinguished(real: Tensor, fake: Tensor) -> Tensor:
     entropy = F.binary_cross_entropy_with_logits
     return entropy(real, torch.ones_like(real)) + entropy(fake, torch.zeros_like(fake))
 
@@ -107,7 +107,7 @@ def an(program: Program) -> Step:
     def train(parts: list[Part], kept: Kept, pictures: Tensor) -> list[Tensor]:
         generator, discriminator = parts
         made = generator(torch.randn(pictures.shape[0], nets.noise))
-        first = told_apart(discriminator(pictures.flatten(1)), discriminator(made.detach()))
+        first = distinguished(discriminator(pictures.flatten(1)), discriminator(made.detach()))
         discriminator.update(discriminator.gradients(first))
         discriminator.renew()
         second = believed(discriminator(made))
@@ -130,7 +130,7 @@ def pix2pix(program: Program) -> Step:
     def train(parts: list[Part], kept: Kept, original: Tensor, wanted: Tensor) -> list[Tensor]:
         generator, judge = parts
         made = generator(original)
-        judge_loss = 0.5 * told_apart(judge(original, wanted), judge(original, made.detach()))
+        judge_loss = 0.5 * distinguished(judge(original, wanted), judge(original, made.detach()))
         judge.update(judge.gradients(judge_loss))
         judge.renew()
         adversarial = believed(judge(original, made))
@@ -159,7 +159,7 @@ def dcgan(program: Program) -> Step:
         generator, discriminator = parts
         made = generator(torch.randn(pictures.shape[0], learner.noise))
         real, fake = discriminator(pictures), discriminator(made)
-        first, second = believed(fake), told_apart(real, fake)
+        first, second = believed(fake), distinguished(real, fake)
         gradients = generator.gradients(first, retain=True)
         discriminator.update(discriminator.gradients(second))
         generator.update(gradients)

@@ -1,4 +1,4 @@
-"""What iterations write and collect, told once: the same for all trip counts, and not told where iterations may
+"""What iterations write and collect, merged into one: the same for all trip counts, and not merged where iterations may
 differ."""
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def test_the_first_of_what_iterations_collect_is_the_same_for_all_others() -> No
     trace = alike(sums_by_the_first, torch.ones(3), 4, 6)
     assert (
         sum(isinstance(event, ContainerMutation) for event in trace.events) == 1
-    )  # the first iteration is told by itself
+    )  # the first iteration is recorded separately
     (each,) = (event for event in trace.events if isinstance(event, HostLoop))
     assert str(each.count) == "(n - 1)"
 

@@ -1,4 +1,4 @@
-"""Numbers that iterations reckon with: by which formula, and that Python's own numbers come out."""
+"""Numbers that iterations compute with: by which formula, and that Python's own numbers come out."""
 
 import math
 
@@ -79,7 +79,7 @@ def test_sums_and_what_is_made_of_them():
     assert list(known.passing()) == []
 
 
-def test_what_two_formulas_give_is_not_told():
+def test_what_two_formulas_give_is_not_a_recurrence():
     def computed(n):
         least = UntracedComputation(
             0, (), structure=("min", None, ("call", ("float", "1.0"), ("float", repr(n * 0.1))))
@@ -103,7 +103,7 @@ def test_what_two_formulas_give_is_not_told():
         lambda n: [plain("*", n, 0.1)] * (1 + (n == 2)),
     ],
 )
-def test_what_is_not_told(compute):
+def test_what_is_not_merged(compute):
     assert find_recurrences(runners_of(4, compute), False, 0) is None
 
 

@@ -1,4 +1,4 @@
-"""Sums made in place, told as if each iteration made a tensor of its own."""
+"""Sums made in place, rewritten as if each iteration made a tensor of its own."""
 
 from __future__ import annotations
 

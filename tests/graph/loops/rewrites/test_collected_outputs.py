@@ -50,7 +50,7 @@ def part_of_it(x: torch.Tensor) -> torch.Tensor:
 
 
 def by_layers(x: torch.Tensor, weights: list[torch.Tensor]) -> torch.Tensor:
-    """The second loop is not told: each iteration has a weight of its own."""
+    """The second loop is not rolled: each iteration has a weight of its own."""
     y, outs = gone_through(x), []
     for k in range(len(weights)):
         y = torch.tanh(y @ weights[k])
@@ -77,6 +77,6 @@ def test_the_first_of_many_is_a_row() -> None:
     assert "stack" not in names(merged(the_first, torch.randn(2, 3, 3)))  # it may be meant as the last but two
 
 
-def test_nothing_is_stacked_for_loops_that_are_not_told() -> None:
+def test_nothing_is_stacked_for_loops_that_are_not_merged() -> None:
     weights = [torch.eye(3).requires_grad_() for _ in range(5)]
     assert names(merged(by_layers, torch.randn(2, 9, 3), weights)).count("stack") == 1

@@ -1,4 +1,4 @@
-"""Runs of different trip counts told as one path, and what keeps them apart."""
+"""Runs of different trip counts merged into one path, and what keeps them apart."""
 
 from __future__ import annotations
 

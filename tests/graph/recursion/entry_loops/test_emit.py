@@ -95,8 +95,8 @@ def listed(trees: list[Any], x: torch.Tensor) -> torch.Tensor:
 def test_iterations_that_depend_on_each_other_stay_apart(step: Any, merges: list[tuple[Trace, Trace]]) -> None:
     jitted = learnt(step)
     assert merges and all(new is old for old, new in merges)
-    told: list[Remark] = [one for one in jitted.remarks if one.reason == "recursion-entry-loop"]
-    assert all(one.detail for one in told) and (told or step is listed)
+    reported: list[Remark] = [one for one in jitted.remarks if one.reason == "recursion-entry-loop"]
+    assert all(one.detail for one in reported) and (reported or step is listed)
 
 
 def test_a_run_without_calls_is_handed_back() -> None:

@@ -1,4 +1,5 @@
-"""What a call notes between two calls of its own: rows are numbered at once, and levels told from each other."""
+"""What a call notes between two calls of its own: rows are numbered at once, and levels distinguished from each
+other."""
 
 from collections import defaultdict
 

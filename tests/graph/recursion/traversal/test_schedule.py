@@ -82,7 +82,7 @@ def test_cells_without_calls_have_no_batches():
     assert forest.sizes == [1, 0]
 
 
-def test_rows_that_are_written_are_told_by_their_place():
+def test_rows_that_are_written_are_noted_by_their_place():
     leaf = Cell("leaf", nothing, (), (), (0,))
     recursion = Recursion((leaf,), buffers(1), (), (), (0,))
     target = object()

@@ -41,7 +41,7 @@ def test_detached_tensors_and_those_made_without_gradients_cut():
     assert made(silent, [Ref(2)]).differentiated == set()
 
 
-def test_where_no_gradients_are_recorded_nothing_is_told_apart():
+def test_where_no_gradients_are_recorded_nothing_is_distinguished():
     nodes = [node(invoke, (), (Ref(2), Ref(3))), node(torch.Tensor.detach, (Ref(2),), (Ref(4),))]
     found = made(nodes, [Ref(4), SCALE], quiet=True)
     assert found.dropped == set()

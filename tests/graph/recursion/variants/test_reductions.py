@@ -59,7 +59,7 @@ def test_chains_at_other_places_or_without_gradients_are_others():
     assert len(accumulations([add(0, 10, 20), add(20, 11, 21, grad=False)], [21], 0)) == 2
 
 
-def test_only_sums_that_vary_are_told():
+def test_only_sums_that_vary_are_merged():
     variants = [accumulations(chain(length), [], 0) for length in (1, 3)]
     assert varying(variants) == {HERE: 0}
     assert varying([variants[1], variants[1]]) == {}

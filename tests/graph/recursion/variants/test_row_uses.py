@@ -1,4 +1,4 @@
-"""Which rows are taken once, told from the ways of functions that were watched."""
+"""Which rows are taken once, found from the variants of functions that were watched."""
 
 import pytest
 import torch

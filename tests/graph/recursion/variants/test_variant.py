@@ -1,4 +1,4 @@
-"""Ways through recursive functions, the recursion that they make together, and who follows the calls of a run."""
+"""Variants of recursive functions, the recursion that they make together, and who follows the calls of a run."""
 
 import pytest
 import torch
@@ -118,7 +118,7 @@ def test_what_tensors_decide_is_one_truth_of_each_call(words):
     assert learnt.step.statistics().violated == 1
 
 
-def test_ways_between_which_a_tensor_decides_are_told_as_one(words):
+def test_variants_between_which_a_tensor_decides_are_merged(words):
     words[0], words[1] = 1.0, torch.inf
     trees = [Node(0), Node(0, Node(0)), Node(1), Node(0, Node(1)), Node(0, Node(0))]
     learnt = Learnt(checked(words), *trees)

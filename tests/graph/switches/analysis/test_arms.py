@@ -1,4 +1,5 @@
-"""Iterations of loops in which tensors decide, told as one operation: when that can be done, and what it computes."""
+"""Iterations of loops in which tensors decide, merged into one operation: when that can be done, and what it
+computes."""
 
 from __future__ import annotations
 
@@ -54,7 +55,7 @@ def deciding(xs: torch.Tensor) -> torch.Tensor:
     return h.sum()
 
 
-def test_iterations_that_go_different_ways_are_told_alike() -> None:
+def test_iterations_that_go_different_paths_are_merged() -> None:
     merger = LoopMerger()
     first, second = (merger.merge(run(deciding, rows(*signs))) for signs in ((1, -1, 1, -1), (-1, -1, 1, 1)))
     assert len(switches(first)) == len(switches(second)) == 4
@@ -106,7 +107,7 @@ def returned(xs: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("step", [flagged, counted, collected, returned])
-def test_what_is_handed_on_otherwise_is_not_told(step: Any) -> None:
+def test_what_is_carried_otherwise_is_not_merged(step: Any) -> None:
     merger = LoopMerger()
     for signs in ((1, -1, 1, -1), (-1, -1, 1, 1), (-1, 1, 1, -1), (-1, 1, -1, 1)):
         trace = run(step, rows(*signs))

@@ -1,4 +1,4 @@
-"""What iterations leave that is neither tensor nor number has to be the same after each, and is told."""
+"""What iterations leave that is neither tensor nor number has to be the same after each, and is recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_what_stays_is_not_left() -> None:
     assert check_states(frames({SLOT: TEXT}, {SLOT: TEXT}, {SLOT: TEXT})) == {}
 
 
-def test_what_all_iterations_leave_is_told() -> None:
+def test_what_all_iterations_leave_is_reported() -> None:
     assert check_states(frames(NEW, {**NEW, SLOT: TEXT}, {**NEW, SLOT: TEXT})) == {SLOT: TEXT}
     assert check_states(frames(NEW, *[{**NEW, SLOT: ("tensor", n)} for n in (1, 2)])) == {SLOT: ("tensor",)}
     assert check_states(frames(NEW, *[{**NEW, SLOT: ("int", n)} for n in (1, 2)])) == {SLOT: ("number",)}
@@ -48,7 +48,7 @@ def test_what_only_some_iterations_leave_is_unlike(states: Any) -> None:
         check_states(frames(*states))
 
 
-def test_which_of_two_objects_is_told_by_their_names() -> None:
+def test_which_of_two_objects_is_shown_by_their_names() -> None:
     a, b, best = (0, "a"), (0, "b"), (0, "best")
     both = {a: ("new", "Box", 1), b: ("new", "Box", 2)}
     same = [{**both, best: ("new", "Box", 2)}] * 3
@@ -88,7 +88,7 @@ def test_lists_have_to_grow_by_the_like() -> None:
 def test_tensors_in_lists_are_made_by_the_iterations() -> None:
     tensors = [("tensor", 100 + number) for number in range(3)]
     without_elements(frames(*growing(*tensors)), {1, 2})
-    without_elements(frames(*growing(*tensors)), {2, 3})  # the first is what was handed on from before
+    without_elements(frames(*growing(*tensors)), {2, 3})  # the first is what was carried from before
     with pytest.raises(NotMergeable):
         without_elements(frames(*growing(*tensors)), ())
     with pytest.raises(NotMergeable):

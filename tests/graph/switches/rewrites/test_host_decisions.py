@@ -1,4 +1,4 @@
-"""Decisions by chance as decisions of tensors: how the draws are told, and what is left as it is."""
+"""Decisions by chance as decisions of tensors: how the draws are hoisted, and what is left as it is."""
 
 from __future__ import annotations
 
