@@ -1,4 +1,4 @@
-"""The tables of torch's functions by name speak of functions that exist, and do not contradict each other."""
+"""The tables of torch's functions by name name functions that exist, and do not contradict each other."""
 
 from __future__ import annotations
 

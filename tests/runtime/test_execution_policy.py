@@ -106,7 +106,7 @@ def test_a_close_race_takes_more_calls_and_ends_with_the_graphs() -> None:
     assert program.calls(2 * execution_policy.AGAIN) == "g" * 2 * execution_policy.AGAIN
 
 
-@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("reported", [True, False])
 @pytest.mark.parametrize("every", range(2, 9))
 @pytest.mark.parametrize("by_graphs", [0.5, 2.0])
 def test_calls_that_take_longer_at_regular_distances_are_not_one_sides_only(

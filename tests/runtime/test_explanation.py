@@ -239,7 +239,7 @@ def counted(x: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(
-    ("fn", "told"),
+    ("fn", "reported"),
     [
         (rooted, "F:4  computes (%1.item() ** -0.5) from a number fetched from a tensor (fetched in line 1, computed"
                  " in line 2): a graph would"),

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.runtime.runs.test_kept import Choosing, Trees
 from torch import nn
 
 import torchjanus
+from tests.runtime.runs.test_lowering_cache import Choosing, Trees
 from torchjanus.core.errors import Refusal, refused
 from torchjanus.execute.processes.lowering import NotLowered, pack_made
 from torchjanus.graph.ir.lowered import Lowered

@@ -1,4 +1,4 @@
-"""What lowering does not optimise is part of the lowered graph: it is told wherever the graph was made."""
+"""What lowering does not optimise is part of the lowered graph: it is reported wherever the graph was made."""
 
 from __future__ import annotations
 

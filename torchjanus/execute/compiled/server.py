@@ -130,7 +130,7 @@ class _Server:
             child.ended(-signal.SIGKILL)
         self._children.clear()
         self._process.stdout.close()
-        with contextlib.suppress(OSError):  # what was told last did not reach it
+        with contextlib.suppress(OSError):  # the last message did not reach it
             self._process.stdin.close()  # type: ignore[union-attr]
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def lower_whole(program: Program) -> Lowered:
 def _require_plain(program: Program, lowered: Lowered) -> None:
     """Raise Refused for what a forward graph with a backward graph does not hold."""
     if program.cuts:
-        raise undifferentiable("the host is called in the midst of it", "the forward pass is not one graph.")
+        raise undifferentiable("the host is called in the middle of it", "the forward pass is not one graph.")
     if any(isinstance(node.func, MARKS) for node in program.nodes):
         why = "autograd calls it in the backward pass, of which nothing was watched."
         raise undifferentiable("it has hooks or an autograd.Function", why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from builtins import len  # torchjanus' own, even where a program replaces it
 
-from torchjanus.rewrite.constructs.loads import told
+from torchjanus.rewrite.constructs.loads import with_hook
 from torchjanus.rewrite.constructs.operators import BINARY
 from torchjanus.rewrite.constructs.targets import Unpacking, slot, target
 from torchjanus.rewrite.syntax.scopes import Reach
@@ -66,7 +66,7 @@ def augmented(walk: Walk, node: ast.AugAssign) -> ast.stmt:
     assert isinstance(node.target, ast.Name)
     loaded = walk.visit(place(ast.Name(node.target.id, ast.Load()), location_of(node.target)))
     value = walk.ask("inplace", node, symbol, loaded, visit(node.value), kind=walk.kind(node, "inplace"))
-    return place(ast.Assign([node.target], told(walk, node, node.target.id, value)), where)
+    return place(ast.Assign([node.target], with_hook(walk, node, node.target.id, value)), where)
 
 
 def delete(walk: Walk, node: ast.Delete) -> list[ast.stmt]:

@@ -68,11 +68,11 @@ def walrus(walk: Walk, node: ast.NamedExpr) -> ast.expr:
 def assigned(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
     """Return ``(name := value)`` at ``node``, for a value that is rewritten already."""
     where = location_of(node)
-    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), told(walk, node, name, value)), where)
+    return place(ast.NamedExpr(place(ast.Name(name, ast.Store()), where), with_hook(walk, node, name, value)), where)
 
 
-def told(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
-    """Return the value, which the hook for the variable ``name`` is told if that is not local."""
+def with_hook(walk: Walk, node: ast.AST, name: str, value: ast.expr) -> ast.expr:
+    """Return the value; if the variable ``name`` is not local, its hook gets the value too."""
     mangled = walk.mangled(name)
     match walk.reach(mangled):
         case Reach.LOCAL:

@@ -74,7 +74,7 @@ class Results:
         self.lowered = lowered
         self.differentiable = None if lowered.pullback is None else Differentiable(lowered)
         self.slots = "[]"  # the text of the list of the graph's slots
-        self._handed = ""  # the name of the results that autograd has been given
+        self._differentiable_results = ""  # the name of the results that autograd has been given
         self.place = NOWHERE  # of the write or call whose values are made
         self._inputs = inputs
         self._tensors: dict[Any, str] = {}
@@ -167,14 +167,14 @@ class Results:
     def _live(self, result: Result) -> str:
         """Return the tensor of a result with its backward pass to come."""
         assert self.differentiable is not None
-        if not self._handed:
-            name = self._handed = self.source.fresh("d")
+        if not self._differentiable_results:
+            name = self._differentiable_results = self.source.fresh("d")
             given = ", ".join(self._inputs[index] for index in range(len(self.lowered.program.inputs)))
             hand = self.source.constant(self.differentiable)
             self.source.line(f"{name} = {hand}(values, [{given}], {self.slots})")
         outputs = self.lowered.outputs
         places = (k for k, place in enumerate(self.differentiable.saves.results) if outputs[place] == result)
-        return f"{self._handed}[{next(places)}]"
+        return f"{self._differentiable_results}[{next(places)}]"
 
     def tensor(self, number: int) -> str:
         result = self.lowered.outputs[self.plan.outputs["tensor", number]]

@@ -431,7 +431,7 @@ class Learning:
         """Leave calls to Python whose results are differentiated twice: the sums of second derivatives would be added
         in another order than in eager."""
         for entry in self.routes.entries:
-            if (handed := entry.launch.differentiable) is not None and handed.doubled:
+            if (differentiable := entry.launch.differentiable) is not None and differentiable.doubled:
                 self._doubled = self.event_log.placed(DOUBLED)
                 self.counts.refused += 1
                 self.event_log.refuse(self._doubled)

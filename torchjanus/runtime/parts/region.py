@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.parts.choice import is_open
+from torchjanus.runtime.parts.candidates import is_open
 from torchjanus.runtime.parts.part import Part
 from torchjanus.runtime.pass_log.pass_log import pass_log
 from torchjanus.runtime.runs.budget import Budget

@@ -16,7 +16,7 @@ from typing import Any
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.parts.choice import function_of, is_program, is_update
+from torchjanus.runtime.parts.candidates import function_of, is_program, is_update
 from torchjanus.runtime.parts.region import Options, Region
 from torchjanus.semantics.protocols.leaves import MISSING
 from torchjanus.semantics.protocols.virtualize import underlying
