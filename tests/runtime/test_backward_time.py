@@ -1,4 +1,5 @@
-"""Backward passes of timed calls: each is counted once, and those that cannot be attributed to one call are given up."""
+"""Backward passes of timed calls: each is counted once, and those that cannot be attributed to one call are given
+up."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_one_path_has_one_hash() -> None:
     assert canonical_hash(tree(step, torch.ones(2, dtype=torch.float64), 3)) != one
 
 
-def test_literals_are_told_apart() -> None:
+def test_literals_are_distinguished() -> None:
     assert Const(1) != Const(True)
     assert Const(1) != Const(1.0)
     assert Const(0.0) != Const(-0.0)

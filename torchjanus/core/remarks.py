@@ -75,7 +75,7 @@ _collector: ContextVar[Remarks | None] = ContextVar("torchjanus_remarks", defaul
 
 @contextmanager
 def collected() -> Iterator[Remarks]:
-    """Collect what ``remark`` is told in this thread."""
+    """Collect what ``remark`` is reported in this thread."""
     remarks = Remarks()
     token = _collector.set(remarks)
     try:

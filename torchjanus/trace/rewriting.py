@@ -172,7 +172,7 @@ class TraceRewriter:
         """The new run."""
         old = self.old
         fetched = {self.token(token): value for token, value in old.fetched.items()}
-        changes.setdefault("outline", None)  # it speaks of the events as they were
+        changes.setdefault("outline", None)  # it refers to the events as they were
         changes.setdefault("pins", {self._pinned(token): times for token, times in old.pins.items()})
         result = None if old.result is None else self.recipe(old.result)
         # Keep the old run: tokens of events refer to objects by their ids.

@@ -145,7 +145,7 @@ def _facts(graph: Graph) -> Iterator[str]:
         if fact.kind not in FACTS or not KINDS[fact.kind].is_fact:
             yield f"V9: {fact.kind} is no fact"
         if any(True for _ in refs_in(tuple(operand for _, operand in fact.fields))):
-            yield f"V9: fact {fact.id} speaks of what the run has made"
+            yield f"V9: fact {fact.id} refers to what the run has made"
     if len(relied) > len(graph.facts):
         yield "V9: a node relies on a fact that there is not"
 

@@ -755,7 +755,7 @@ def teacher_forcing_over_sequences_of_other_lengths():
 
 @program(speculated=8, compiles=3, reported="the iterations of a loop whose trip count changes are not all alike")
 def a_column_that_is_left_by_the_last_iteration():
-    """What the last round leaves is a part of what the loop goes through, and the program returns it as that."""
+    """What the last iteration leaves is a part of what the loop goes through, and the program returns it as that."""
     cell = nn.GRUCell(4, 4)
 
     def step(xs):

@@ -2970,11 +2970,11 @@ def as_many_classes_as_there_are():
     return sized_by_contents(lambda h: torch.nn.functional.one_hot((h > 0).long()).size(1))
 
 
-# -- lists that are handed on -------------------------------------------------------------------------------------
+# -- lists that are passed up -------------------------------------------------------------------------------------
 
 
 @program(speculated=0, compiles=8, close=CLOSE, reported="returns lists of")
-def states_of_one_child_handed_on():
+def states_of_one_child_passed_up():
     """Where there is one child, nothing is left of the loop when its first iteration is peeled."""
     net = Net()
 

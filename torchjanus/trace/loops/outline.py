@@ -31,7 +31,7 @@ class Outline:
 
     ``entries``: each with the number of events before it. A site (with the regions that enclose it) is the first one at
     which a hook was called after the region changed; a ``Turn`` begins an iteration, or says that the test of a
-    ``while`` has come out; a ``Fetch`` or ``Size`` is a number that Python was given; ``Written`` speaks of the next
+    ``while`` has come out; a ``Fetch`` or ``Size`` is a number that Python was given; ``Written`` refers to the next
     operation. ``kinds``: see ``Trace.kinds``, of all tensors. It is kept only where somebody asks for the tree.
     """
 

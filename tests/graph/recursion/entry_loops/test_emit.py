@@ -80,7 +80,7 @@ def test_the_old_run_is_left_as_it_was(merges: list[tuple[Trace, Trace]]) -> Non
     assert new.tokens() != old.tokens()
 
 
-def handed_on(trees: list[Any], x: torch.Tensor) -> torch.Tensor:
+def carried_value(trees: list[Any], x: torch.Tensor) -> torch.Tensor:
     for tree in trees:
         x = encode(tree, x)
     return x
@@ -91,7 +91,7 @@ def listed(trees: list[Any], x: torch.Tensor) -> torch.Tensor:
     return results[0] * 2 + results[-1]
 
 
-@pytest.mark.parametrize("step", [handed_on, listed])
+@pytest.mark.parametrize("step", [carried_value, listed])
 def test_iterations_that_depend_on_each_other_stay_apart(step: Any, merges: list[tuple[Trace, Trace]]) -> None:
     jitted = learnt(step)
     assert merges and all(new is old for old, new in merges)
@@ -99,6 +99,6 @@ def test_iterations_that_depend_on_each_other_stay_apart(step: Any, merges: list
     assert all(one.detail for one in reported) and (reported or step is listed)
 
 
-def test_a_run_without_calls_is_handed_back() -> None:
+def test_a_run_without_calls_is_returned() -> None:
     trace = Trace()
     assert EntryCallLoops().merged(trace, {}) is trace

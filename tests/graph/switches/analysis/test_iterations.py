@@ -1,4 +1,4 @@
-"""Descriptions of iterations: where operands come from, what is handed on, which loops have decisions."""
+"""Descriptions of iterations: where operands come from, what is carried, which loops have decisions."""
 
 from __future__ import annotations
 
