@@ -621,7 +621,7 @@ def test_modes_around_the_backward_pass_see_what_they_see_in_eager(kind: Any) ->
             loss = forward(torch.randn(5, 4)).square().sum()
             with kind() as mode:
                 loss.backward()
-            told = [name for name in getattr(mode, "seen", ()) if "detach" not in name and "view" not in name]
+            reported = [name for name in getattr(mode, "seen", ()) if "detach" not in name and "view" not in name]
             found.append((getattr(mode, "calls", 0), told))
         return [*found, *state(model)]
 
