@@ -622,7 +622,7 @@ def test_modes_around_the_backward_pass_see_what_they_see_in_eager(kind: Any) ->
             with kind() as mode:
                 loss.backward()
             reported = [name for name in getattr(mode, "seen", ()) if "detach" not in name and "view" not in name]
-            found.append((getattr(mode, "calls", 0), told))
+            found.append((getattr(mode, "calls", 0), reported))
         return [*found, *state(model)]
 
     eager, other, functions = outcomes(scenario)
