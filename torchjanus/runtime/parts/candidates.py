@@ -1,5 +1,5 @@
-"""Which calls in a step may be parts: what a call site calls, and whether gradients leave a call with their backward
-pass still to come.
+"""Which calls in a step may be parts, or contain parts, and whether gradients leave a call with their backward pass
+still to come.
 
 This module does not know how parts are learnt.
 """
@@ -18,20 +18,25 @@ from torch.utils import _pytree as pytree
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 
-__all__ = ["function_of", "is_open", "is_program", "is_update"]
+__all__ = ["function_of", "is_entered", "is_open", "is_program", "is_update"]
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
-# Functions of torch that update what is trained, by module and name. They are closed under backward.
+# Functions of torch that update what is trained, by module and name.
 _UPDATES = {
     "torch.optim": frozenset({"step", "zero_grad", "update_parameters"}),
     "torch.nn.utils.clip_grad": frozenset({"clip_grad_norm_", "clip_grad_value_"}),
 }
+
+
 MOST_NODES = 200  # of a backward graph that are looked at
+# Functions of torch's through which a module calls its forward(), and which call other modules.
+_ENTERED = (nn.Module._wrapped_call_impl, nn.Module._call_impl, nn.Sequential.forward)
 
 
 def function_of(callee: Any) -> tuple[FunctionType, tuple[Any, ...]] | None:
-    """Return the Python function that a call of ``callee`` runs, and the receiver; None for other callees."""
+    """Return the Python function that a call of ``callee`` runs, and the receiver; None for other callees, and for
+    modules whose forward() is neither the program's nor calls other modules."""
     kind = type(callee)
     if kind is FunctionType:
         return callee, ()
@@ -39,9 +44,17 @@ def function_of(callee: Any) -> tuple[FunctionType, tuple[Any, ...]] | None:
         inner = callee.__func__
         return (inner, (callee.__self__,)) if type(inner) is FunctionType else None
     if issubclass(kind, nn.Module):
+        forward = on_type(kind, "forward")
+        if type(forward) is not FunctionType or not (is_program(forward) or is_entered(forward)):
+            return None
         method = on_type(kind, "__call__")
         return (method, (callee,)) if type(method) is FunctionType else None
     return None
+
+
+def is_entered(fn: FunctionType) -> bool:
+    """Whether it is a function of torch's that may contain parts, but is none."""
+    return any(fn is one for one in _ENTERED)
 
 
 def is_update(fn: FunctionType) -> bool:

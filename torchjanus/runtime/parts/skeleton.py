@@ -16,7 +16,7 @@ from typing import Any
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.rewrite import Location, Run, call_sites, runs_of, variant
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.parts.candidates import function_of, is_program, is_update
+from torchjanus.runtime.parts.candidates import function_of, is_entered, is_program, is_update
 from torchjanus.runtime.parts.region import Options, Region
 from torchjanus.semantics.protocols.leaves import MISSING
 from torchjanus.semantics.protocols.virtualize import underlying
@@ -80,7 +80,7 @@ class Skeleton:
         self.stale = False
         self._sites = {at: site for at, site in self._sites.items() if site.useful or not site.asked}
         known = {run.statements: (run, region) for run, region in self._runs.items()}
-        found = runs_of(self.fn, self._breaks, divide=self._divide)
+        found = [] if is_entered(self.fn) else runs_of(self.fn, self._breaks, divide=self._divide)
         self._runs = dict(known.get(run.statements) or (run, self._region(run)) for run in found)
         made = variant(self.fn, self._sites, {run: region.call for run, region in self._runs.items()})
         self.function = self.fn if made is None else made
@@ -175,7 +175,9 @@ class Parts:
             site.asked = False  # a later call tells more
             return None
         known: Callable[..., Any] | None = None
-        if is_update(function) or is_program(function):
+        if is_entered(function):
+            known = self._enter(function, ())
+        elif is_update(function) or is_program(function):
             if places_in(function.__code__, self._learning.event_log.refusals):
                 known = self._enter(function, self._learning.event_log.refusals)
             else:

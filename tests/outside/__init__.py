@@ -1,0 +1,31 @@
+"""Training programs in the style of public scripts: classes for data, model and trainer, meters, metrics of other
+libraries. Each module's ``make()`` returns a whole step, the arguments of its calls, and what must be eager's afterwards.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["PROGRAMS", "Made", "made"]
+
+Made = tuple[Callable[..., Any], list[tuple[Any, ...]], Callable[[], Any]]
+
+# The least share of the calls after the first ten that graphs make, wholly or in parts, with the replay executor.
+PROGRAMS: dict[str, float] = {
+    "accumulated_gradients": 0.9,
+    "clipped_policy": 0.9,
+    "detection_head": 0.9,
+    "image_meters": 0.9,
+    "replayed_values": 0.7,
+    "sklearn_report": 0.9,
+    "tree_sentiment": 0.85,
+    "tree_similarity": 0.1,  # only its updates, in every other call: its cells have their backward pass still to come
+}
+
+
+def made(name: str) -> Made:
+    """Return the program of this name, with all random numbers drawn anew."""
+    program: Made = importlib.import_module(f"tests.outside.{name}").make()
+    return program

@@ -1,0 +1,23 @@
+"""Programs in the style of public scripts: equal to eager, bitwise, and served wholly or in parts."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+from benchmarks.robustness.outside import compared
+from tests.outside import PROGRAMS
+
+NEEDS = {"tree_sentiment": "nltk", "sklearn_report": "sklearn"}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_results_are_eagers_and_most_calls_are_served(name: str) -> None:
+    needed = NEEDS.get(name)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    one = compared(name)
+    assert one.equal
+    assert one.served >= PROGRAMS[name] * one.late, one
