@@ -1,4 +1,4 @@
-"""Training programs in the style of public scripts, as whole steps: equal to eager, served wholly or in parts, how fast.
+"""Training programs after public scripts, as whole steps: equal to eager, served wholly or in parts, how fast.
 
     python -m benchmarks.robustness.outside [NAME ...] [--executor auto] [--repeats N]
 

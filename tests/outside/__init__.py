@@ -1,5 +1,5 @@
 """Training programs in the style of public scripts: classes for data, model and trainer, meters, metrics of other
-libraries. Each module's ``make()`` returns a whole step, the arguments of its calls, and what must be eager's afterwards.
+libraries. Each module's ``make()`` returns a whole step, the arguments of its calls, and what must be eager's after it.
 """
 
 from __future__ import annotations
