@@ -18,7 +18,7 @@ PROGRAMS: dict[str, float] = {
     "clipped_policy": 0.9,
     "detection_head": 0.9,
     "image_meters": 0.9,
-    "replayed_values": 0.7,
+    "replayed_values": 0.5,
     "sklearn_report": 0.9,
     "tree_sentiment": 0.85,
     "tree_similarity": 0.1,  # only its updates, in every other call: its cells have their backward pass still to come

@@ -73,6 +73,7 @@ def test_a_refusal_shows_the_line_and_the_remedy() -> None:
 
 
 def leaving_live(x: torch.Tensor, w: torch.nn.Parameter) -> torch.Tensor:
+    (x * w).sum().backward()
     return (x * w).sum()
 
 

@@ -44,7 +44,7 @@ log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
-NEVER_ALIKE = 8  # watched runs, no two of one path, before the step is Python's, and its parts are tried
+NEVER_ALIKE = 14  # watched runs, no two of one path, before the step is Python's, and its parts are tried
 TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
