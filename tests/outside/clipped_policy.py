@@ -61,18 +61,18 @@ class Learner:
         with torch.no_grad():
             self.values.copy_(self.agent.value(x))
             self.returns.copy_(gains + self.values)
-        order, told = np.arange(options.batch), []
+        order, measured = np.arange(options.batch), []
         for _ in range(options.epochs):
             np.random.shuffle(order)
             for start in range(0, options.batch, options.minibatch):
                 rows = order[start : start + options.minibatch]
-                told.append(self.minibatch(x[rows], actions[rows], logs[rows], gains[rows], self.returns[rows]))
-            if told[-1]["divergence"] > options.most:
+                measured.append(self.minibatch(x[rows], actions[rows], logs[rows], gains[rows], self.returns[rows]))
+            if measured[-1]["divergence"] > options.most:
                 break
         guessed, true = self.values.numpy(), self.returns.numpy()
         spread = np.var(true)
         explained = np.nan if spread == 0 else 1 - np.var(true - guessed) / spread
-        return told[-1]["loss"], float(np.mean([one["clipped"] for one in told])), float(explained)
+        return measured[-1]["loss"], float(np.mean([one["clipped"] for one in measured])), float(explained)
 
 
 def make() -> Any:

@@ -1,4 +1,4 @@
-"""A text classifier whose every step asks scikit-learn for its scores, in the midst of it, and keeps the best. Needs
+"""A text classifier whose every step asks scikit-learn for its scores, in the middle, and keeps the best. Needs
 scikit-learn."""
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class Trainer:
     def step(self, text: Tensor, labels: Tensor) -> dict[str, float]:
         logits = self.model(text)
         loss = nn.functional.cross_entropy(logits, labels, label_smoothing=0.1)
-        told = self.scores.add(logits, labels)
+        scores = self.scores.add(logits, labels)
         self.update(loss)
-        told["held out"] = self.evaluate(text.flip(0), labels.flip(0))
-        if told["f1"] > self.best:
-            self.best, self.checkpoint = told["f1"], copy.deepcopy(self.model.state_dict())
+        scores["held out"] = self.evaluate(text.flip(0), labels.flip(0))
+        if scores["f1"] > self.best:
+            self.best, self.checkpoint = scores["f1"], copy.deepcopy(self.model.state_dict())
             self.kept["saved"] += 1
-        return told
+        return scores
 
 
 def make() -> Any:
