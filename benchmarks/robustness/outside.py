@@ -4,9 +4,9 @@
 
 Takes two minutes for each program.
 
-Each program of ``tests/outside`` runs eager and speculated from the same seeds, call by call in turn. The table says whether
-results and state are equal, how many calls after the first ten were served wholly or in parts, the parts with their
-share of the step's time, and the throughput against eager, as the ratio of the medians over the second half.
+Each program of ``tests/outside`` runs eager and speculated from the same seeds, call by call in turn. The table says
+whether results and state are equal, how many calls after the first ten were served wholly or in parts, the parts with
+their share of the step's time, and the throughput against eager, as the ratio of the medians over the second half.
 """
 
 from __future__ import annotations
