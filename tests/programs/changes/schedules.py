@@ -100,7 +100,7 @@ def warmup_from_zero_adamw():
 def plateau_inside():
     model = nn.Linear(5, 3)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = sched.ReduceLROnPlateau(opt, policy=1)
+    scheduler = sched.ReduceLROnPlateau(opt, patience=1)
 
     def step(x, y):
         opt.zero_grad()
@@ -117,7 +117,7 @@ def plateau_inside():
 def plateau_outside():
     model = nn.Linear(5, 3)
     opt = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = sched.ReduceLROnPlateau(opt, policy=1)
+    scheduler = sched.ReduceLROnPlateau(opt, patience=1)
 
     def step(x, y):
         opt.zero_grad()

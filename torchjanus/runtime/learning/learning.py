@@ -44,7 +44,6 @@ log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
-NEVER_ALIKE = 14  # watched runs, no two of one path, before the step is Python's, and its parts are tried
 TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
@@ -160,9 +159,6 @@ class Learning:
             what, place = self.paths.difference()
             self.event_log.record("differs", f"no two runs are alike; {what}", place, "learning-unserved")
         if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
-            return
-        if unlike and self.counts.watched >= NEVER_ALIKE:
-            self.policy.give_up(f"{self.counts.watched} calls were watched, and no two runs are alike", True)
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return
