@@ -45,6 +45,7 @@ from torchjanus.trace.values import (
 
 __all__ = ["RunRecord"]
 
+LINES = 32  # of the program that a refusal keeps, the innermost: in deep recursion each call may be refused
 _LOOPS = frozenset({"for", "comprehension", "while"})
 
 
@@ -137,7 +138,7 @@ class RunRecord:
         place = place or self.place
         refusal = Refusal(reason, what, why, remedy, place, _caller() if place.is_library else NOWHERE, of_lifetimes)
         if refusal not in self.trace.refusals:
-            self.trace.refusals.append(dataclasses.replace(refusal, within=tuple(_running())))
+            self.trace.refusals.append(dataclasses.replace(refusal, within=tuple(itertools.islice(_running(), LINES))))
         self.refused()
 
     def refused(self) -> None:
@@ -342,8 +343,9 @@ def _running() -> Iterator[Place]:
         name, code = frame.f_globals.get("__name__", ""), frame.f_code
         if name.startswith("torchjanus.runtime"):  # frames further out belong to the caller of the step
             return
-        positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
-        place = Place(code.co_filename, frame.f_lineno, positions[2] or 0, code.co_name)
-        if not place.is_library and not name.startswith("torchjanus."):
-            yield place
+        if not name.startswith("torchjanus."):
+            positions = next(itertools.islice(code.co_positions(), frame.f_lasti // 2, None), (None, None, None, None))
+            place = Place(code.co_filename, frame.f_lineno, positions[2] or 0, code.co_name)
+            if not place.is_library:
+                yield place
         frame = frame.f_back
