@@ -22,13 +22,13 @@ from torchjanus.rewrite.source import Found, adopt, compile_alone, find
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
 
-__all__ = ["OF_FRAMES", "Span", "captured", "cut", "declarations", "like", "spans_of"]
+__all__ = ["OF_FRAMES", "SUSPENDED", "Span", "captured", "cut", "declarations", "like", "redefined", "spans_of"]
 
 Span = tuple[tuple[int, int], tuple[int, int]]
 
 # They inspect the frame that they are called from, or need the original function.
 OF_FRAMES = frozenset("locals vars dir eval exec super __class__ inspect _getframe".split())
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def spans_of(fn: FunctionType) -> list[Span]:
@@ -57,7 +57,7 @@ def cut(
     except SourceUnavailable:
         return None
     node = found.node
-    if not isinstance(node, ast.FunctionDef) or code.co_flags & _SUSPENDED or not 0 < count < len(node.body):
+    if not isinstance(node, ast.FunctionDef) or code.co_flags & SUSPENDED or not 0 < count < len(node.body):
         return None
     names = _live_out(node, count, code)
     if names is None or (found.private is not None and any(name.startswith("__") for name in names)):
@@ -73,8 +73,8 @@ def cut(
     values = place(ast.Tuple(kept, ast.Load()), where)
     taken = [place(ast.arg(name, None, None), where) for name in (*fixed, *passed)]
     body = [_Returning().visit(copy.deepcopy(statement)) for statement in node.body[:count]]
-    first = _function(node, node.args, [*declarations(node.body), *body, place(ast.Return(values), where)])
-    rest = _function(
+    first = redefined(node, node.args, [*declarations(node.body), *body, place(ast.Return(values), where)])
+    rest = redefined(
         node, ast.arguments([], taken, None, [], [], None, []), [*declarations(node.body), *node.body[count:]]
     )
     try:
@@ -100,7 +100,8 @@ class _Returning(ast.NodeTransformer):
         return place(ast.Return(place(ast.List([value], ast.Load()), where)), where)
 
 
-def _function(node: ast.FunctionDef, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+def redefined(node: ast.FunctionDef, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    """Return the definition with other parameters and another body, at the same place."""
     return place(ast.FunctionDef(node.name, arguments, body, node.decorator_list, None, None), location_of(node))
 
 

@@ -21,6 +21,7 @@ __all__ = [
     "certain",
     "lets_errors_out",
     "live_before",
+    "parameters_of",
     "read_by",
     "targets",
     "within",
@@ -225,11 +226,16 @@ def _free(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassD
     arguments = node.args
     outside += [*arguments.defaults, *(one for one in arguments.kw_defaults if one is not None)]
     body: Sequence[ast.AST] = node.body if isinstance(node.body, list) else [node.body]
-    parameters = {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)}
     shared = {name for part in within(body) if isinstance(part, ast.Nonlocal | ast.Global) for name in part.names}
     used = NONE.union(*(read_by(part) for part in body))
-    own = (bound(body) | parameters) - shared
+    own = (bound(body) | parameters_of(arguments)) - shared
     return ((used | shared) - own).union(*(read_by(part) for part in outside))
+
+
+def parameters_of(arguments: ast.arguments) -> set[str]:
+    """Return the names of a function's parameters."""
+    rests = [rest for rest in (arguments.vararg, arguments.kwarg) if rest is not None]
+    return {part.arg for part in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rests)}
 
 
 def captured(statements: Sequence[ast.AST]) -> Names:

@@ -14,7 +14,7 @@ import threading
 import warnings
 import weakref
 from builtins import len, reversed  # torchjanus' own, even where a program replaces it
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any
@@ -25,7 +25,7 @@ from torchjanus.rewrite.syntax.scopes import Function
 from torchjanus.rewrite.syntax.sites import location_of
 from torchjanus.rewrite.syntax.walk import place
 
-__all__ = ["Found", "adopt", "compile_alone", "definitions", "find"]
+__all__ = ["Found", "adopt", "compile_alone", "definitions", "filled", "find"]
 
 FUTURE = 0
 for _feature in __future__.all_feature_names:
@@ -219,6 +219,16 @@ def compile_alone(node: Function, code: CodeType, found_as: Found) -> CodeType:
     return _requalified(found, found.co_qualname, code.co_qualname).replace(
         co_name=code.co_name, co_flags=(found.co_flags & ~NOT_DEFINED) | (code.co_flags & NOT_DEFINED)
     )
+
+
+def filled(code: CodeType, objects: Mapping[str, Any]) -> CodeType:
+    """Return the code, inner code included, with objects in the place of the constants that name them."""
+    constants = (
+        filled(value, objects) if isinstance(value, CodeType)
+        else objects.get(value, value) if type(value) is str else value
+        for value in code.co_consts
+    )  # fmt: skip
+    return code.replace(co_consts=tuple(constants))
 
 
 def _bare(node: Function) -> Function:

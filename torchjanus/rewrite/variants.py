@@ -9,17 +9,25 @@ from __future__ import annotations
 
 import ast
 import copy
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
 from torchjanus.rewrite.build import with_code
-from torchjanus.rewrite.cutting import OF_FRAMES, captured, declarations, like
-from torchjanus.rewrite.liveness import Around, around_body, bound, certain, lets_errors_out, live_before, within
-from torchjanus.rewrite.source import Found, adopt, compile_alone, find
+from torchjanus.rewrite.cutting import OF_FRAMES, SUSPENDED, captured, declarations, like, redefined
+from torchjanus.rewrite.liveness import (
+    Around,
+    around_body,
+    bound,
+    certain,
+    lets_errors_out,
+    live_before,
+    parameters_of,
+    within,
+)
+from torchjanus.rewrite.source import Found, adopt, compile_alone, filled, find
 from torchjanus.rewrite.syntax.sites import Location, location_of
 from torchjanus.rewrite.syntax.walk import constant, place
 
@@ -27,7 +35,6 @@ __all__ = ["RUN", "Run", "call_sites", "runs_of", "variant"]
 
 RUN = "\0@run"  # the text of a function that is a run of statements of another one
 _PART = "\0@part"  # placeholder of an object until the code is compiled
-_SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _JUMPS = (ast.Return, ast.Yield, ast.YieldFrom, ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Delete)
 _COMPOUND = (ast.For, ast.While, ast.If, ast.With, ast.Try)
 MOST_TRIED = 100  # stretches of one block that are tried as runs
@@ -70,12 +77,12 @@ def variant(
     change = _Change(found, callees, runs)
     body = change.block(copy.deepcopy(node.body))
     try:
-        made = compile_alone(_function(node, node.args, body), fn.__code__, found)
+        made = compile_alone(redefined(node, node.args, body), fn.__code__, found)
     except SyntaxError:
         return None
     if not {*made.co_freevars} <= {*fn.__code__.co_freevars}:  # fewer where a run has taken all uses of one
         return None
-    return with_code(fn, _filled(made, change.objects))
+    return with_code(fn, filled(made, change.objects))
 
 
 def runs_of(fn: FunctionType, breaks: Callable[[Location], bool], *, divide: bool = False) -> list[Run]:
@@ -85,7 +92,7 @@ def runs_of(fn: FunctionType, breaks: Callable[[Location], bool], *, divide: boo
     if definition is None or {name for part in definition[0].body for name in _names(part)} & OF_FRAMES:
         return []
     node, found = definition
-    parameters = {argument.arg for argument in _arguments(node.args)}
+    parameters = parameters_of(node.args)
     if found.private is not None and any(name.startswith("__") for name in bound(node.body) | parameters):
         return []
     search = _Search(fn, node, found, breaks, divide)
@@ -100,7 +107,7 @@ def _definition(fn: FunctionType) -> tuple[ast.FunctionDef, Found] | None:
     except SourceUnavailable:
         return None
     node = found.node
-    return (node, found) if isinstance(node, ast.FunctionDef) and not fn.__code__.co_flags & _SUSPENDED else None
+    return (node, found) if isinstance(node, ast.FunctionDef) and not fn.__code__.co_flags & SUSPENDED else None
 
 
 class _Change(ast.NodeTransformer):
@@ -190,7 +197,7 @@ class _Search:
         self._fn, self._node, self._found, self._breaks, self._divide = fn, node, found, breaks, divide
         declared = declarations(node.body)
         elsewhere = {name for part in declared for name in part.names}
-        self._own = (bound(node.body) | {argument.arg for argument in _arguments(node.args)}) - elsewhere
+        self._own = (bound(node.body) | parameters_of(node.args)) - elsewhere
         inner = [part for statement in node.body for part in ast.walk(statement) if isinstance(part, ast.Nonlocal)]
         self._changed_inside = {name for part in inner if part not in declared for name in part.names}
         self._cells = set(fn.__code__.co_cellvars)
@@ -290,7 +297,7 @@ class _Search:
         taken = [place(ast.arg(name, None, None), where) for name in inputs]
         given: list[ast.expr] = [place(ast.Name(name, ast.Load()), where) for name in outputs]
         result = place(ast.Return(place(ast.Tuple(given, ast.Load()), where)), where)
-        part = _function(node, ast.arguments([], taken, None, [], [], None, []), [
+        part = redefined(node, ast.arguments([], taken, None, [], [], None, []), [
             place(ast.Expr(constant(RUN, where)), where), *declarations(node.body), *inside, result
         ])  # fmt: skip
         try:
@@ -312,20 +319,6 @@ def call_location(node: ast.Call, imported: frozenset[str]) -> Location:
     if isinstance(func.value, ast.Name) and func.value.id in imported:
         return where
     return func.end_lineno, max((func.end_col_offset or 0) - len(func.attr), 0), where[2], where[3]
-
-
-def _filled(code: CodeType, objects: Mapping[str, Any]) -> CodeType:
-    """Return the code with objects in the place of their names."""
-    constants = (
-        _filled(value, objects) if isinstance(value, CodeType)
-        else objects.get(value, value) if type(value) is str else value
-        for value in code.co_consts
-    )  # fmt: skip
-    return code.replace(co_consts=tuple(constants))
-
-
-def _function(node: Any, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    return place(ast.FunctionDef(node.name, arguments, body, node.decorator_list, None, None), location_of(node))
 
 
 def _looks_at_frames(call: ast.Call) -> bool:
@@ -360,11 +353,6 @@ def _is_text(statement: ast.stmt) -> bool:
 def _target(statement: ast.For) -> ast.stmt:
     """Return an assignment to the targets of a loop."""
     return ast.Assign([statement.target], ast.Constant(None))
-
-
-def _arguments(arguments: ast.arguments) -> Sequence[ast.arg]:
-    rests = [rest for rest in (arguments.vararg, arguments.kwarg) if rest is not None]
-    return [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, *rests]
 
 
 def _names(node: ast.AST) -> Iterator[str]:

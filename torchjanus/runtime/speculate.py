@@ -129,8 +129,6 @@ class Speculated(Generic[P, R]):
     def _try_parts(self) -> None:
         """Speculate on parts of the function from the next call on, since there is no graph of the whole."""
         calls = self._part.calls
-        if any(refusal.of_lifetimes for refusal in self.refusals):
-            return  # what goes from a part to the rest would live longer, or shorter
         try:
             target, _ = underlying(calls.fn)
         except Unsupported:

@@ -24,7 +24,7 @@ from typing import Any
 from torchjanus.cli.discovery.candidates import Candidate, candidates, mentions_training
 from torchjanus.cli.discovery.outline import NotOutlined, Outlined, outline
 from torchjanus.cli.discovery.steps import AFTER, Step
-from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions
+from torchjanus.rewrite.source import Found, adopt, compile_alone, definitions, filled
 from torchjanus.semantics.known.trusted import is_installed
 
 __all__ = ["Module", "Selection", "compiled", "watch_imports"]
@@ -101,7 +101,10 @@ def compiled(source: str | bytes, file: str, selection: Selection | None) -> Mod
     if not steps:
         return Module(plain)
     selection.taken += steps
-    code = _with_steps(_compiled_with(tree, plain.co_filename, outlined), steps)
+    code = filled(
+        _compiled_with(tree, plain.co_filename, outlined),
+        {f"{PLACEHOLDER}{number}": step for number, step in enumerate(steps)},
+    )
     _adopt_old(code, places)
     return Module(code, tuple(steps))
 
@@ -133,19 +136,6 @@ def _compiled_with(tree: ast.Module, file: str, outlined: Sequence[tuple[Candida
             holder.body = body
 
 
-def _with_steps(code: CodeType, steps: Sequence[Step]) -> CodeType:
-    """Return the code with its steps in the place of their placeholders."""
-    constants: list[Any] = []
-    for value in code.co_consts:
-        if isinstance(value, CodeType):
-            constants.append(_with_steps(value, steps))
-        elif type(value) is str and value.startswith(PLACEHOLDER):
-            constants.append(steps[int(value.removeprefix(PLACEHOLDER))])
-        else:
-            constants.append(value)
-    return code.replace(co_consts=tuple(constants))
-
-
 def _adopt_old(code: CodeType, places: dict[tuple[int, str], list[Found]]) -> bool:
     """Give functions that call steps their definition without steps, for whoever rewrites them: their code is not what
     the file says. Returns whether there are any in ``code``."""
@@ -172,10 +162,6 @@ class _Loader(importlib.machinery.SourceFileLoader):
         made = compiled(self.get_data(self.path), self.path, self._selection)
         made.bind(module.__dict__)
         exec(made.code, module.__dict__)
-
-    def get_code(self, fullname: str) -> CodeType | None:
-        """Return the module's plain code, as for a module that nobody runs."""
-        return super().get_code(fullname)
 
 
 class _Finder(importlib.abc.MetaPathFinder):

@@ -24,6 +24,7 @@ from torchjanus.rewrite.liveness import (
     captured,
     certain,
     live_before,
+    parameters_of,
     read_by,
     targets,
     within,
@@ -78,9 +79,7 @@ def _require_plain(candidate: Candidate) -> None:
     if any(isinstance(node, ast.comprehension) and node.is_async for node in nodes):
         raise NotOutlined("it is suspended in the middle (yield or await)")
     named = {node.id for node in every if isinstance(node, ast.Name)}
-    named |= {
-        node.attr for node in every if isinstance(node, ast.Attribute) and node.attr in ("_getframe", "set_trace")
-    }
+    named |= {node.attr for node in every if isinstance(node, ast.Attribute)} & _FRAME_METHODS
     if looked := sorted(named & _FRAMES):
         raise NotOutlined(f"{looked[0]} looks at the function that it stands in")
     if any(isinstance(node, ast.ClassDef) for node in nodes):
@@ -134,7 +133,7 @@ def _of_function(candidate: Candidate, loop: Loop, callee: str) -> Outlined:
         raise NotOutlined("functions share its variables (nonlocal)")
     if any(isinstance(node, ast.Name) and node.id in ("locals", "vars", "exec", "eval") for node in rest):
         raise NotOutlined("the function around it looks at its own variables by locals(), vars(), exec() or eval()")
-    parameters = {part.arg for part in ast.walk(scope.args) if isinstance(part, ast.arg)}
+    parameters = parameters_of(scope.args)
     variables = frozenset((bound(scope.body) | parameters) - declared)
     enclosing = _enclosing(candidate) - variables - declared
     own = bound(body) & variables
@@ -224,7 +223,7 @@ def _enclosing(candidate: Candidate) -> frozenset[str]:
     """Return the variables of the functions around the scope."""
     names: set[str] = set()
     for function in candidate.around:
-        names |= bound(function.body) | {part.arg for part in ast.walk(function.args) if isinstance(part, ast.arg)}
+        names |= bound(function.body) | parameters_of(function.args)
     return frozenset(names)
 
 
@@ -251,14 +250,12 @@ def reads_of(statements: Sequence[ast.stmt]) -> frozenset[str]:
 def _require_no_late_binding(body: Sequence[ast.stmt], changing: set[str]) -> None:
     """Raise NotOutlined if a function made in the body may outlive the iteration and reads a variable that changes."""
     passed: set[int] = set()  # functions that are gone when the statement is over
-    named: set[str] = set()
     for node in within(body):
         if isinstance(node, ast.Call) and _ends_at_once(node):
             passed |= {id(part) for part in node.args} | {id(part.value) for part in node.keywords}
-            named |= {part.id for part in node.args if isinstance(part, ast.Name)}
     for node in within(body):
         if isinstance(node, INNER) and captured([node]) & changing and id(node) not in passed:
-            if not (isinstance(node, ast.FunctionDef) and _only_called(node.name, body, named)):
+            if not (isinstance(node, ast.FunctionDef) and _only_called(node.name, body)):
                 raise NotOutlined(
                     f"a function made in it (line {node.lineno}) reads variables of later iterations, if it is kept"
                 )
@@ -271,7 +268,7 @@ def _ends_at_once(node: ast.Call) -> bool:
     return isinstance(node.func, ast.Name) and node.func.id in ("sorted", "min", "max", "sum", "any", "all")
 
 
-def _only_called(name: str, body: Sequence[ast.stmt], passed: set[str]) -> bool:
+def _only_called(name: str, body: Sequence[ast.stmt]) -> bool:
     """Whether a function made in the body is only called, or given to calls that do not keep it."""
     nodes = [*within(body)]
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
@@ -290,7 +287,7 @@ def _function(candidate: Candidate, callee: str) -> Outlined:
     where = location_of(scope.body[0])
     parameters = [*arguments.posonlyargs, *arguments.args]
     names = [part.arg for part in parameters]
-    variables = bound(scope.body) | {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)}
+    variables = bound(scope.body) | parameters_of(arguments)
     declared = {n for node in within(scope.body) if isinstance(node, ast.Global) for n in node.names}
     free = sorted((reads_of(scope.body) & _enclosing(candidate)) - variables - declared)
     if free:

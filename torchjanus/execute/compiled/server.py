@@ -72,7 +72,7 @@ class Forked:
 
     def kill(self) -> None:
         """Kill it with all that it has started. The server does it, which knows whether its number is still its own."""
-        if self._code is None and not self._server.tell({"kill": self._number}):
+        if self._code is None and not self._server.send({"kill": self._number}):
             self.ended(-signal.SIGKILL)
 
 
@@ -93,7 +93,7 @@ class _Server:
         self._listener = threading.Thread(target=self._listen, name="torchjanus children", daemon=True)
         self._listener.start()
 
-    def tell(self, message: dict[str, Any]) -> bool:
+    def send(self, message: dict[str, Any]) -> bool:
         """Send a message; whether the server could be reached."""
         assert self._process.stdin is not None
         try:
@@ -111,7 +111,7 @@ class _Server:
             number = self._orders
             child = self._children[number] = Forked(self, number)
         order = {"order": number, "module": module, "folder": folder, "environment": dict(environment)}
-        if self.tell({**order, "path": [part for part in sys.path if part]}):
+        if self.send({**order, "path": [part for part in sys.path if part]}):
             return child
         self._children.pop(number, None)
         return None

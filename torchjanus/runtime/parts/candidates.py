@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from torchjanus.semantics.known.trusted import is_installed, is_trusted_module
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
 
-__all__ = ["function_of", "is_entered", "is_open", "is_program", "is_update"]
+__all__ = ["function_of", "has_objects", "is_entered", "is_open", "is_program", "is_update"]
 
 _SUSPENDED = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 _OURS = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -83,6 +83,13 @@ def is_open(values: Any) -> bool:
     """Whether there are tensors among the values that a call is given, or returns, whose backward pass is still to
     come: a graph of the call would have to be differentiable."""
     return any(isinstance(leaf, torch.Tensor) and _awaits(leaf) for leaf in pytree.tree_leaves(values))
+
+
+def has_objects(values: Any) -> bool:
+    """Whether there are objects among the values of which the program may see when they are gone. Tensors, modules and
+    optimizers are not meant: what is watched for its end is an object of the program's."""
+    plain = (torch.Tensor, nn.Module, torch.optim.Optimizer, int, float, complex, str, bytes, type(None))
+    return any(not isinstance(leaf, plain) for leaf in pytree.tree_leaves(values))
 
 
 def _awaits(tensor: torch.Tensor) -> bool:

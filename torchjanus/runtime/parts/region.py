@@ -12,7 +12,7 @@ from typing import Any
 
 from torchjanus.core.errors import Place, Refusal
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.runtime.parts.candidates import is_open
+from torchjanus.runtime.parts.candidates import has_objects, is_open
 from torchjanus.runtime.parts.part import Part
 from torchjanus.runtime.pass_log.pass_log import pass_log
 from torchjanus.runtime.runs.budget import Budget
@@ -47,6 +47,7 @@ class Region:
         last: int,
         *,
         update: bool = False,
+        lifetimes: bool = False,
         leave: Callable[[Region], None],
     ) -> None:
         self.fn = fn
@@ -63,6 +64,7 @@ class Region:
         self._options = options
         self._account = account
         self._update = update
+        self._lifetimes = lifetimes and not update  # whether the program sees when objects are gone
         self._leave = leave
 
     @property
@@ -100,6 +102,8 @@ class Region:
         self.seconds += self._account.clock() - begun
         if opened or is_open((args, kwargs, result)):  # a list may have been given some
             self.leave("tensors go in or out whose backward pass is still to come")
+        elif self._lifetimes and has_objects((args, kwargs, result)):
+            self.leave("objects go in or out that would live longer, and the program sees when objects are gone")
         return result
 
     @property

@@ -165,7 +165,18 @@ class Parts:
         update: bool = False,
     ) -> Region:
         """Return a new part."""
-        made = Region(fn, self._options, self._learning.budget, label, place, last, update=update, leave=leave)
+        lifetimes = any(refusal.of_lifetimes for refusal in self._learning.event_log.refusals)
+        made = Region(
+            fn,
+            self._options,
+            self._learning.budget,
+            label,
+            place,
+            last,
+            update=update,
+            lifetimes=lifetimes,
+            leave=leave,
+        )
         self.regions.append(made)
         return made
 
