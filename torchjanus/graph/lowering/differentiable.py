@@ -1,7 +1,7 @@
 """Lowers a program whose results have their backward pass still to come: to a forward graph that also returns what
 eager's autograd would have saved, and a backward graph that takes it.
 
-NoGradient is computed twice, and autograd itself decides what is saved and in which order gradients are added. It knows
+Nothing is computed twice, and autograd itself decides what is saved and in which order gradients are added. It knows
 neither executors nor how results are handed to autograd.
 """
 
