@@ -16,7 +16,6 @@ LAYERS: list[set[str]] = [
     {"core"},
     {"ops"},
     {"rewrite"},
-    {"hooks"},
     {"trace"},
     {"tracegraph"},
     {"host"},
@@ -29,7 +28,7 @@ LAYERS: list[set[str]] = [
 ]
 # The packages of a part, likewise; "" are the modules that lie in the part itself.
 PACKAGES: dict[str, list[set[str]]] = {
-    "rewrite": [{"syntax"}, {"constructs"}, {""}],
+    "rewrite": [{"syntax"}, {"constructs"}, {""}, {"hooks"}],
     "tracegraph": [{""}, {"text"}],
     "graph": [
         {"ir"},

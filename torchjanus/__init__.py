@@ -6,7 +6,7 @@ from torchjanus.core.versions import require_supported
 require_supported()
 
 from torchjanus.core.errors import JanusError, Refusal, SourceUnavailable, Unsupported
-from torchjanus.hooks import Semantics
+from torchjanus.rewrite.hooks import Semantics
 from torchjanus.runtime import Speculated, Statistics, speculate
 from torchjanus.runtime.explanation import Explanation, explain
 from torchjanus.semantics.protocols.imperative import Imperative

@@ -22,7 +22,7 @@ BOUNDED = {
         "graph/operators/loop_op.py:_KEYED",
         "graph/recursion/cells/invoke_op.py:_KEYED",
         "graph/regions/partition.py:_MADE",
-        "hooks/slots.py:_holding",
+        "rewrite/hooks/slots.py:_holding",
         "rewrite/build.py:_templates",
         "rewrite/build.py:_twins",
         "rewrite/build.py:_unhooked",

@@ -23,8 +23,8 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.hooks import current, rewritten
 from torchjanus.rewrite import CENSUS
+from torchjanus.rewrite.hooks import current, rewritten
 from torchjanus.semantics.known.not_entered import module_reason
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.protocols import Protocols

@@ -25,7 +25,7 @@ from rewriting import DISPLAY, as_example, as_in_module
 
 import torchjanus
 from torchjanus.core.errors import SourceUnavailable, Unsupported
-from torchjanus.hooks import current, rewritten
+from torchjanus.rewrite.hooks import current, rewritten
 from torchjanus.semantics.protocols.virtualize import RUNS_LATER, underlying
 
 __all__ = ["run"]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.programs import harness
-from torchjanus.hooks import Semantics
+from torchjanus.rewrite.hooks import Semantics
 from torchjanus.semantics.protocols import falling_back
 from torchjanus.semantics.watch.watch import Watch
 

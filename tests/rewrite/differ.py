@@ -96,7 +96,7 @@ def plain(fn: Any) -> Iterator[Any]:
 
 def ways() -> dict[str, Callable[[Any], contextlib.AbstractContextManager[Any]]]:
     """The ways of running rewritten code that cannot be distinguished from the original."""
-    from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+    from torchjanus.rewrite.hooks import Semantics, hide_frames, rewritten, using
     from torchjanus.semantics.protocols.imperative import Imperative
     from torchjanus.semantics.protocols.protocols import Protocols
 

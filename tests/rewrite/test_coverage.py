@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 from pathlib import Path
 
-from torchjanus.hooks import Semantics
 from torchjanus.rewrite.build import CONSTRUCTS
 from torchjanus.rewrite.coverage import ROWS, UNUSED, with_table
+from torchjanus.rewrite.hooks import Semantics
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "design" / "rewriting.md"
 LISTED = {node: row for row in ROWS for node in row.nodes}

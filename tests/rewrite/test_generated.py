@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 import pytest
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.hooks import rewritten
 from torchjanus.rewrite import is_rewritten
+from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.hooks import rewritten
 from torchjanus.rewrite import forget_sources, is_rewritten, sites_of, source
+from torchjanus.rewrite.hooks import rewritten
 
 
 def imported(path: Path, text: str) -> ModuleType:

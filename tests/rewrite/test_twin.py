@@ -11,8 +11,8 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.hooks import Bound, rewritten
 from torchjanus.rewrite import CENSUS, code_of, is_rewritten, sites_of, twin
+from torchjanus.rewrite.hooks import Bound, rewritten
 
 
 def documented(a: int, /, b: str = "b", *c: Any, d: int = 1, **e: Any) -> tuple[Any, ...]:

@@ -14,7 +14,6 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.lookup import is_python_class
 from torchjanus.host.assumption import (
     AmbientState,
     Arguments,
@@ -33,6 +32,7 @@ from torchjanus.host.assumption import (
     ValueOf,
     waits_for,
 )
+from torchjanus.rewrite.hooks.lookup import is_python_class
 
 __all__ = ["contrary", "failing"]
 

@@ -16,8 +16,8 @@ from typing import Any, Protocol
 
 from torchjanus.core.access_path import AccessPath, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.host.source import ITERATION, Source
+from torchjanus.rewrite.hooks.lookup import asks_for_attributes, is_python_class, own_dict
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, HostLoop
 from torchjanus.trace.operands import numbers_in
 from torchjanus.trace.recipes import (

@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, native_class, numbers_of
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
+from torchjanus.rewrite.hooks.lookup import MISSING, asks_for_attributes, namespace_of, on_type, own_dict
 from torchjanus.trace.values import INFIX, Apply, Fetch, InductionVariable, Read, Size
 
 __all__ = ["ITERATION", "Source", "answers"]

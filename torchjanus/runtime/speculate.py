@@ -17,7 +17,7 @@ from torchjanus.core.dynamo import apart, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.hooks import hide_frames
+from torchjanus.rewrite.hooks import hide_frames
 from torchjanus.runtime.entries.engine import check_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning

@@ -4,7 +4,7 @@ import contextlib
 
 import pytest
 
-from torchjanus.hooks import Semantics, rewritten, using
+from torchjanus.rewrite.hooks import Semantics, rewritten, using
 
 
 class Regions(Semantics):

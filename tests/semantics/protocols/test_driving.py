@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from torchjanus.hooks import Semantics, current
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import Semantics, current
 from torchjanus.semantics.protocols.virtualize import virtualize
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from torchjanus.hooks import rewritten, using
 from torchjanus.rewrite import is_rewritten
+from torchjanus.rewrite.hooks import rewritten, using
 from torchjanus.semantics.protocols.imperative import Imperative
 
 SEEN: list[Any] = []

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torchjanus.hooks import rewritten, using
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import rewritten, using
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.protocols import Protocols
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from torchjanus.core.errors import SourceUnavailable, Unsupported
-from torchjanus.hooks import Semantics
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import Semantics
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import Virtualized, virtualize
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchjanus.hooks import COMPARE
+from torchjanus.rewrite.hooks import COMPARE
 from torchjanus.trace.loops.plains import limited
 from torchjanus.trace.loops.records import UntracedComputation
 

@@ -17,7 +17,6 @@ from torchjanus.graph.ir.numbers import (
     Numbers,
     varies,
 )
-from torchjanus.hooks.lookup import is_python_class
 from torchjanus.host.assumption import (
     Assumption,
     Condition,
@@ -32,6 +31,7 @@ from torchjanus.host.assumption import (
     TypeOf,
     ValueOf,
 )
+from torchjanus.rewrite.hooks.lookup import is_python_class
 from torchjanus.trace.actions import ContainerMutation, HeapWrite
 from torchjanus.trace.events import Event
 from torchjanus.trace.expressions import applications

@@ -18,8 +18,8 @@ from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
 from torchjanus.core.errors import Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.core.one_at_a_time import MAKING
-from torchjanus.hooks import current, rewritten
 from torchjanus.host.journal import Journal
+from torchjanus.rewrite.hooks import current, rewritten
 from torchjanus.runtime.entries.dispatch import Route
 from torchjanus.runtime.entries.engine import make_ready
 from torchjanus.runtime.entries.entry import Entry

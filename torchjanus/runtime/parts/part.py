@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from torchjanus.execute.processes.background import busy
-from torchjanus.hooks import current
 from torchjanus.host.journal import Journal
+from torchjanus.rewrite.hooks import current
 from torchjanus.runtime.launch.launch import MISS, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.backward_time import BackwardTime

@@ -13,7 +13,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.trace.calls import parts_made

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.known.details import tensor_detail
 from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.record.accumulator import only_accumulated

@@ -17,9 +17,9 @@ import torch
 
 from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, hasattr, isinstance
-from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.host.deferred_writes import make_exception, make_function, make_partial, make_value
 from torchjanus.rewrite import Anchor
+from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 
 __all__ = ["Parts", "original_code", "parts_of", "slots_of", "unraised"]
 

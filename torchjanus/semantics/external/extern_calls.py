@@ -18,8 +18,8 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
 from torchjanus.host.journal import Journal
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
 from torchjanus.semantics.external.handling import is_handled, may_raise
 from torchjanus.semantics.external.plain_parts import PlainParts

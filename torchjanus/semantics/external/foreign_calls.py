@@ -16,8 +16,8 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
 from torchjanus.host.journal import Journal, method
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shadows import SequenceShadow
 from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects

@@ -19,7 +19,7 @@ from types import CodeType, GeneratorType
 from typing import Any
 
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks import program_frames
+from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.known.own_code import Reach
 from torchjanus.trace.effects import Effects
 

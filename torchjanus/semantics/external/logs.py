@@ -14,7 +14,7 @@ from typing import Any
 
 from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import getattr, hasattr
-from torchjanus.hooks import program_frames
+from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.record.recording import Recording
 
 __all__ = ["warnings_shown", "with_program_line"]

@@ -28,8 +28,8 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.default_device import is_own
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
-from torchjanus.hooks import rewritten
-from torchjanus.hooks.lookup import on_type
+from torchjanus.rewrite.hooks import rewritten
+from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.external.plain_parts import PlainParts
 from torchjanus.semantics.known.closed import (

@@ -17,7 +17,7 @@ import torch
 
 from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import slots_of
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.record.recording import CONSTANT_TYPES, Recording

@@ -24,8 +24,8 @@ import torch
 
 from torchjanus.core.errors import SourceUnavailable, Unsupported
 from torchjanus.core.kinds import ClassTable, getattr, hasattr, is_one_of, isinstance
-from torchjanus.hooks import rewritten
-from torchjanus.hooks.lookup import is_python_class
+from torchjanus.rewrite.hooks import rewritten
+from torchjanus.rewrite.hooks.lookup import is_python_class
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.trace.effects import PURE, WORLD, Effects, Undo

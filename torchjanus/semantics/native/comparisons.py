@@ -17,8 +17,8 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import getattr, hasattr, isinstance
-from torchjanus.hooks import COMPARE
-from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.rewrite.hooks import COMPARE
+from torchjanus.rewrite.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.live_views import ITEMS, KEYS
 from torchjanus.semantics.known.trusted import is_trusted_class

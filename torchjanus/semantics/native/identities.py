@@ -18,7 +18,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import on_type
+from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import Apply, Expr, Read, Traced, plain, trace_value

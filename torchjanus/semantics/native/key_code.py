@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.lookup import MISSING, on_type
+from torchjanus.rewrite.hooks.lookup import MISSING, on_type
 from torchjanus.semantics.known.live_views import ITEMS, KEYS
 from torchjanus.semantics.known.own_code import does_more_than_read
 from torchjanus.semantics.known.trusted import is_trusted_class

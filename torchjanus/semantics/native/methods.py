@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import getattr, hasattr, isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.known.framework_calls import METADATA, REFUSED
 from torchjanus.semantics.known.live_views import shows_other_class
 from torchjanus.semantics.native.class_namespaces import refuse_view

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import plain_exception, unraised
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.native.comparisons import Comparisons, generated_fields, has_python_method

@@ -14,7 +14,7 @@ import torch
 
 from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
-from torchjanus.hooks.semantics import Invocation
+from torchjanus.rewrite.hooks.semantics import Invocation
 from torchjanus.semantics.containers.histories import summary
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.natives import COMPUTING, HASHING

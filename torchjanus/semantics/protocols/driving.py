@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks import Semantics, hide_frames, using
+from torchjanus.rewrite.hooks import Semantics, hide_frames, using
 
 __all__ = ["drive", "driven"]
 

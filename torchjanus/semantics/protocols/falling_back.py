@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.semantics import Semantics
+from torchjanus.rewrite.hooks.semantics import Semantics
 from torchjanus.trace.values import plain
 
 __all__ = ["CallsOut", "attempt", "call_made_once", "failed", "falling_back", "noted"]

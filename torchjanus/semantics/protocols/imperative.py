@@ -10,8 +10,8 @@ import functools
 from types import FunctionType, MethodType
 from typing import Any
 
-from torchjanus.hooks import rewritten
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.protocols.protocols import NATIVE_CALLABLES, Protocols
 from torchjanus.semantics.protocols.special_methods import Assigned
 

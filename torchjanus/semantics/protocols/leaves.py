@@ -11,9 +11,9 @@ from types import BuiltinFunctionType, CellType, CodeType, FunctionType, Wrapper
 from typing import Any
 
 from torchjanus.core.errors import SourceUnavailable
-from torchjanus.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
-from torchjanus.hooks.lookup import MISSING, bound_to, derives, mro_of, namespace_of, on_type
 from torchjanus.rewrite import CENSUS, Site
+from torchjanus.rewrite.hooks import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, rewritten
+from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, derives, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 
 __all__ = ["MISSING", "Leaves", "bound_to", "derives", "mro_of", "namespace_of", "native_slot", "on_type"]

@@ -21,8 +21,8 @@ from types import (
 from typing import Any
 
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import MISSING, bound_to, is_python_class, mro_of, namespace_of, on_type
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, is_python_class, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.not_entered import NATIVE_MODULES, module_reason
 from torchjanus.semantics.protocols.leaves import Leaves
 

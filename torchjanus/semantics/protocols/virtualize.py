@@ -12,7 +12,7 @@ from torch import nn
 
 from torchjanus.core.errors import NOWHERE, Place, Unsupported
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks import Semantics, hide_frames, rewritten, using
+from torchjanus.rewrite.hooks import Semantics, hide_frames, rewritten, using
 from torchjanus.semantics.protocols.driving import driven
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.leaves import on_type

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 
 __all__ = ["CallWrites", "Counts", "share_memory"]
 

@@ -18,8 +18,8 @@ from torch.nn.parameter import is_lazy
 from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import MISSING, on_type
 from torchjanus.rewrite import Anchor
+from torchjanus.rewrite.hooks.lookup import MISSING, on_type
 from torchjanus.semantics.known.details import memory_of, tensor_detail, version_of
 from torchjanus.semantics.known.trusted import is_settled, is_trusted_module
 from torchjanus.semantics.protocols.falling_back import noted

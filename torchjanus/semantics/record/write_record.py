@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.record.accumulators import Accumulators
 from torchjanus.semantics.record.call_writes import CallWrites
 from torchjanus.semantics.record.flags import Flags

@@ -25,9 +25,9 @@ from torchjanus.core.default_device import default_device
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, isinstance
-from torchjanus.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site, code_of
+from torchjanus.rewrite.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
 from torchjanus.semantics.calls.recursions import Recursions
 from torchjanus.semantics.containers.number_rows import Columns
 from torchjanus.semantics.containers.releasing import release

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
-from torchjanus.hooks import COMPARE
+from torchjanus.rewrite.hooks import COMPARE
 from torchjanus.trace.loops.records import UntracedComputation
 
 __all__ = ["are_same", "by_iteration", "counted", "limited", "sums"]

@@ -14,8 +14,8 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, token_of
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of
 from torchjanus.rewrite import code_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.calls.method_sets import Member
 from torchjanus.semantics.calls.recursions import bind
 from torchjanus.semantics.containers.enclosing import (

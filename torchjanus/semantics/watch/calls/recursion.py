@@ -17,8 +17,8 @@ from torch.overrides import _pop_mode_temporarily
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import is_one_of, isinstance
-from torchjanus.hooks import rewritten, using
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import rewritten, using
 from torchjanus.semantics.calls.call_results import look_of, number_access_path, tensors_in, with_numbers, with_tensors
 from torchjanus.semantics.calls.inner_recording import InnerRecording
 from torchjanus.semantics.calls.recursions import arguments

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
-from torchjanus.hooks.semantics import NOTHING
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks.semantics import NOTHING
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended

@@ -11,9 +11,9 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks import rewritten
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import rewritten
 from torchjanus.semantics.calls.inner_recording import InnerRecording
 from torchjanus.semantics.calls.method_sets import Lookups, Member
 from torchjanus.semantics.calls.recursions import Discovery, Recursions

@@ -16,7 +16,7 @@ import torch
 
 from torchjanus.core.access_path import native_class
 from torchjanus.core.kinds import getattr, is_one_of, isinstance, namespace_of
-from torchjanus.hooks.lookup import attributes_of
+from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.parts import original_code, parts_of, slots_of
 from torchjanus.semantics.known.trusted import is_settled
 from torchjanus.semantics.protocols.iteration import WrappedIterable

@@ -14,8 +14,8 @@ import torch
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.caches import Interned
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
-from torchjanus.hooks.lookup import attributes_of, is_python_class
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 from torchjanus.semantics.containers.keyed import MappingShadow
 from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
 from torchjanus.semantics.protocols.leaves import native_slot, on_type

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.lookup import MISSING, mro_of, namespace_of, on_type
+from torchjanus.rewrite.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.trusted import is_trusted_class
 
 __all__ = ["replaces_kind", "unwatched_code"]

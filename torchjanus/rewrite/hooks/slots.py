@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from types import CellType, TracebackType
 from typing import Any
 
-from torchjanus.hooks.frames import hide_frames
-from torchjanus.hooks.lookup import MISSING, bound_to, on_type
-from torchjanus.hooks.semantics import Semantics
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks.frames import hide_frames
+from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, on_type
+from torchjanus.rewrite.hooks.semantics import Semantics
 
 __all__ = [
     "AttributeSlot",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchjanus.hooks import hide_frames, native_unpack
-from torchjanus.hooks.frames import without_own
+from torchjanus.rewrite.hooks import hide_frames, native_unpack
+from torchjanus.rewrite.hooks.frames import without_own
 
 
 def names(error: BaseException) -> list[str]:

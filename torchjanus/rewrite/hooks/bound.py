@@ -18,11 +18,21 @@ from contextlib import AbstractContextManager
 from types import CellType, FunctionType, MethodType
 from typing import Any
 
-from torchjanus.hooks.frames import hide_frames
-from torchjanus.hooks.lookup import MISSING, imported_names
-from torchjanus.hooks.patterns import Compared, opened, viewed
-from torchjanus.hooks.semantics import BINARY, COMPARE, CURRENT, INPLACE, NOTHING, UNARY, Semantics, native_unpack
-from torchjanus.hooks.slots import (
+from torchjanus.rewrite import Anchor, Site, twin
+from torchjanus.rewrite.hooks.frames import hide_frames
+from torchjanus.rewrite.hooks.lookup import MISSING, imported_names
+from torchjanus.rewrite.hooks.patterns import Compared, opened, viewed
+from torchjanus.rewrite.hooks.semantics import (
+    BINARY,
+    COMPARE,
+    CURRENT,
+    INPLACE,
+    NOTHING,
+    UNARY,
+    Semantics,
+    native_unpack,
+)
+from torchjanus.rewrite.hooks.slots import (
     AttributeSlot,
     CellSlot,
     Entered,
@@ -34,7 +44,6 @@ from torchjanus.hooks.slots import (
     Unpacked,
     holds,
 )
-from torchjanus.rewrite import Anchor, Site, twin
 
 __all__ = ["Bound", "class_keyword", "made_class", "rewritten"]
 

@@ -2,9 +2,26 @@
 
 from __future__ import annotations
 
-from torchjanus.hooks.bound import BARE_FRAME_READERS, FRAME_READERS, Bound, class_keyword, made_class, rewritten
-from torchjanus.hooks.frames import hide_frames, program_frames
-from torchjanus.hooks.semantics import BINARY, COMPARE, INPLACE, TEXT, UNARY, Semantics, current, native_unpack, using
+from torchjanus.rewrite.hooks.bound import (
+    BARE_FRAME_READERS,
+    FRAME_READERS,
+    Bound,
+    class_keyword,
+    made_class,
+    rewritten,
+)
+from torchjanus.rewrite.hooks.frames import hide_frames, program_frames
+from torchjanus.rewrite.hooks.semantics import (
+    BINARY,
+    COMPARE,
+    INPLACE,
+    TEXT,
+    UNARY,
+    Semantics,
+    current,
+    native_unpack,
+    using,
+)
 
 __all__ = [
     "BARE_FRAME_READERS",

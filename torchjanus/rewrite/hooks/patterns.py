@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
-from torchjanus.hooks.lookup import mro_of
-from torchjanus.hooks.semantics import Semantics
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks.lookup import mro_of
+from torchjanus.rewrite.hooks.semantics import Semantics
 
 __all__ = ["Compared", "opened", "viewed"]
 

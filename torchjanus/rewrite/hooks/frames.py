@@ -12,8 +12,8 @@ from torchjanus.rewrite import RUN
 
 __all__ = ["hide_frames", "program_frames"]
 
-OWN = str(Path(__file__).resolve().parents[1]) + "/"
-OWN_RAW = __file__.removesuffix("hooks/frames.py")  # as code objects spell it, which may differ from OWN
+OWN = str(Path(__file__).resolve().parents[2]) + "/"
+OWN_RAW = __file__.removesuffix("rewrite/hooks/frames.py")  # as code objects spell it, which may differ from OWN
 
 GENERATED = "<torchjanus "  # the prefix of the file names of generated code
 

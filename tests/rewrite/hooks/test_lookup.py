@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-import torchjanus.hooks
-import torchjanus.hooks.lookup
-from torchjanus.hooks.lookup import MISSING, bound_to, derives, imported_names, mro_of, on_type
+import torchjanus.rewrite.hooks
+import torchjanus.rewrite.hooks.lookup
+from torchjanus.rewrite.hooks.lookup import MISSING, bound_to, derives, imported_names, mro_of, on_type
 
 
 class Guarded(type):
@@ -68,15 +68,15 @@ def test_binding() -> None:
 @pytest.mark.parametrize(
     ("module", "level", "meant"),
     [
-        ("torchjanus.hooks", 0, torchjanus.hooks),
-        ("", 1, torchjanus.hooks),
-        ("lookup", 1, torchjanus.hooks.lookup),
-        ("", 2, torchjanus),
-        ("hooks.lookup", 2, torchjanus.hooks.lookup),
+        ("torchjanus.rewrite.hooks", 0, torchjanus.rewrite.hooks),
+        ("", 1, torchjanus.rewrite.hooks),
+        ("lookup", 1, torchjanus.rewrite.hooks.lookup),
+        ("", 3, torchjanus),
+        ("rewrite.hooks.lookup", 3, torchjanus.rewrite.hooks.lookup),
     ],
 )
 def test_the_module_that_an_import_means_has_its_variables(module: str, level: int, meant: Any) -> None:
-    variables = vars(torchjanus.hooks.lookup)
+    variables = vars(torchjanus.rewrite.hooks.lookup)
     assert imported_names(module, level, variables) is vars(meant)
     if level:  # an old module, or one made by hand, says only one of the two
         spec = {"__spec__": variables["__spec__"], "__package__": None}

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from torchjanus.hooks import Bound, Semantics, current, rewritten, using
 from torchjanus.rewrite import Site
+from torchjanus.rewrite.hooks import Bound, Semantics, current, rewritten, using
 
 TOTAL = 5
 
