@@ -224,7 +224,7 @@ def two_counts_that_are_equal_mostly():
     return Program(step, [(torch.randn(3, 3), a, a if n % 5 else 1) for n, a in enumerate(sizes(3, 9))])
 
 
-@program(speculated=6, compiles=1)
+@program(speculated=8, compiles=1)
 def counts_of_all_kinds():
     def step(x, count):
         outs = []

@@ -107,7 +107,8 @@ class Learning:
         self.recursion = Recursion()
         # When recursion was unrolled (calls watched, calls speculated, all calls), and why.
         self._unrolled: tuple[int, int, int, Refusal] | None = None
-        # runs watched, calls speculated, and paths, when graphs last made more calls than were watched
+        # Runs watched, calls speculated, and paths: when the first graph was made, or when graphs last made more calls
+        # than were watched.
         self._since = (0, 0, 0)
         self._doubled: Refusal | None = None  # why no graph has results with their backward pass to come
         self._renewed = False  # whether the last run has only shown new variants of recursive calls
@@ -183,13 +184,17 @@ class Learning:
             self.budget.charge("make", self.budget.clock() - begun, in_call=True)
 
     def _are_others_each_time(self) -> bool:
-        """Whether most runs have taken a path of their own, and graphs have made few calls: since the first call, or
-        since graphs last made more calls than were watched."""
-        now = self.counts.watched, self.counts.speculated, self.paths.count
+        """Whether most runs have taken a path of their own, and graphs have made few calls: since the first call, since
+        the first graph was made, or since graphs last made more calls than were watched."""
+        now = self._now
         watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
         if speculated > watched:
             self._since = now
         return watched >= self._patient and 4 * paths >= 3 * watched and speculated <= watched
+
+    @property
+    def _now(self) -> tuple[int, int, int]:
+        return self.counts.watched, self.counts.speculated, self.paths.count
 
     @property
     def _are_too_many(self) -> bool:
@@ -303,6 +308,8 @@ class Learning:
                 self.policy.give_up(str(group.refusal))
             return None
         self.counts.compiles += 1
+        if self.counts.compiles == 1:
+            self._since = self._now  # runs watched before there was a graph say nothing of what graphs serve
         if self.passes is not None:
             self.passes.made(entry)
         if group.hosted:
