@@ -44,6 +44,7 @@ log = logging.getLogger("torchjanus")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
+SAMPLED = 3  # if they differ in what an extern call has returned
 TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
 MAX_VIOLATIONS = 6
@@ -190,7 +191,8 @@ class Learning:
         watched, speculated, paths = (one - before for one, before in zip(now, self._since, strict=True))
         if speculated > watched:
             self._since = now
-        return watched >= self._patient and 4 * paths >= 3 * watched and speculated <= watched
+        patient = min(self._patient, SAMPLED) if self.paths.differ_in_results else self._patient
+        return watched >= patient and 4 * paths >= 3 * watched and speculated <= watched
 
     @property
     def _now(self) -> tuple[int, int, int]:

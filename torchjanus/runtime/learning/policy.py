@@ -254,6 +254,8 @@ class LearningPolicy:
 
     @property
     def _is_first(self) -> bool:
-        """Whether there is no graph yet, or only a few that have made no call: they may depend on what holds in the
-        first calls only, like gradients that are None."""
-        return not self._counts.compiles or (not self._counts.speculated and self._counts.compiles <= UNTRIED)
+        """Whether there is no graph yet, or only a few that have made no call, or are slower than Python: they may
+        depend on what holds in the first calls only, like gradients that are None, or a buffer that is not full."""
+        counts, share = self._counts, self.budget.share
+        useless = not counts.speculated or (share is not None and share > 1.0)
+        return not counts.compiles or (useless and counts.compiles <= UNTRIED)

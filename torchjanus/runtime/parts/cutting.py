@@ -9,7 +9,7 @@ decide when a cut is worth it.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -26,6 +26,7 @@ from torchjanus.trace.events import Trace
 __all__ = ["Cut"]
 
 _ASKING = ("backward", "grad")  # Tensor.backward, torch.autograd.grad
+FEWER = 8  # tensors that a later cut must pass on less to be preferred
 MOST = 5  # times that one function is cut, each time to fewer statements
 
 
@@ -75,7 +76,9 @@ class Cut:
 
         if first := [found for found in met if found[0] + 1 < end and not trains(found[0])]:
             number, why, place = first[-1]
-            begin = number + 1
+            later = (begin for begin in range(number + 2, end) if not trains(begin - 1))
+            begin = _narrowest(traces[-1], file, spans, number + 1, later)
+            number = begin - 1
             whose = f"what comes up to line {spans[number][1][0]} is Python's in each call, the rest is speculated on"
         elif met and trains(met[0][0] - 1) and not any(_goes_on(one, file, spans, met[0][0]) for one in traces):
             end, why, place = met[0]
@@ -158,6 +161,30 @@ def _trains(trace: Trace, file: str, spans: Sequence[Span], last: int) -> bool:
             if any(isinstance(tensor, torch.Tensor) and tensor.requires_grad for tensor in given):
                 return True
     return False
+
+
+def _narrowest(trace: Trace, file: str, spans: Sequence[Span], first: int, later: Iterable[int]) -> int:
+    """Return the statement before which to cut: ``first``, or the first of ``later`` that fewer tensors are passed to.
+
+    An example is a batch that is drawn as a list of samples, and made a few tensors some statements later: what reads
+    the samples differs in each run.
+    """
+    used: dict[int, int] = {}  # tensor -> the last statement that uses it
+    made: dict[int, int] = {}  # tensor -> the statement that makes it; -1 if it was there
+    for number, event in _placed(trace, file, spans):
+        if isinstance(event, Op):
+            used.update((ref.number, number) for ref in event.inputs)
+            made.update((ref.number, number) for ref in event.outs)
+    kinds = trace.kinds
+    for ref in trace.access_paths:
+        if ref not in made and (kind := kinds.get(ref)) is not None and not kind[4]:  # parameters are reached anyway
+            made[ref] = -1
+
+    def passed(begin: int) -> int:
+        return sum(number < begin <= used.get(ref, -1) for ref, number in made.items())
+
+    best = min(later, key=passed, default=first)
+    return best if passed(best) + FEWER <= passed(first) else first
 
 
 def _goes_on(trace: Trace, file: str, spans: Sequence[Span], low: int) -> bool:

@@ -33,6 +33,8 @@ MARGIN = 0.97  # of the other's time: needed to change who makes the calls, for 
 DOUBTFUL = 0.9  # of the other's time: between this and its inverse ``PAIRS`` pairs do not suffice
 UNTIMED = 20  # calls that no graph could make, if no more calls were timed: measuring is given up for now
 UNKNOWN = 0.5  # of the other's time, as long as nothing was measured
+LONGER = 4  # times as long as when they were measured: calls by Python that do something else
+CHANGED = 4  # consecutive calls by Python that took so long, after which the measurement no longer holds
 LOOK = 16  # calls by Python between two checks whether an executor is ready
 
 
@@ -76,6 +78,8 @@ class ExecutionPolicy:
         self._clear = False  # whether it was clear which is faster
         self._wait = AGAIN
         self._calls = 0  # by Python, since Python was found to be faster
+        self._python = math.inf  # seconds of a call by Python, by that measurement
+        self._longer = 0  # consecutive calls that have taken much longer
 
     def trial(
         self, speculated: int, engines: Sequence[Engine], kind: Callable[[], object] = lambda: None
@@ -125,6 +129,15 @@ class ExecutionPolicy:
         self._measured = None
         self.due = speculated + FIRST
 
+    def by_python(self, seconds: float, speculated: int) -> None:
+        """Record the time of a call that Python made because it was faster. If calls have become much longer (a replay
+        buffer is full enough to train), graphs are looked for again."""
+        self._longer = self._longer + 1 if self.eager and seconds > LONGER * self._python else 0
+        if self._longer >= CHANGED:
+            self.eager, self.rest, self._longer = False, 0, 0
+            self._measured = None
+            self.due = speculated + FIRST
+
     def took(self, python: bool, seconds: float, speculated: int, kind: object = None) -> None:
         """Record the time of a call that belongs to the current measurement. ``kind``: of the call, if it is not the
         latest one."""
@@ -163,6 +176,7 @@ class ExecutionPolicy:
         before = self.eager
         self.eager = by_graphs >= MARGIN * by_python if before else by_python < MARGIN * by_graphs
         self._calls = 0
+        self._python = by_python
         self.rest = LOOK if self.eager else 0
         self.due = 0 if self.eager else speculated + (FIRST if self._clear or self._disturbed else self._wait)
         if self.eager != before:

@@ -161,7 +161,11 @@ class Part:
         self._counts.imperative += 1
         budget = self._budget
         if budget.is_due:
-            return self.calls.by_python(args, kwargs)
+            before = budget.python
+            try:
+                return self.calls.by_python(args, kwargs)
+            finally:
+                self.execution_policy.by_python(budget.python - before, self._counts.speculated)
         budget.untimed += 1
         return self.calls.native(*args, **kwargs)
 

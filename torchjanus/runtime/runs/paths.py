@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
+from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import NOWHERE, Place, Refusal
 from torchjanus.graph.generalize.generalize import EntryPlan
 from torchjanus.graph.ir.dimensions import Geometry, geometries, goes_alike, holds_for, key_of
 from torchjanus.runtime.runs.records import Counts
 from torchjanus.runtime.runs.trip_counts import TripCounts
 from torchjanus.semantics.containers.releasing import release
-from torchjanus.trace.events import Trace
+from torchjanus.trace.events import Event, Trace
 from torchjanus.trace.values import Expr
 
 __all__ = ["Group", "Paths"]
@@ -100,6 +102,13 @@ class Paths:
         self.latest = [*self.latest[-2:], trace]
 
     @property
+    def differ_in_results(self) -> bool:
+        """Whether each of the last three runs parts from the one before it where it looks at what an extern call has
+        returned: samples that are drawn are others in each call."""
+        found = [_parting(*pair) for pair in pairwise(self.latest)]
+        return len(found) == 2 and all(pair is not None and any(map(_looks_at_result, pair)) for pair in found)
+
+    @property
     def lingers(self) -> bool:
         """Whether traces may still hold tensors that later calls have replaced."""
         return self._counts.speculated <= self._kept_until
@@ -179,7 +188,20 @@ class Paths:
     def difference(self) -> tuple[str, Place]:
         """Return where the last watched runs took different paths, in words, and the place."""
         for before in reversed(self.latest[:-1]):
-            for one, other in zip(before.events, self.latest[-1].events, strict=False):
-                if one.token != other.token:
-                    return f"the last two part here: {one} / {other}", other.place
+            if (parting := _parting(before, self.latest[-1])) is not None:
+                one, other = parting
+                return f"the last two part here: {one} / {other}", other.place
         return "they return or store different things", NOWHERE
+
+
+def _parting(one: Trace, other: Trace) -> tuple[Event, Event] | None:
+    """Return the first events in which two runs differ; None if there are none."""
+    pairs = zip(one.events, other.events, strict=False)
+    return next((pair for pair in pairs if pair[0].token != pair[1].token), None)
+
+
+def _looks_at_result(event: Event) -> bool:
+    """Whether the event is a fact about what an extern call has returned, or about what is in it."""
+    names = ("access_path", "base", "first", "second")
+    paths = (getattr(event, name, None) for name in names)
+    return any(isinstance(path, AccessPath) and path.waits_for > 0 for path in paths)
