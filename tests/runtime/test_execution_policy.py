@@ -278,3 +278,18 @@ def test_errors_look_as_ever_while_calls_are_timed() -> None:
         assert "torchjanus/runtime/parts/execution_policy" not in str(raised.traceback)
     for _ in range(10):
         assert torch.equal(fast(torch.ones(2), 1), torch.ones(2))
+
+
+def test_graphs_are_looked_for_again_where_calls_by_python_have_become_much_longer() -> None:
+    program = Program(by_python=1.0, by_graphs=3.0)
+    assert "p" in program.calls(200)
+    policy = program.execution_policy
+    assert policy.eager
+    for _ in range(execution_policy.CHANGED - 1):
+        policy.by_python(100.0, program.speculated)
+    policy.by_python(1.0, program.speculated)
+    assert policy.eager, "they have to be consecutive"
+    for _ in range(execution_policy.CHANGED):
+        policy.by_python(100.0, program.speculated)
+    assert not policy.eager
+    assert set(program.calls(execution_policy.FIRST)) == {"g"}

@@ -249,3 +249,25 @@ def a_place_beyond_the_end():
         return a.learn(state, action, 0.5)
 
     return Program(step, CALLS, state=a)
+
+
+@program(speculated=24, compiles=1)
+def neighbours_share_states_and_some_end():
+    """Which tensors a sample shares, and where it holds ``None``, differs in each call: the step is cut behind the last
+    statement that looks at samples, not behind the first one."""
+    states = [torch.randn(1, 5) for _ in range(61)]
+    memory = deque(
+        (states[k], torch.randint(3, (1, 1)), None if k % 7 == 6 else states[k + 1], torch.randn(1)) for k in range(60)
+    )
+    a = Agent(memory)
+
+    def step(_):
+        samples = random.sample(a.memory, 16)
+        state, action, following, reward = zip(*samples, strict=True)
+        ended = torch.tensor([one is None for one in following])
+        first, actions = torch.cat(state), torch.cat(action)
+        rewards = torch.cat(reward)
+        values = a.model(first).gather(1, actions).squeeze(1)
+        return a.update((values - rewards * (1 - 0.5 * ended.float())).square().mean())
+
+    return Program(step, [(k,) for k in range(30)], state=a)
