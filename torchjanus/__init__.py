@@ -5,9 +5,10 @@ from torchjanus.core.versions import require_supported
 # First of all: what follows may not even import on an old Python or PyTorch.
 require_supported()
 
-from torchjanus.core.errors import JanusError, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core import logs, settings
+from torchjanus.core.errors import JanusError, NewGraph, Refusal, SourceUnavailable, Unsupported
 from torchjanus.rewrite.hooks import Semantics
-from torchjanus.runtime import Speculated, Statistics, speculate
+from torchjanus.runtime import Speculated, Statistics, speculate, stance, vary
 from torchjanus.runtime.explanation import Explanation, explain
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize
@@ -16,6 +17,7 @@ __all__ = [
     "Explanation",
     "Imperative",
     "JanusError",
+    "NewGraph",
     "Refusal",
     "Semantics",
     "SourceUnavailable",
@@ -24,7 +26,11 @@ __all__ = [
     "Unsupported",
     "explain",
     "speculate",
+    "stance",
+    "vary",
     "virtualize",
 ]
+
+logs.configure(settings.LOGS.given or "")
 
 __version__ = "0.2.0"

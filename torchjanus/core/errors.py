@@ -5,7 +5,17 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field, replace
 
-__all__ = ["InternalFault", "JanusError", "Place", "Refusal", "Refused", "SourceUnavailable", "Unsupported", "refused"]
+__all__ = [
+    "InternalFault",
+    "JanusError",
+    "NewGraph",
+    "Place",
+    "Refusal",
+    "Refused",
+    "SourceUnavailable",
+    "Unsupported",
+    "refused",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +97,10 @@ class Refused(JanusError):
 def refused(reason: str, what: str, why: str = "", remedy: str = "", place: Place = NOWHERE) -> Refused:
     """Return an exception with a refusal, to be raised."""
     return Refused(Refusal(reason, what, why, remedy, place))
+
+
+class NewGraph(JanusError):
+    """Raised under ``stance("fail_on_new_graph")`` for a call that no graph can make. The message says why."""
 
 
 class InternalFault(JanusError):

@@ -5,11 +5,13 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.parts.region import Region
 from torchjanus.runtime.runs.budget import Overhead
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
+from torchjanus.runtime.runs.stance import stance
 from torchjanus.runtime.speculate import (
     Speculated,
     keep_speculated,
     speculate,
     speculated,
+    vary,
 )
 
 __all__ = [
@@ -24,4 +26,6 @@ __all__ = [
     "keep_speculated",
     "speculate",
     "speculated",
+    "stance",
+    "vary",
 ]

@@ -17,7 +17,7 @@ from torchjanus.core.dynamo import apart, is_compiling, skipped
 from torchjanus.core.errors import Refusal, Unsupported
 from torchjanus.core.remarks import Remark
 from torchjanus.graph.ir.program import Assertion
-from torchjanus.rewrite.hooks import hide_frames
+from torchjanus.rewrite.hooks import current, hide_frames
 from torchjanus.runtime.entries.engine import check_executor
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.learning.learning import Learning
@@ -29,7 +29,9 @@ from torchjanus.runtime.parts.region import Options, Region
 from torchjanus.runtime.parts.skeleton import Parts
 from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
+from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
+from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.protocols.virtualize import home_of, underlying
 from torchjanus.trace.events import Trace
@@ -39,10 +41,12 @@ __all__ = [
     "keep_speculated",
     "speculate",
     "speculated",
+    "vary",
 ]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+S = TypeVar("S", bound="Speculated[Any, Any]")
 
 _live: weakref.WeakSet[Speculated[Any, Any]] = weakref.WeakSet()
 _kept: list[Speculated[Any, Any]] | None = None  # what keep_speculated() keeps alive
@@ -72,24 +76,38 @@ class Speculated(Generic[P, R]):
         self.verify = verify
         # A module or another callable object has no name of its own.
         name = getattr(fn, "__qualname__", type(fn).__qualname__)
-        self._cut: Cut | None = None
-        home = home_of(fn)
-        passes = pass_log(name, home, fn)
-        self._parts: Parts | None = None
-        learning = Learning(
-            name, home, watch=watch, executor=executor, cut=self._cut_off, passes=passes, unserved=self._try_parts
-        )
-        self._part = self._part_of(fn, learning)
+        self._name = name
+        self._marks = Marks()
+        self._part = self._begin()
         Speculated._made += 1
         self.number = Speculated._made
         _live.add(self)
         if _kept is not None:
             _kept.append(self)
 
+    def _begin(self) -> Part:
+        """Return the whole function, of which nothing is known."""
+        self._cut: Cut | None = None
+        self._parts: Parts | None = None
+        home = home_of(self.fn)
+        learning = Learning(
+            self._name,
+            home,
+            watch=self.watch,
+            executor=self.executor,
+            cut=self._cut_off,
+            passes=pass_log(self._name, home, self.fn),
+            unserved=self._try_parts,
+        )
+        learning.marks = self._marks
+        return self._part_of(self.fn, learning)
+
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
+            if in_force.is_eager and current() is None:
+                return self._part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
                 return apart(self._part.call, args, kwargs)  # type: ignore[no-any-return]
             return self._part.call(args, kwargs)  # type: ignore[no-any-return]
@@ -231,6 +249,15 @@ class Speculated(Generic[P, R]):
         """Return the counts so far."""
         return Statistics(**self._learning.event_log.totals(), entries=len(self.entries))
 
+    def reset(self) -> None:
+        """Forget what was learnt of the function: its graphs, counts and events. What has been compiled stays on disk.
+        Marks stay, too."""
+        before, parts = self._part, self._parts
+        self._part = self._begin()
+        before.learning.end()
+        if parts is not None:
+            parts.end()
+
     def wait(self) -> None:
         """Return when no compilation is pending. The next calls try what has been compiled."""
         self._part.wait()
@@ -295,3 +322,32 @@ def speculate(fn: Any = None, *, watch: int = 3, executor: str | None = None, ve
             f"not {type(fn).__name__}. Put the work of one step into a function and speculate on that."
         )
     return Speculated(fn, watch=watch, executor=executor, verify=verify)
+
+
+def vary(*names: str) -> Callable[[S], S]:
+    """Mark numbers and sizes of a speculated function that vary: they are inputs from the first graph on, and no call
+    has to miss for that.
+
+    ``names``: as a report prints them; ``*`` stands for any text. Returns a decorator that stands above ``speculate``.
+    Raises Unsupported for what is not a speculated function.
+
+        >>> import torch, torchjanus
+        >>> @torchjanus.vary("x.shape[0]", "factor")
+        ... @torchjanus.speculate(executor="replay")
+        ... def scaled(x, factor):
+        ...     return x * factor
+        >>> for size in (4, 4, 4, 5, 6):
+        ...     _ = scaled(torch.ones(size), 2.0 * size)
+        >>> scaled.statistics().missed
+        0
+    """
+    if not names or not all(isinstance(name, str) for name in names):
+        raise Unsupported(f"vary{names!r}: name what varies as the report does, like 'images.shape[0]'.")
+
+    def mark(step: S) -> S:
+        if not isinstance(step, Speculated):
+            raise Unsupported(f"vary(...) stands above speculate: it takes no {type(step).__name__}.")
+        step._marks.add(names)
+        return step
+
+    return mark

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import importlib
-import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -23,11 +22,12 @@ from torch._inductor import CompiledArtifact, codecache, config  # type: ignore[
 from torch._inductor.output_code import CompiledFxGraphConstants
 from torch._inductor.utils import BoxedBool
 
+from torchjanus.core.logs import logger
 from torchjanus.graph.lowering.prepared_bytes import without_symbols
 
 __all__ = ["Loaded", "load", "ready_to_load"]
 
-log = logging.getLogger("torchjanus")
+log = logger("store")
 
 Called = Callable[..., Any]
 

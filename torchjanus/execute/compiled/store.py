@@ -9,7 +9,6 @@ and supports several processes at once. This module does not know who compiles.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import pickle
 import platform
@@ -36,6 +35,8 @@ import torch
 from torch._inductor import codecache, config
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
+from torchjanus.core.logs import logger
+from torchjanus.core.settings import CACHE
 from torchjanus.execute.compiled.loading import load
 
 __all__ = [
@@ -50,9 +51,9 @@ __all__ = [
     "store_in_use",
 ]
 
-log = logging.getLogger("torchjanus")
+log = logger("store")
 
-VARIABLE = "TORCHJANUS_CACHE"  # names the folder; empty: artifacts are not kept
+VARIABLE = CACHE.name  # names the folder; empty: artifacts are not kept
 MOST_BYTES = 2 << 30
 _LAYOUT = 2  # version of the stored format
 _SAID = ("passed", "leads", "trails")
@@ -225,7 +226,7 @@ def _is_own_group(number: int) -> bool:
 
 def folder_in_use() -> Path | None:
     """Return where artifacts are kept: TORCHJANUS_CACHE, else the platform's cache folder. None: they are not kept."""
-    given = os.environ.get(VARIABLE)
+    given = CACHE.given
     if given is not None:
         return Path(given).expanduser() if given else None
     return Path(platformdirs.user_cache_dir("torchjanus", appauthor=False))

@@ -6,19 +6,19 @@ checks all its assumptions.
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from torchjanus.core.access_path import AccessPath, token_of
+from torchjanus.core.logs import logger
 from torchjanus.host.assumption import Assumption, Identity, TensorKind, TypeOf, ValueOf
 from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.path_tree import PathTree
 
 __all__ = ["Dispatch", "Route"]
 
-log = logging.getLogger("torchjanus")
+log = logger("faults")
 
 WORTHWHILE = 3  # with fewer graphs it is as fast to try each
 

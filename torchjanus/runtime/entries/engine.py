@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.errors import Refused, Unsupported
+from torchjanus.core.settings import EXECUTOR
 from torchjanus.execute.compiled import server
 from torchjanus.execute.compiled.inductor import Inductor
 from torchjanus.execute.compiled.loading import ready_to_load
@@ -53,7 +54,6 @@ _PAIRS = 2
 # half of them by the slower executor, which can be seconds.
 _LEAD = 1.1
 
-_default_executor = "auto"
 
 Run = Callable[[Sequence[torch.Tensor], Sequence[float | int]], list[torch.Tensor] | Violated]
 
@@ -63,6 +63,9 @@ def check_executor(name: str) -> str:
     if name not in EXECUTORS:
         raise Unsupported(f"executor={name!r}: torchjanus has {', '.join(map(repr, EXECUTORS))}.")
     return name
+
+
+_default_executor = check_executor(EXECUTOR.given or "auto")
 
 
 def default_executor(name: str | None = None) -> str:

@@ -6,7 +6,6 @@ This module does not know how a call is made.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,6 +13,7 @@ from typing import Any
 
 from torchjanus.core.access_path import Step
 from torchjanus.core.errors import NOWHERE, Place, Refusal, Refused
+from torchjanus.core.logs import logger
 from torchjanus.execute.memory import give_back
 from torchjanus.graph.ir.dimensions import Split
 from torchjanus.graph.recursion.cells.invoke import NotBatched
@@ -30,6 +30,7 @@ from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.pass_log.pass_log import PassLog, observing
 from torchjanus.runtime.runs.budget import Budget
 from torchjanus.runtime.runs.lowering_cache import RemoteLowering
+from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import EventLog
 from torchjanus.runtime.runs.recursion import Recursion
@@ -40,7 +41,7 @@ from torchjanus.trace.events import Trace
 
 __all__ = ["Learning"]
 
-log = logging.getLogger("torchjanus")
+log = logger("calls")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
@@ -87,6 +88,7 @@ class Learning:
         account: Budget | None = None,
     ) -> None:
         self.watch = watch
+        self.marks: Marks = Marks() if after is None else after.marks
         self._cut = cut
         self.passes = passes  # what passes gave, if anybody wants to see that
         self._patient = UNLIKE if after is None else watch + 1
@@ -259,6 +261,8 @@ class Learning:
         for other in self.routes.entries:
             group.relaxed.update(other.varying())
             group.learn_from(other.group)
+        for text in self.marks.apply(group):
+            self.event_log.record("relax", text)
         entry = self._entry(group, self._away)
         if entry is None:
             return None
@@ -389,6 +393,13 @@ class Learning:
                 if made is not None or self.pending_graphs.waits:
                     return made
         return None
+
+    def unserved(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Place, str]:
+        """Return why the graphs in use do not serve a call: the place and the first reason."""
+        for entry in self.routes.entries:
+            for assumption in entry.broken(args, kwargs):
+                return assumption.place, f"{assumption}, but now there is {assumption.observed(args, kwargs)}"
+        return NOWHERE, "a tensor decides otherwise" if self.routes.entries else "no graph has been made yet"
 
     def violated(self, part: Entry | BranchPoint, violation: Violation) -> None:
         """Record the assertions that failed."""

@@ -6,10 +6,10 @@ This module does not know what is learnt.
 
 from __future__ import annotations
 
-import logging
 import sys
 from collections.abc import Callable
 
+from torchjanus.core.logs import logger
 from torchjanus.runtime.learning.pending_graphs import PendingGraphs
 from torchjanus.runtime.learning.routes import Routes
 from torchjanus.runtime.runs.budget import Budget
@@ -18,7 +18,7 @@ from torchjanus.runtime.runs.records import EventLog
 
 __all__ = ["LearningPolicy"]
 
-log = logging.getLogger("torchjanus")
+log = logger("faults")
 
 MAX_WATCHED = 48
 MAX_UNSERVED = 32

@@ -16,7 +16,7 @@ import torch
 from torchjanus.core.access_path import RESULTS
 from torchjanus.core.collector import uncollected
 from torchjanus.core.default_device import foreign_modes
-from torchjanus.core.errors import Place, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.errors import NewGraph, Place, Refusal, SourceUnavailable, Unsupported
 from torchjanus.core.one_at_a_time import MAKING
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks import current, rewritten
@@ -26,6 +26,7 @@ from torchjanus.runtime.entries.entry import Entry
 from torchjanus.runtime.entries.verify import shadow_call
 from torchjanus.runtime.launch.launch import MISS, RAISED, Failure, Violation, failure
 from torchjanus.runtime.learning.learning import Learning
+from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.protocols.depth import room
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.torch.torch_state import hindrance
@@ -207,7 +208,7 @@ class Calls:
             why = "it sees each call of torch, of which a graph makes none."
             self.event_log.refuse(Refusal("torch-mode", what, why, "Leave it out."))
             return self._run_imperatively(args, kwargs, journal)
-        due = self.counts.calls >= self.policy.again
+        due = self.counts.calls >= self.policy.again and in_force.learns
         if self.policy.given_up and not due:
             self.policy.missed()
             return self._run_imperatively(args, kwargs, journal)
@@ -223,6 +224,9 @@ class Calls:
             if learning.routes.entries:
                 if hindrance():  # a graph for this call would not be right either
                     return self._run_imperatively(args, kwargs, journal)
+            if not in_force.learns and not self.pending_graphs.waits:
+                return self._without_new_graph(args, kwargs, journal)
+            if learning.routes.entries:
                 self.counts.missed += 1
             if self.pending_graphs.waits:
                 if journal is not None and journal.records:
@@ -238,6 +242,22 @@ class Calls:
             return self._learn_from(args, kwargs, journal)
         finally:
             MAKING.release()
+
+    def _without_new_graph(self, args: tuple[Any, ...], kwargs: dict[str, Any], journal: Journal | None) -> Any:
+        """Make a call that needs a new graph under a stance that permits none: by Python, or not at all. Raises
+        NewGraph. A part of a step, and a call whose extern calls have been made, are completed by Python."""
+        place, why = self.learning.unserved(args, kwargs)
+        self.event_log.record("new graph", f"a call needs one, and the stance is {in_force.name}: {why}", place)
+        if in_force.fails and not self.budget.is_of_part and (journal is None or not journal.records):
+            self.counts.calls -= 1
+            where = place if place.line else self.event_log.home
+            raise NewGraph(
+                f"{where}: {self.event_log.name} needs a new graph for this call: {why}. "
+                f'The stance is {in_force.name}; stance("default") lets graphs be made.'
+            )
+        self.counts.missed += bool(self.learning.routes.entries)
+        self.policy.missed()
+        return self._run_imperatively(args, kwargs, journal)
 
     def _take_up(self) -> None:
         """Put a graph that another process has made to use, if the current call permits that."""
@@ -309,6 +329,8 @@ class Calls:
         if self.pending_graphs.waits:
             self._take_up()
             return self._run_imperatively(args, kwargs, journal)
+        if not in_force.learns and not self.policy.given_up and not self.policy.closed:
+            return self._without_new_graph(args, kwargs, journal)
         if not self.policy.may_watch_on() or self._is_within() or hindrance():
             return self._run_imperatively(args, kwargs, journal)
         if not MAKING.acquire(blocking=False):

@@ -92,6 +92,12 @@ class Part:
             return semantics.call(None, self._whole, args, kwargs)
         return self._around(self._call, args, kwargs)
 
+    def natively(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Make one call of the complete function ``fn`` by Python, whatever has been learnt."""
+        self._counts.calls += 1
+        self._counts.imperative += 1
+        return fn(*args, **kwargs)
+
     def _around(self, call: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``before``, the part by ``call``, and ``after``. Returns the function's result; a list in place of a
         tuple holds a result that is returned early."""

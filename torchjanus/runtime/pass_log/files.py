@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from pathlib import Path
 
+from torchjanus.core.logs import logger
+
 __all__ = ["Folder", "safe_name"]
 
-log = logging.getLogger("torchjanus")
+log = logger("passes")
 
 _LONGEST = 80  # bytes of a name; file systems take 255
 _OURS = re.compile(r"\d\d+-\w+\.txt")

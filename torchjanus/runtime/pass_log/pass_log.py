@@ -8,8 +8,6 @@ the one of which the graph is made.
 from __future__ import annotations
 
 import functools
-import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +15,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
 
 from torchjanus.core.errors import Place
+from torchjanus.core.logs import logger
+from torchjanus.core.settings import DUMP
 from torchjanus.graph.ir.passes import Part, Pass, PassList, observed_by
 from torchjanus.graph.printing.forms import form_text
 from torchjanus.runtime.entries.entry import Entry
@@ -28,9 +28,9 @@ __all__ = ["PassLog", "Record", "keep_logs", "observing", "pass_log"]
 
 P = ParamSpec("P")
 
-log = logging.getLogger("torchjanus")
+log = logger("passes")
 
-VARIABLE = "TORCHJANUS_DUMP"
+VARIABLE = DUMP.name
 _AFTER = 99
 
 _kept = False  # in memory, for the command line
@@ -171,7 +171,7 @@ def _file(number: int, record: Record) -> str:
 
 def pass_log(name: str, place: Place, fn: Any) -> PassLog | None:
     """A log for a function, if anybody has asked for one."""
-    folder = os.environ.get(VARIABLE, "")
+    folder = DUMP.given or ""
     return PassLog(name, place, fn, folder) if folder or _kept else None
 
 

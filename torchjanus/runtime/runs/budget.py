@@ -108,6 +108,11 @@ class Budget:
         self._skipped = 0  # calls left unwatched before the next watched one
 
     @property
+    def is_of_part(self) -> bool:
+        """Whether it is the account of a part of a step."""
+        return self._account is not None
+
+    @property
     def is_due(self) -> bool:
         """Whether the next call by Python has to be timed; otherwise the caller adds it to ``untimed``."""
         return self.untimed >= TIMED or self._times[1] < LATEST // 2

@@ -8,13 +8,13 @@ not know entries.
 from __future__ import annotations
 
 import hashlib
-import logging
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 
 from torchjanus.core.collector import uncollected
 from torchjanus.core.errors import Refused
+from torchjanus.core.logs import logger
 from torchjanus.core.slices import in_slices
 from torchjanus.execute.compiled.store import fingerprint, store_in_use
 from torchjanus.execute.processes.background import Ticket, submit
@@ -35,7 +35,7 @@ from torchjanus.graph.regions.loop_bytes import has_loops
 
 __all__ = ["Pending", "RemoteLowering", "lowered_or_cached"]
 
-log = logging.getLogger("torchjanus")
+log = logger("store")
 
 # Operations of a program; larger ones are lowered in another process. Lowering so many takes 0.2 s in a watched call;
 # another process needs seconds to start, and short scripts of small programs are over by then.

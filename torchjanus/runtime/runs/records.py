@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections import deque
 from dataclasses import dataclass
 
 from torchjanus.core.errors import NOWHERE, Place, Refusal
+from torchjanus.core.logs import logger, topic_of
 from torchjanus.core.remarks import Remarks
 
 __all__ = ["Counts", "Event", "EventLog", "Profile", "Statistics"]
-
-log = logging.getLogger("torchjanus")
 
 MAX_EVENTS = 1000  # the oldest are dropped
 MAX_REFUSALS = 100
@@ -110,7 +108,7 @@ class EventLog:
         self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
-            log.info("%s %s: %s", place if place.line else self.name, kind, text)
+            logger(topic_of(kind)).info("%s %s: %s", place if place.line else self.name, kind, text)
 
     def unroll(self, text: str, refusal: Refusal) -> None:
         """Tell of a loop or a recursion that is unrolled."""

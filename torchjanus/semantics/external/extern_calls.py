@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import functools
 import gc
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.core.logs import logger
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shared_arrays import SharedArrays
@@ -48,7 +48,7 @@ from torchjanus.trace.values import plain
 
 __all__ = ["ExternCalls", "take"]
 
-log = logging.getLogger("torchjanus")
+log = logger("faults")
 
 # The results of these have memory of their own, so later changes of the arguments do not matter.
 _FORGETTING: tuple[Any, ...] = (

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
-import logging
 import sys
 import types
 import warnings
@@ -25,6 +24,7 @@ from torchjanus.core.default_device import default_device
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.logs import logger
 from torchjanus.host.journal import Journal
 from torchjanus.rewrite import Site, code_of
 from torchjanus.rewrite.hooks import Semantics, class_keyword, made_class, program_frames, rewritten, using
@@ -63,7 +63,7 @@ from torchjanus.trace.values import ON_DEPTH, ON_HASH
 
 __all__ = ["Watch", "ambient_state", "watch_call"]
 
-log = logging.getLogger("torchjanus")
+log = logger("faults")
 
 _HIGHER_ORDER = torch._ops.HigherOrderOperator
 _DYNAMO_WRAPPERS = frozenset({"torch._compile", "torch._dynamo.eval_frame", "torch._dynamo.external_utils"})
