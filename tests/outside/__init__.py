@@ -14,11 +14,17 @@ Made = tuple[Callable[..., Any], list[tuple[Any, ...]], Callable[[], Any]]
 
 # The least share of the calls after the first ten that graphs make, wholly or in parts, with the replay executor.
 PROGRAMS: dict[str, float] = {
-    "accumulated_gradients": 0.0,  # runs are never alike: parts begin after 48 calls, and it makes 30
+    "accumulated_gradients": 0.9,  # its updates
     "clipped_policy": 0.9,
+    "denoising_diffusion": 0.9,
     "detection_head": 0.9,
+    "flow_density": 0.9,
+    "graph_messages": 0.9,
     "image_meters": 0.9,
-    "replayed_values": 0.0,  # likewise
+    "mixture_of_experts": 0.9,
+    "model_agnostic_meta": 0.9,
+    "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
+    "replayed_values": 0.65,  # the training; the play and the batch differ in each call
     "sklearn_report": 0.9,
     "tree_sentiment": 0.85,
     "tree_similarity": 0.1,  # only its updates, in every other call: its cells have their backward pass still to come

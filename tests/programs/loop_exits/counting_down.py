@@ -488,7 +488,7 @@ def decided_with_a_row_of_some():
     return Program(step, sequences(2 * ITERATIONS), state=net)
 
 
-@program(speculated=0, compiles=0)
+@program(speculated=15, compiles=1)
 def advantages_until_the_end_of_an_episode():
     def step(rewards, values, dones):
         gae, found = torch.zeros(()), []

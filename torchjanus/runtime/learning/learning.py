@@ -45,6 +45,7 @@ log = logger("calls")
 
 MAX_COMPILES = 24
 UNLIKE = 6  # watched runs, no two of one path, before the statements in which they differ are left to Python
+SPECIALIZED = 8  # consecutive runs that need the very value of a number that grows, before parts are tried
 SAMPLED = 3  # if they differ in what an extern call has returned
 TOO_MANY = 6  # graphs that are hardly used, before that is done
 MAX_UNLIKE = 6  # watched runs with unrolled recursion, while graphs of earlier ones hardly ever serve
@@ -113,6 +114,8 @@ class Learning:
         # Runs watched, calls speculated, and paths: when the first graph was made, or when graphs last made more calls
         # than were watched.
         self._since = (0, 0, 0)
+        self._differing = watch  # watched runs at which it is reported that they differ
+        self._specialized = 0  # see SPECIALIZED
         self._doubled: Refusal | None = None  # why no graph has results with their backward pass to come
         self._renewed = False  # whether the last run has only shown new variants of recursive calls
 
@@ -159,10 +162,15 @@ class Learning:
             self.policy.give_up(why, True)
             return
         unlike = self.paths.count == self.counts.watched > 1
-        if unlike and self.counts.watched >= self.watch and not self.routes.entries:
+        if unlike and self.counts.watched >= self._differing and not self.routes.entries:
+            self._differing = 2 * self.counts.watched
             what, place = self.paths.difference()
             self.event_log.record("differs", f"no two runs are alike; {what}", place, "learning-unserved")
+        self._specialized = self._specialized + 1 if unlike and self.paths.specialize_on_growth else 0
         if (self._are_others_each_time() or self._are_too_many) and self._cut(self.paths.latest):
+            return
+        if self._specialized >= SPECIALIZED and not self.routes.entries:
+            self.policy.give_up(f"no two runs are alike; {self.paths.difference()[0]}", True)
             return
         if self.counts.watched < self.watch or len(group.traces) < min(2, self.watch) or group.refusal is not None:
             return

@@ -18,6 +18,7 @@ from torchjanus.runtime.runs.records import Counts
 from torchjanus.runtime.runs.trip_counts import TripCounts
 from torchjanus.semantics.containers.releasing import release
 from torchjanus.trace.events import Event, Trace
+from torchjanus.trace.facts import Specialization
 from torchjanus.trace.values import Expr
 
 __all__ = ["Group", "Paths"]
@@ -107,6 +108,19 @@ class Paths:
         returned: samples that are drawn are others in each call."""
         found = [_parting(*pair) for pair in pairwise(self.latest)]
         return len(found) == 2 and all(pair is not None and any(map(_looks_at_result, pair)) for pair in found)
+
+    @property
+    def specialize_on_growth(self) -> bool:
+        """Whether the last two runs part where the very value of a number counts (an index, the length of a list), and
+        it has become larger: a value that has been met before is not to be expected again."""
+        pair = _parting(*self.latest[-2:]) if len(self.latest) > 1 else None
+        if pair is None:
+            return False
+        before, after = pair
+        if not (isinstance(before, Specialization) and isinstance(after, Specialization)):
+            return False
+        numbers = isinstance(before.value, int | float) and isinstance(after.value, int | float)
+        return numbers and before.value < after.value
 
     @property
     def lingers(self) -> bool:
