@@ -233,13 +233,70 @@ def who_there_is_is_asked() -> Made:
 
 @step_of_two
 def store_of_both() -> Made:
-    store = dist.distributed_c10d._get_default_store()
+    store, rank = dist.distributed_c10d._get_default_store(), dist.get_rank()
 
     def step(x: torch.Tensor) -> torch.Tensor:
         y = x * 2
-        return y * store.add(f"count {dist.get_rank()}", 1)
+        store.set(f"last {rank}", "a value")
+        return y * store.add(f"count {rank}", 1) * len(store.get(f"last {rank}"))
 
     return step, lambda: None
+
+
+@step_of_two
+def numbers_are_sent() -> Made:
+    """Point to point, in a group of its own, and with an in-place operation on what was given before."""
+    group, rank = dist.new_group([0, 1]), dist.get_rank()
+
+    def step(x: torch.Tensor) -> Any:
+        y = x * 2
+        got = torch.empty_like(y)
+        if rank:
+            dist.send(y, 0, group=group)
+            source = dist.recv(got, 0, group=group)
+        else:
+            source = dist.recv(got, 1, group=group)
+            dist.send(y, 1, group=group)
+        y.mul_(source + 2)
+        begun = dist.isend(y, 1 - rank), dist.irecv(got, 1 - rank)
+        for handle in begun:
+            handle.wait()
+        return got * y, source
+
+    return step, lambda: None
+
+
+@step_of_two
+def handle_outlives_the_step() -> Made:
+    pending: list[Any] = []
+    total = torch.zeros(3)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        while pending:
+            pending.pop().wait()
+        result = total * 2
+        total.add_(x.sum(0))
+        pending.append(dist.all_reduce(total, async_op=True))
+        return result
+
+    def last() -> Any:
+        while pending:
+            pending.pop().wait()
+        return total
+
+    return step, last
+
+
+@step_of_two
+def autograd_follows() -> Made:
+    w = torch.ones(3, requires_grad=True)
+
+    def step(x: torch.Tensor) -> Any:
+        y = (w * x).sum()
+        dist.all_reduce(y)
+        return y.detach() * 2
+
+    return step, lambda: w.grad
 
 
 @step_of_two

@@ -51,7 +51,7 @@ def unsupported_operator(operator: Any) -> tuple[str, str] | None:
     if not isinstance(operator, torch._ops.OpOverload | torch._ops.OpOverloadPacket):
         return "it calls functions that are not watched.", "Write it with Python's own if, for and while."
     if namespace in _COMMUNICATING:
-        why = "processes communicate there, in an order that all of them keep, and a graph makes no such calls."
+        why = "processes communicate there, and a graph makes no such calls."
         return why, "Speculate on what comes before it and on what comes after it."
     if namespace not in NAMESPACES:
         return "what its kernels do besides computing is known to nobody else.", REMEDY

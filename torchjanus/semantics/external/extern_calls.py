@@ -95,11 +95,12 @@ class ExternCalls:
         *,
         shares: bool = False,
         at_commit: tuple[tuple[Any, ...], dict[str, Any]] | None = None,
+        really: Callable[..., Any] | None = None,
     ) -> Any:
         """Make the call, or take its result from the journal, and return the result as the program sees it.
 
         ``shares``: the result may share memory with a tensor argument. ``at_commit``: the arguments at commit, of a
-        call that only shows them.
+        call that only shows them. ``really``: what the watched run calls instead; it has the same result.
         """
         dropped, self.dropped = self.dropped is True, False
         recording = self.recording
@@ -117,7 +118,7 @@ class ExternCalls:
         late = self.arrays.are_read(reached)
         overwrites = late or self.arrays.are_accessed(reached)
         try:
-            result, draws = self._call(number, func, given, named, effects)
+            result, draws = self._call(number, func, given, named, effects, really or func)
         except BaseException:
             parts.put_back()
             raise
@@ -168,8 +169,9 @@ class ExternCalls:
         return self.recording.found(access_path, result, foreign=foreign)
 
     def _call(
-        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects
-    ) -> tuple[Any, bool]:
+        self, number: int, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], effects: Effects,
+        really: Callable[..., Any],
+    ) -> tuple[Any, bool]:  # fmt: skip
         """Return the result, and whether the call used torch's generator."""
         record = self.journal.known(number, func, args, kwargs)
         if record is not None:
@@ -178,7 +180,7 @@ class ExternCalls:
         state = generator_state()
         with self.framework.passive((*args, *kwargs.values())):
             try:
-                result = self.framework.out(func, *args, **kwargs)
+                result = self.framework.out(really, *args, **kwargs)
             except Exception as error:
                 self.recording.refuse(
                     "native-raises",

@@ -19,6 +19,7 @@ from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.host.journal import Journal, method
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shadows import SequenceShadow
+from torchjanus.semantics.external.collectives import Collectives
 from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
@@ -82,6 +83,7 @@ class ForeignCalls(NativeMethods):
     def __init__(self, recording: Recording, framework: FrameworkRecorder, heap: HeapAccess, journal: Journal) -> None:
         super().__init__(recording, framework, heap)
         self.externs = ExternCalls(recording, framework, journal)
+        self.collectives = Collectives(framework, self.externs, heap)
         framework.share_memory = self._share_memory
         framework.arguments.convert_foreign = self._convert_foreign
 

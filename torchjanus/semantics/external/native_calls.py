@@ -28,6 +28,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.default_device import is_own
 from torchjanus.core.dynamo import leave_alone
 from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
+from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
@@ -153,6 +154,9 @@ class NativeCalls(ForeignCalls):
                 return self.out(fn, *args, **kwargs)
             if is_one_of(fn, SETTING_UP):
                 return self.out(fn, *args, **kwargs)
+            if (facts := facts_of(fn)) is not None:
+                why = self.collectives.hindrance(fn, facts, args, kwargs)
+                return self.unknown(fn, args, kwargs, why) if why else self.collectives.call(fn, facts, args, kwargs)
             if is_refused_code(fn):
                 return self.unknown(fn, args, kwargs)
             if is_checkpoint(fn) and (args or "function" in kwargs):
@@ -164,6 +168,10 @@ class NativeCalls(ForeignCalls):
             return self.unknown(fn, args, kwargs)
         owner = getattr(fn, "__self__", None)
         name = getattr(fn, "__name__", "")
+        if name == "wait" and self.collectives.knows(args[0] if args else owner) and len(args) < 2 and not kwargs:
+            return self.collectives.wait(args[0] if args else owner)
+        if args and is_of_store(args[0], name):
+            return self.collectives.ask_store(name, args, kwargs)
         bound = isinstance(fn, types.BuiltinMethodType | types.MethodWrapperType) and owner is not None
         bound = bound and not type(owner).__name__.startswith("pybind11")  # there it only holds the function's record
         if args and any(self.is_foreign(value) for value in args) and is_one_of(fn, FOREIGN_ANSWERS):
@@ -341,15 +349,18 @@ class NativeCalls(ForeignCalls):
             return tuple(self.recording.pin(a, f"a {cls.__qualname__} is made of it") for a in args)
         return args
 
-    def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make a native call about which nothing is known: an extern call, or a refusal if the function is torch's."""
+    def unknown(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any], why: str = "") -> Any:
+        """Make a native call about which nothing is known: an extern call, or a refusal if the function is torch's.
+
+        ``why``: a graph could make such calls, but not this one.
+        """
         module = getattr(fn, "__module__", None) or type(getattr(fn, "__self__", fn)).__module__
         name = getattr(fn, "__qualname__", None) or getattr(fn, "__name__", None) or type(fn).__qualname__
         owner = getattr(fn, "__self__", None)
         known = isinstance(owner, CONTAINERS) or is_torch_script(fn)
         if module.partition(".")[0] != "torch" and not known:
             return self.extern(fn, args, kwargs)
-        self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}")
+        self._refuse(fn, f"{module}.{_PYBIND.sub('', name)}", why)
         leave_alone()
         parts = PlainParts(self.recording)
         parts.of(owner)
@@ -366,13 +377,14 @@ class NativeCalls(ForeignCalls):
                 self.recording.new_tensor(leaf)  # avoids a second refusal
         return parts.put_back(result)
 
-    def _refuse(self, fn: Any, name: str) -> None:
+    def _refuse(self, fn: Any, name: str, why: str = "") -> None:
         """Refuse a call of torch's native code about which nothing is known, or which no graph can make."""
         if communicates(fn):
             self.recording.refuse(
                 "distributed",
                 f"calls {name}",
-                "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
+                why
+                or "processes communicate there, in an order that all of them keep, and a graph makes no such calls.",
                 "Speculate on what comes before it and on what comes after it.",
             )
         elif calls_functions(fn):

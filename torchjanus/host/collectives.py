@@ -1,0 +1,83 @@
+"""Collectives as extern calls: functions of the tensors they are given, which they do not change.
+
+A graph holds its changes back, so a collective is made on copies, and what it has written is its result. Who asks for
+it again takes that from the journal: other processes take part in a collective once. Knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from torchjanus.core.caches import Interned
+from torchjanus.trace.effects import Effects
+
+__all__ = ["COMMUNICATING", "Collective", "Started", "collective", "completed"]
+
+# All collectives of a process keep their order, of whichever group they are.
+COMMUNICATING = Effects(reads=frozenset({"processes"}), writes=frozenset({"processes"}))
+Layout = tuple[tuple[str, int, bool], ...]  # parameters with tensors: name, how many (-1: one, no list), written
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Started:
+    """A collective that has begun: what it gives when ``work`` is done."""
+
+    work: Any
+    tensors: list[torch.Tensor]
+
+
+class Collective:
+    """``Collective(fn, layout)(*tensors, **rest)`` makes the collective ``fn`` on copies, and returns those it wrote
+    to; one tensor as itself. What ``fn`` itself returns, if anything, comes first in a list then."""
+
+    __module__ = "torch.distributed"
+
+    def __init__(self, fn: Callable[..., Any], layout: Layout, starts: bool, objects: Sequence[str]) -> None:
+        """``starts``: return a ``Started``."""
+        self.fn, self.layout, self.starts, self.objects = fn, layout, starts, objects
+        self.__qualname__ = fn.__name__
+
+    def __call__(self, *tensors: torch.Tensor, **rest: Any) -> Any:
+        given, written, place = dict(rest), [], 0
+        for name, count, writes in self.layout:
+            taken = [each.detach() for each in tensors[place : place + abs(count)]]
+            place += abs(count)
+            if writes:
+                taken = [each.clone() for each in taken]
+                written += taken
+            given[name] = taken[0] if count < 0 else taken
+        lists = [list(given[name]) for name in self.objects]
+        given.update(zip(self.objects, lists, strict=True))
+        result = self.fn(**given)
+        if self.starts:
+            return Started(result, written)
+        return self.gives(result, written, lists)
+
+    def gives(self, result: Any, written: list[torch.Tensor], lists: list[list[Any]]) -> Any:
+        """Return the result of the extern call."""
+        if lists:
+            return lists[0]
+        if result is None and len(written) <= 1:
+            return written[0] if written else None
+        return written if result is None else [result, *written]
+
+
+def completed(started: Started) -> list[torch.Tensor]:
+    """Wait for a collective, and return what it has written."""
+    if started.work is not None:
+        started.work.wait()
+    return started.tensors
+
+
+completed.__module__ = "torch.distributed"
+
+_COLLECTIVES: Interned[Collective] = Interned()
+
+
+def collective(fn: Callable[..., Any], layout: Layout, starts: bool, objects: tuple[str, ...]) -> Collective:
+    """Return the Collective of these. There is one for each, so that it can be compared by identity."""
+    return _COLLECTIVES.get((fn, layout, starts), lambda: Collective(fn, layout, starts, objects))
