@@ -15,14 +15,20 @@ Made = tuple[Callable[..., Any], list[tuple[Any, ...]], Callable[[], Any]]
 # The least share of the calls after the first ten that graphs make, wholly or in parts, with the replay executor.
 PROGRAMS: dict[str, float] = {
     "accumulated_gradients": 0.9,  # its updates
+    "attentive_translation": 0.5,  # a graph for each pair of lengths and each choice of teacher forcing
+    "binary_weights": 0.9,
+    "callbacks_and_checkpoints": 0.9,
     "clipped_policy": 0.9,
+    "crf_tagger": 0.9,
     "denoising_diffusion": 0.9,
     "detection_head": 0.9,
     "flow_density": 0.9,
     "graph_messages": 0.9,
+    "gym_policy": 0.9,
     "image_meters": 0.9,
     "mixture_of_experts": 0.9,
     "model_agnostic_meta": 0.9,
+    "momentum_contrast": 0.85,
     "neural_ode": 0.9,  # its updates: how often the field is evaluated depends on fetched numbers
     "replayed_values": 0.65,  # the training; the play and the batch differ in each call
     "sklearn_report": 0.9,

@@ -9,11 +9,16 @@ import pytest
 from benchmarks.robustness.outside import compared
 from tests.outside import PROGRAMS
 
-NEEDS = {"tree_sentiment": "nltk", "sklearn_report": "sklearn"}
+NEEDS = {"tree_sentiment": "nltk", "sklearn_report": "sklearn", "graph_messages": "networkx", "gym_policy": "gymnasium"}
+SLOW = {
+    "attentive_translation", "callbacks_and_checkpoints", "crf_tagger", "flow_density", "gym_policy", "mixture_of_experts",
+    "model_agnostic_meta", "neural_ode", "sklearn_report",
+}  # fmt: skip
+CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", PROGRAMS)
+@pytest.mark.parametrize("name", CASES)
 def test_results_are_eagers_and_most_calls_are_served(name: str) -> None:
     needed = NEEDS.get(name)
     if needed is not None and importlib.util.find_spec(needed) is None:
