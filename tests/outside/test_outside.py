@@ -11,8 +11,8 @@ from tests.outside import PROGRAMS
 
 NEEDS = {"tree_sentiment": "nltk", "sklearn_report": "sklearn", "graph_messages": "networkx", "gym_policy": "gymnasium"}
 SLOW = {
-    "attentive_translation", "callbacks_and_checkpoints", "crf_tagger", "flow_density", "gym_policy", "mixture_of_experts",
-    "model_agnostic_meta", "neural_ode", "sklearn_report",
+    "attentive_translation", "callbacks_and_checkpoints", "crf_tagger", "flow_density", "gym_policy",
+    "mixture_of_experts", "model_agnostic_meta", "neural_ode", "sklearn_report",
 }  # fmt: skip
 CASES = [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in PROGRAMS]
 
