@@ -537,6 +537,28 @@ def losses_of_torch(wrap: Wrap) -> list[Any]:
     return found
 
 
+def a_row_by_a_number_that_changes(wrap: Wrap) -> list[Any]:
+    """The index is a tensor in the graph, and saved as one; where autograd makes the backward pass, it is, too."""
+    layer, found = nn.Linear(4, 4), []
+    call = wrap(lambda rows, k: layer(rows[k]).tanh() * rows[0])
+    for number in range(2 * CALLS):
+        rows = torch.randn(5, 4, requires_grad=True)
+        y = call(rows, number % 5)
+        (y.sum() if number % 3 else y.square().sum()).backward()  # gradients laid out in two ways
+        found += [y, rows]
+    return [*found, *state(layer)]
+
+
+def a_recurrent_layer(wrap: Wrap) -> list[Any]:
+    layer, found = nn.GRU(4, 3), []
+    call = wrap(lambda x: layer(x)[0])
+    for number in range(2 * CALLS):
+        y = call(torch.randn(5, 2, 4))
+        (y.sum() if number % 3 else y.square().sum()).backward()
+        found.append(y)
+    return [*found, *state(layer)]
+
+
 SERVED: dict[str, Scenario] = {
     function.__name__: function
     for function in (
@@ -564,6 +586,8 @@ SERVED: dict[str, Scenario] = {
         forward_mode_around,
         autocast_inside,
         a_number_that_changes,
+        a_row_by_a_number_that_changes,
+        a_recurrent_layer,
         batches_of_several_sizes,
         a_part_of_a_result,
         a_result_and_it_detached,

@@ -13,12 +13,13 @@ from typing import Any
 
 import torch
 
-from torchjanus.core.errors import Refused
+from torchjanus.core.errors import InternalFault, Refused
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.aten.verify import verify
 from torchjanus.graph.ir.lowered import FromInput, GradState, Lowered, NoGradient, Pullback, Source, ViewOf
 from torchjanus.graph.ir.program import Backward, Input, Program, Ref
 from torchjanus.graph.lowering.lower import lower, lower_rolled
+from torchjanus.graph.tracing.recompute import require_same_saves
 from torchjanus.graph.tracing.saved_tensors import undifferentiable
 from torchjanus.graph.tracing.trace_program import is_own
 from torchjanus.trace.blanks import blank
@@ -64,6 +65,12 @@ def _require_plain(program: Program, lowered: Lowered) -> None:
 def _with_backward(program: Program) -> Lowered:
     forward = replace(program, saves=True)
     lowered = lower(forward)
+    assert lowered.saves is not None
+    try:
+        require_same_saves(lowered, _values(lowered, lowered.saves.saved))
+    except InternalFault as fault:
+        why = "autograd could not make a backward pass that the backward graph is not made for."
+        raise undifferentiable(f"where the step runs once more, {fault}", why) from fault
     while True:
         assert lowered.saves is not None
         tangents = [

@@ -10,17 +10,22 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import _disable_current_modes
 
+from torchjanus.core.errors import InternalFault
 from torchjanus.core.trees import map_leaves
 from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.ir.program import Ref, Slot
 from torchjanus.graph.operators import stand_ins
+from torchjanus.graph.operators.dynamic_index import pick, picked_by
 from torchjanus.graph.tracing.ambient import Ambient
 from torchjanus.graph.tracing.trace_program import FETCHES
+from torchjanus.trace.blanks import like
 
-__all__ = ["results_again"]
+__all__ = ["require_same_saves", "results_again"]
 
 
 def results_again(
@@ -33,6 +38,33 @@ def results_again(
 ) -> tuple[list[torch.Tensor], dict[int, torch.Tensor]]:
     """Return the results of ``Saves.results`` with eager's backward graph, and the tensors in it that stand for the
     ``wanted`` inputs. ``attached``: these lead on to the inputs' own backward graphs."""
+    given: dict[int, torch.Tensor] = {}
+    values: dict[int, torch.Tensor] = {}
+    with torch.enable_grad():
+        for index, entry in enumerate(lowered.program.inputs):
+            tensor = wanted.get(index)
+            if tensor is None:
+                values[index] = torch.zeros_like(entry.example).requires_grad_(entry.requires_grad)
+            else:
+                values[index] = given[index] = tensor.view_as(tensor) if attached else tensor.detach().requires_grad_()
+    return _run(lowered, saved, values, slots), given
+
+
+def require_same_saves(lowered: Lowered, saved: Sequence[torch.Tensor]) -> None:
+    """Raise InternalFault unless the program, run once more, saves tensors like ``saved``, in the order of the trace:
+    tracing runs some operations by others (an index that is a number of the host becomes a tensor)."""
+    slots = [slot.seen[-1] for slot in lowered.program.slots]
+    with _disable_current_modes(), FakeTensorMode(allow_non_fake_inputs=True), torch.enable_grad():
+        examples = [entry.example for entry in lowered.program.inputs]
+        values = {k: like(one).requires_grad_(one.requires_grad) for k, one in enumerate(examples)}
+        _run(lowered, saved, values, slots)
+
+
+def _run(
+    lowered: Lowered, saved: Sequence[torch.Tensor], values: dict[int, torch.Tensor], slots: Sequence[float | int]
+) -> list[torch.Tensor]:
+    """Run the program on ``values``, the inputs by number, and return ``Saves.results``. Autograd saves the tensors in
+    ``saved`` in the place of those that are computed."""
     program, saves = lowered.program, lowered.saves
     assert saves is not None
     places = dict(saves.packs)
@@ -42,17 +74,11 @@ def results_again(
         nonlocal count
         count += 1
         place = places.get(count - 1)
-        return tensor if place is None else saved[place]
-
-    given: dict[int, torch.Tensor] = {}
-    values: dict[int, torch.Tensor] = {}
-    with torch.enable_grad():
-        for index, entry in enumerate(program.inputs):
-            tensor = wanted.get(index)
-            if tensor is None:
-                values[index] = torch.zeros_like(entry.example).requires_grad_(entry.requires_grad)
-            else:
-                values[index] = given[index] = tensor.view_as(tensor) if attached else tensor.detach().requires_grad_()
+        if place is None:
+            return tensor
+        if tensor.dtype is not saved[place].dtype or tensor.size() != saved[place].size():
+            raise InternalFault("an operation saves other tensors than it did when it was traced")
+        return saved[place]
 
     def leaf(value: Any) -> Any:
         if isinstance(value, Ref):
@@ -65,8 +91,14 @@ def results_again(
             ambient.switch(node.modes)
             if getattr(node.func, "__name__", "") in FETCHES and not node.outs:
                 continue
-            made = stand_ins.rounding(node)(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
+            made: Any
+            if any(number not in lowered.pinned for number in picked_by(node)):
+                made = pick(values[node.args[0].index], node.args[1], slots, lowered.pinned)
+            else:
+                made = stand_ins.rounding(node)(*map_leaves(node.args, leaf), **map_leaves(node.kwargs, leaf))
             parts = [part for part in pytree.tree_leaves(made) if isinstance(part, torch.Tensor)]
             if node.outs:
                 values.update(zip((ref.index for ref in node.outs), parts, strict=True))
-    return [values[program.outputs[place].index] for place in saves.results], given
+    if count <= max(places, default=-1):
+        raise InternalFault("operations save fewer tensors than they did when they were traced")
+    return [values[program.outputs[place].index] for place in saves.results]
