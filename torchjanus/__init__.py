@@ -6,10 +6,11 @@ from torchjanus.core.versions import require_supported
 require_supported()
 
 from torchjanus.core import logs, settings
-from torchjanus.core.errors import JanusError, NewGraph, Refusal, SourceUnavailable, Unsupported
+from torchjanus.core.errors import JanusError, NewGraph, NotStaged, Refusal, SourceUnavailable, Unsupported
 from torchjanus.rewrite.hooks import Semantics
 from torchjanus.runtime import Speculated, Statistics, speculate, stance, vary
 from torchjanus.runtime.explanation import Explanation, explain
+from torchjanus.runtime.staging import Rep, StagedGraph, stage, staged
 from torchjanus.semantics.protocols.imperative import Imperative
 from torchjanus.semantics.protocols.virtualize import virtualize
 
@@ -18,14 +19,19 @@ __all__ = [
     "Imperative",
     "JanusError",
     "NewGraph",
+    "NotStaged",
     "Refusal",
+    "Rep",
     "Semantics",
     "SourceUnavailable",
     "Speculated",
+    "StagedGraph",
     "Statistics",
     "Unsupported",
     "explain",
     "speculate",
+    "stage",
+    "staged",
     "stance",
     "vary",
     "virtualize",

@@ -9,6 +9,7 @@ __all__ = [
     "InternalFault",
     "JanusError",
     "NewGraph",
+    "NotStaged",
     "Place",
     "Refusal",
     "Refused",
@@ -101,6 +102,14 @@ def refused(reason: str, what: str, why: str = "", remedy: str = "", place: Plac
 
 class NewGraph(JanusError):
     """Raised under ``stance("fail_on_new_graph")`` for a call that no graph can make. The message says why."""
+
+
+class NotStaged(Unsupported):
+    """Raised where a function cannot be staged. ``refusal`` says where, why, and what to do."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
 
 
 class InternalFault(JanusError):

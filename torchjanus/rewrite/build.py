@@ -184,7 +184,7 @@ def rewritten_source(fn: FunctionType) -> str:
 
 
 def _make(fn: FunctionType, rewritten: Template, bind: Bind) -> FunctionType:
-    return with_code(fn, _bound(rewritten.code, bind(fn, rewritten.sites)))
+    return with_code(fn, bound_code(rewritten.code, bind(fn, rewritten.sites)))
 
 
 def with_code(fn: FunctionType, code: CodeType) -> FunctionType:
@@ -204,13 +204,13 @@ def with_code(fn: FunctionType, code: CodeType) -> FunctionType:
     return made
 
 
-def _bound(code: CodeType, anchor: Anchor) -> CodeType:
+def bound_code(code: CodeType, anchor: Anchor) -> CodeType:
     """Return the code with the hook object in its constants; it is also the last, so that code without a hook is
     recognised."""
     constants: list[Any] = []
     for value in code.co_consts:
         if isinstance(value, CodeType):
-            constants.append(_bound(value, anchor))
+            constants.append(bound_code(value, anchor))
         elif type(value) is str and value == HOOK:
             constants.append(anchor)
         else:

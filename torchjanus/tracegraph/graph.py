@@ -31,6 +31,7 @@ __all__ = [
     "Sequence",
     "TensorType",
     "Value",
+    "is_merged",
     "refs_in",
     "walk",
 ]
@@ -43,8 +44,8 @@ class TensorType:
     """The kind of a strided tensor when the run ended."""
 
     dtype: str
-    sizes: tuple[int, ...]
-    strides: tuple[int, ...]
+    sizes: tuple[int | str, ...]  # a text: a size that is not known when a function is staged
+    strides: tuple[int | str, ...]
     device: str
     requires_grad: bool
 
@@ -154,11 +155,13 @@ class Node:
 @dataclass(slots=True)
 class Block:
     """Nodes in program order. ``role``: what part of its region it is; ``yields``: values made in it that are used
-    after its end."""
+    after its end. In a merged region (see ``is_merged``) ``params`` are the loop-carried values as the iteration finds
+    them, and ``yields`` one operand for each result of the region (of a ``test``: its outcome)."""
 
     role: str = "body"
     nodes: list[Node] = field(default_factory=list)
-    yields: tuple[Ref, ...] = ()
+    yields: tuple[Operand, ...] = ()
+    params: tuple[Ref, ...] = ()
 
 
 @dataclass(slots=True)
@@ -171,8 +174,9 @@ class Input:
 
 @dataclass(slots=True)
 class Graph:
-    """A watched run. ``ambient``: torch's modes when it began; ``facts``: the set of what it relied on; ``inputs``:
-    numbers and tensors from before the call that it used; ``result``: the recipe of what it returned."""
+    """A watched run, or a staged function. ``ambient``: torch's modes when it began; ``facts``: the set of what it
+    relied on; ``inputs``: numbers and tensors from before the call that it used; ``result``: the recipe of what it
+    returned; ``functions``: the graph functions that nodes ``apply`` by name."""
 
     name: str
     ambient: Operand
@@ -182,9 +186,16 @@ class Graph:
     body: Block = field(default_factory=Block)
     result: Operand | None = None
     aliases: int = 0  # how many alias classes there are
+    functions: list[Graph] = field(default_factory=list)
 
 
 Operand = Ref | Const | Sequence | Dict | Path | Record
+
+
+def is_merged(node: Node) -> bool:
+    """Whether a loop or switch stands for all of its iterations and arms: it says what it is asked or carries."""
+    asked = {"loop": "carried", "switch": "on"}.get(node.kind)
+    return asked is not None and node.get(asked) is not None
 
 
 def walk(block: Block) -> Iterator[Node]:

@@ -81,6 +81,7 @@ POSITIONAL = {
     "loop": ("construct",),
     "switch": ("construct",),
     "call": ("name",),
+    "apply": ("function", "args"),
 }
 
 # Plain data in operands, by the name in the text.

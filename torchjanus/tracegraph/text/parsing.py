@@ -88,6 +88,8 @@ class _Parser:
                     graph.facts.append(fact)
                 case ["block", *_]:
                     graph.body = self.block(part)
+                case ["graph", *_]:
+                    graph.functions.append(self.graph(part))
                 case ["return", result]:
                     graph.result = self.operand(result)
                 case _:
@@ -98,9 +100,12 @@ class _Parser:
     def block(self, said: Any) -> Block:
         match said:
             case ["block", Symbol() as role, *nodes, ["yield", *yields]]:
-                made = Block(str(role), yields=tuple(map(self.ref, yields)))
+                made = Block(str(role), yields=tuple(map(self.operand, yields)))
             case _:
                 raise TextError("a block has a role and ends with (yield ..)")
+        match nodes:
+            case [["params", *params], *nodes]:
+                made.params = tuple(map(self.ref, params[::2]))
         for one in nodes:
             made.nodes.append(self.node(one))
         return made
@@ -193,6 +198,9 @@ def _declared(parts: list[Any]) -> dict[int, Value]:
                 for value, kind in zip(outs[::2], outs[1::2], strict=True):
                     found.setdefault(*_value(value, kind))
                 waiting += reversed(rest)
+            case ["params", *params]:
+                for value, kind in zip(params[::2], params[1::2], strict=True):
+                    found.setdefault(*_value(value, kind))
             case ["block" | "do", *rest]:
                 waiting += reversed(rest)
     return found
@@ -212,8 +220,8 @@ def _value(said: str, kind: str) -> tuple[int, Value]:
     return number, Value(number, made, alias)
 
 
-def _numbers(said: str) -> tuple[int, ...]:
-    return tuple(map(int, said.split(","))) if said else ()
+def _numbers(said: str) -> tuple[int | str, ...]:
+    return tuple(int(one) if one.isdecimal() else one for one in said.split(",")) if said else ()
 
 
 def _is_left_out(said: Any) -> bool:

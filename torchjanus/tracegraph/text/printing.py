@@ -75,6 +75,8 @@ class _Printing:
         yield f"{inner}(ambient {self.operand(graph.ambient)})"
         for one in graph.inputs:
             yield f"{inner}(input {self.defined(Ref(one.value))} {self.operand(one.path)})"
+        for function in graph.functions:
+            yield from self.graph(function, inner)
         for fact in graph.facts:
             yield f"{inner}(fact {fact.id} {self.said(fact)}{self.site(fact.site)})"
         yield from self.block(graph.body, inner)
@@ -83,10 +85,11 @@ class _Printing:
         yield f"{indent})"
 
     def block(self, block: Block, indent: str) -> Iterator[str]:
-        yield f"{indent}(block {block.role}"
+        params = " ".join(map(self.defined, block.params))
+        yield f"{indent}(block {block.role}" + (f" (params {params})" if params else "")
         for node in block.nodes:
             yield from self.node(node, indent + "  ")
-        end = "".join(f" {self.operand(ref)}" for ref in block.yields)
+        end = "".join(f" {self.operand(one)}" for one in block.yields)
         yield f"{indent}  (yield{end}))"
 
     def node(self, node: Node, indent: str) -> Iterator[str]:

@@ -1,0 +1,442 @@
+"""Control flow as functions (Snek, section 3): the arms of an ``if``, the body of a loop, what follows a statement that
+may leave, become functions that a hook is given. Other constructs are rewritten as always.
+
+Ordinary rewriting keeps control flow native, so a hook decides one way only. Where a program is *staged*, one run has
+to go both ways. In lifted code a hook gets each part as a function, and calls it as often as it likes; the variables
+that a part sets are cells of the function around it. A function that is lifted returns None where it ends, or an
+``Exit``: how the program leaves it.
+
+Functions that can be suspended (generators, coroutines) are not lifted.
+"""
+
+from __future__ import annotations
+
+import ast
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType
+from typing import Any
+
+from torchjanus.core.errors import SourceUnavailable
+from torchjanus.rewrite.build import CONSTRUCTS, Bind, Template, bound_code, code_of, is_rewritten, with_code
+from torchjanus.rewrite.constructs import blocks, calls, functions, loops, truth
+from torchjanus.rewrite.constructs.targets import target
+from torchjanus.rewrite.liveness import bound, parameters_of, within
+from torchjanus.rewrite.source import compile_alone, find
+from torchjanus.rewrite.syntax.scopes import Function, Reach, analyse
+from torchjanus.rewrite.syntax.sites import Location, SiteTable, location_of
+from torchjanus.rewrite.syntax.walk import Walk, constant, place
+
+__all__ = ["LIFTED", "lifted"]
+
+LIFTED = "janus_"  # how the names of the functions that are made begin
+_LOOPS = (ast.For, ast.While)
+_BLOCKS = (ast.With, ast.Try, ast.TryStar, ast.Match)
+_BOUND_HERE = (ast.NamedExpr, ast.Yield, ast.YieldFrom, ast.Await)
+_lock = threading.RLock()
+_templates: dict[int, tuple[weakref.ref[CodeType], Template | str]] = {}  # by id: see ``build``
+
+
+def lifted(fn: FunctionType, bind: Bind) -> FunctionType:
+    """Return the form of ``fn`` in which control flow goes through hooks. Raises SourceUnavailable."""
+    if is_rewritten(fn.__code__):
+        return fn
+    made = _template(fn)
+    return with_code(fn, bound_code(made.code, bind(fn, made.sites)))
+
+
+def _template(fn: FunctionType) -> Template:
+    code = fn.__code__
+    with _lock:
+        known = _templates.get(id(code))
+        if known is None or known[0]() is not code:
+            number = id(code)
+            known = weakref.ref(code, lambda _: _templates.pop(number, None)), _lift(fn)
+            _templates[number] = known
+    if isinstance(known[1], str):
+        raise SourceUnavailable(known[1])
+    return known[1]
+
+
+def _lift(fn: FunctionType) -> Template | str:
+    code = code_of(fn)
+    try:
+        found = find(fn)
+        table = SiteTable(code.co_filename)
+        scopes = analyse(found.node, code.co_freevars, found.private)
+        walk = _Lifting(CONSTRUCTS | _TABLE, scopes, table, found.private, found.imported, code.co_qualname)
+        with walk.within_function(found.node):
+            node = functions.function_body(walk, found.node, code.co_qualname)
+        walk.declare(node, found.node)
+        made = compile_alone(node, code, found)
+    except SourceUnavailable as error:
+        return str(error)
+    except (SyntaxError, RecursionError) as error:
+        return f"{code.co_filename}:{code.co_firstlineno}: {code.co_qualname}() cannot be lifted: {error}."
+    return Template(made, table.freeze())
+
+
+class _Lifting(Walk):
+    """The walk that lifts. ``depth``: how many functions that were made here are around what is walked, in the
+    program's innermost function."""
+
+    depth = 0
+    lifts = True
+    in_loop = False
+    receiver: str | None = None
+
+    @contextmanager
+    def within_function(self, node: Function) -> Iterator[None]:
+        """Walk the body of one of the program's functions."""
+        before = self.depth, self.lifts, self.in_loop, self.receiver
+        body = node.body if isinstance(node.body, list) else [node.body]
+        suspended = isinstance(node, ast.AsyncFunctionDef) or any(
+            isinstance(part, ast.Yield | ast.YieldFrom | ast.Await) for part in within(body)
+        )
+        named = [*node.args.posonlyargs, *node.args.args]
+        self.depth, self.lifts, self.in_loop = 0, not suspended, False
+        self.receiver = named[0].arg if named else None
+        try:
+            yield
+        finally:
+            self.depth, self.lifts, self.in_loop, self.receiver = before
+
+    def declare(self, made: Function, node: Function) -> None:
+        """Let the function's own variables be variables of the function, not of the parts that set them."""
+        if isinstance(node, ast.Lambda) or isinstance(made, ast.Lambda):
+            return
+        names = sorted(self.own(node.body, node) - parameters_of(node.args))
+        if names:
+            where = location_of(node.body[0])
+            targets: list[ast.expr] = [place(ast.Name(name, ast.Store()), where) for name in names]
+            never = place(ast.Assign(targets, constant(None, where)), where)
+            made.body.insert(0, place(ast.If(constant(False, where), [never], []), where))
+
+    def own(self, body: list[ast.stmt], node: Function | None = None) -> set[str]:
+        """The function's own variables that these statements may set."""
+        scope = self.scope if node is None else self._scopes[node]
+        assert scope is not None
+        elsewhere = scope.declared_nonlocal | scope.declared_global
+        names = {name for name in bound(body) if self.mangled(name) not in elsewhere}
+        return {name for name in names if scope.resolve(self.mangled(name)) is Reach.LOCAL}
+
+    def visit_all(self, nodes: Any) -> list[Any]:
+        nodes = list(nodes)
+        if self.lifts and nodes and isinstance(nodes[0], ast.stmt) and self.function_node is not None:
+            return self.block(nodes)
+        return super().visit_all(nodes)
+
+    def block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        out: list[ast.stmt] = []
+        for number, statement in enumerate(statements):
+            if isinstance(statement, (ast.If, *_LOOPS, *_BLOCKS)) and leaves(statement):
+                return [*out, *self.leaving(statement, statements[number + 1 :])]
+            new = self.visit(statement)
+            out += new if isinstance(new, list) else [new]
+        return out
+
+    def leaving(self, statement: ast.stmt, rest: list[ast.stmt]) -> list[ast.stmt]:
+        """Rewrite a statement that may leave the block, with the rest of the block as a function."""
+        where = location_of(statement)
+        if isinstance(statement, _BLOCKS):
+            made: list[ast.stmt] = [self.part("part", [statement], plain=True)]
+            call = self.ask("part", statement, self.named("part", where), kind=type(statement).__name__.lower())
+        else:
+            made, call = _construct(self, statement)
+        if rest:
+            made.append(self.part("rest", rest))
+            call.args.append(self.named("rest", where))
+        value = call if self.depth else self.hook("result", where, call)
+        return [*made, place(ast.Return(value), where)]
+
+    def part(
+        self, name: str, body: list[ast.stmt], *, plain: bool = False, loop: bool | None = None,
+        head: list[ast.stmt] | None = None, parameter: str | None = None, extra: ast.For | None = None,
+    ) -> ast.stmt:  # fmt: skip
+        """Return the definition of a function of these statements. ``plain``: they are rewritten one by one."""
+        where = location_of(body[0])
+        before = self.depth, self.in_loop
+        self.depth += 1
+        if loop is not None:
+            self.in_loop = loop
+        inside = Walk.visit_all(self, body) if plain else self.block(body)
+        self.depth, self.in_loop = before
+        declared = self.declarations([*body, *([] if extra is None else [_targets(extra)])], where)
+        arguments = [] if parameter is None else [place(ast.arg(parameter, None, None), where)]
+        signature = ast.arguments([], arguments, None, [], [], None, [])
+        made = ast.FunctionDef(LIFTED + name, signature, [*declared, *(head or []), *inside], [], None, None)
+        made.type_params = []  # type: ignore[attr-defined]
+        return place(made, where)
+
+    def declarations(self, body: list[ast.stmt], where: Location) -> list[ast.stmt]:
+        names = bound(body)
+        reached = {name: self.reach(self.mangled(name)) for name in names}
+        outer = sorted(name for name, reach in reached.items() if reach is not Reach.GLOBAL)
+        world = sorted(name for name, reach in reached.items() if reach is Reach.GLOBAL)
+        made: list[ast.stmt] = []
+        if outer:
+            made.append(place(ast.Nonlocal(outer), where))
+        if world:
+            made.append(place(ast.Global(world), where))
+        return made
+
+    def named(self, name: str, where: Location) -> ast.expr:
+        return place(ast.Name(LIFTED + name, ast.Load()), where)
+
+    def names_of(self, body: list[ast.stmt], where: Location) -> ast.expr:
+        """The variables that these statements may set, as a constant."""
+        return constant(tuple(sorted(map(self.mangled, self.own(body)))), where)
+
+
+def _thunk(value: ast.expr, where: Location) -> ast.expr:
+    """Return a function without parameters of an expression that is rewritten already."""
+    return place(ast.Lambda(ast.arguments([], [], None, [], [], None, []), value), where)
+
+
+def leaves(statement: ast.AST, in_loop: bool = False) -> bool:
+    """Whether control may leave the statement by ``return``, or by a jump of a loop around it."""
+    match statement:
+        case ast.Return():
+            return True
+        case ast.Break() | ast.Continue():
+            return not in_loop
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda() | ast.ClassDef():
+            return False
+        case ast.For() | ast.While():
+            return any(leaves(one, True) for one in statement.body) or any(
+                leaves(one, in_loop) for one in statement.orelse
+            )
+    return any(leaves(one, in_loop) for one in ast.iter_child_nodes(statement) if not isinstance(one, ast.expr))
+
+
+def _targets(node: ast.For) -> ast.stmt:
+    return place(ast.Assign([node.target], ast.Constant(None)), location_of(node))
+
+
+def _is_liftable(*parts: ast.expr) -> bool:
+    return not any(isinstance(node, _BOUND_HERE) for part in parts for node in ast.walk(part))
+
+
+def _construct(walk: _Lifting, node: ast.stmt) -> tuple[list[ast.stmt], ast.Call]:
+    """Return the definitions of a statement's parts, and the call of the hook."""
+    where = location_of(node)
+    match node:
+        case ast.If():
+            test = tested(walk, node.test)
+            made = [walk.part("then", node.body), walk.part("else", node.orelse or [place(ast.Pass(), where)])]
+            names = walk.names_of([*node.body, *node.orelse], where)
+            arms = [walk.named("then", where), walk.named("else", where)]
+            return made, walk.ask("switch", node, names, test, *arms, kind="if")
+        case ast.While():
+            returned = place(ast.Return(node.test), location_of(node.test))
+            asked = walk.part("test", [place(ast.Pass(), where)])
+            assert isinstance(asked, ast.FunctionDef)
+            asked.body = [*walk.declarations([returned], where), place(ast.Return(tested(walk, node.test)), where)]
+            made = [asked, walk.part("body", node.body, loop=True)]
+            given: list[ast.expr] = [walk.named("test", where), walk.named("body", where)]
+            names, kind = walk.names_of([*node.body, returned], where), "while"
+        case ast.For():
+            new, unpacking = target(walk, node.target)
+            item: ast.expr = place(ast.Name(LIFTED + "item", ast.Load()), where)
+            if unpacking is not None:
+                item = walk.hook("unpack", where, constant(unpacking, where), item)
+            head: list[ast.stmt] = [place(ast.Assign([new], item), where)]
+            iterable = walk.visit(node.iter)
+            made = [walk.part("body", node.body, loop=True, head=head, parameter=LIFTED + "item", extra=node)]
+            given = [iterable, walk.named("body", where)]
+            names, kind = walk.names_of([*node.body, _targets(node)], where), "for"
+        case _:
+            raise AssertionError(node)
+    if node.orelse:
+        made.append(walk.part("else", node.orelse))
+        given.append(walk.named("else", where))
+    else:
+        given.append(constant(None, where))
+    return made, walk.ask("each" if kind == "for" else "loop", node, names, *given, kind=kind)
+
+
+def statement(walk: _Lifting, node: ast.If | ast.For | ast.While) -> Any:
+    """Rewrite a statement that does not leave the block."""
+    if not walk.lifts or walk.function_node is None:
+        return CONSTRUCTS[type(node)](walk, node)
+    made, call = _construct(walk, node)
+    return [*made, place(ast.Expr(call), location_of(node))]
+
+
+def return_(walk: _Lifting, node: ast.Return) -> ast.stmt:
+    if not walk.depth:
+        return functions.return_(walk, node)
+    where = location_of(node)
+    value = constant(None, where) if node.value is None else walk.visit(node.value)
+    return place(ast.Return(walk.ask("leaves", node, value, kind="return")), where)
+
+
+def jump(walk: _Lifting, node: ast.Break | ast.Continue) -> ast.stmt:
+    if not walk.in_loop or not walk.lifts or walk.function_node is None:
+        return node
+    where = location_of(node)
+    return place(ast.Return(walk.hook("breaks" if isinstance(node, ast.Break) else "continues", where)), where)
+
+
+def tested(walk: _Lifting, node: ast.expr) -> ast.expr:
+    """Rewrite an expression of which only the truth counts."""
+    match node:
+        case ast.BoolOp() if _is_liftable(*node.values):
+            return boolean(walk, node, "decided")
+        case ast.UnaryOp(op=ast.Not()):
+            return walk.ask("not_", node, tested(walk, node.operand))
+    made: ast.expr = walk.visit(node)
+    return made
+
+
+def boolean(walk: _Lifting, node: ast.BoolOp, hook: str = "logical") -> ast.expr:
+    if not _is_liftable(*node.values):
+        return truth.boolean(walk, node)
+    where = location_of(node)
+    first, *others = node.values
+    visit = tested if hook == "decided" else _Lifting.visit
+    thunks = [_thunk(visit(walk, one), location_of(one)) for one in others]
+    kind = "and" if isinstance(node.op, ast.And) else "or"
+    return walk.ask(hook, node, visit(walk, first), *thunks, kind=kind, location=where)
+
+
+def compare(walk: _Lifting, node: ast.Compare) -> ast.expr:
+    """``a < b < c`` is ``a < m and m < c`` for the ``m`` that ``b`` is; it is looked at twice and evaluated once."""
+    if len(node.ops) == 1 or not _is_liftable(*node.comparators):
+        return truth.compare(walk, node)
+    return _chain(walk, node, walk.visit(node.left), node.ops, node.comparators)
+
+
+def _chain(walk: _Lifting, node: ast.Compare, left: ast.expr, ops: list[ast.cmpop], others: list[ast.expr]) -> ast.expr:
+    where = location_of(node)
+    right = walk.visit(others[0])
+    symbol = constant(truth.OPERATORS[type(ops[0])], where)
+    if len(ops) == 1:
+        return walk.ask("compare", node, symbol, left, right)
+    names = [f"{LIFTED}left", f"{LIFTED}right"]
+    one, other = (place(ast.Name(name, ast.Load()), where) for name in names)
+    first = walk.ask("compare", node, symbol, one, other)
+    rest = _chain(walk, node, place(ast.Name(names[1], ast.Load()), where), ops[1:], others[1:])
+    both = walk.ask("logical", node, first, _thunk(rest, where), kind="and")
+    taken = [place(ast.arg(name, None, None), where) for name in names]
+    held = place(ast.Lambda(ast.arguments([], taken, None, [], [], None, []), both), where)
+    return place(ast.Call(held, [left, right], []), where)
+
+
+def conditional(walk: _Lifting, node: ast.IfExp) -> ast.expr:
+    if not _is_liftable(node.body, node.orelse):
+        return truth.conditional(walk, node)
+    test, where = tested(walk, node.test), location_of(node)
+    return walk.ask(
+        "choose", node, test, _thunk(walk.visit(node.body), where), _thunk(walk.visit(node.orelse), where), kind="ifexp"
+    )
+
+
+def assert_(walk: _Lifting, node: ast.Assert) -> ast.stmt:
+    where = location_of(node)
+    test = tested(walk, node.test)
+    message = (
+        _thunk(walk.visit(node.msg), where)
+        if node.msg is not None and _is_liftable(node.msg)
+        else constant(None, where)
+    )
+    asked = walk.ask("asserts", node, test, message, kind="assert")
+    return place(ast.If(constant(True, where), [place(ast.Expr(asked), where)], []), where)
+
+
+def list_of(walk: _Lifting, node: ast.ListComp) -> ast.expr:
+    """Rewrite a comprehension of one loop over plain names."""
+    [first, *others] = node.generators
+    names = _plain_names(first.target)
+    if others or first.is_async or names is None or not _is_liftable(node.elt, *first.ifs):
+        return loops.comprehension(walk, node)
+    where = location_of(node)
+    with walk.inside(node):
+        parts = [walk.visit(node.elt), *(tested(walk, one) for one in first.ifs)]
+    taken = [place(ast.arg(name, None, None), where) for name in names]
+    functions_ = [place(ast.Lambda(ast.arguments([], taken, None, [], [], None, []), one), where) for one in parts]
+    many = constant(isinstance(first.target, ast.Tuple | ast.List), where)
+    return walk.ask("collect", node, walk.visit(first.iter), many, *functions_, kind="comprehension")
+
+
+def _plain_names(node: ast.expr) -> list[str] | None:
+    parts = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+    names = [one.id for one in parts if isinstance(one, ast.Name)]
+    return names if len(names) == len(parts) and len({*names}) == len(names) else None
+
+
+def define(walk: _Lifting, node: ast.FunctionDef | ast.AsyncFunctionDef) -> ast.stmt:
+    with walk.within_function(node):
+        made = functions.define(walk, node)
+    if walk.lifts or not isinstance(node, ast.AsyncFunctionDef):
+        assert isinstance(made, ast.FunctionDef | ast.AsyncFunctionDef)
+        walk.declare(made, node)
+    return made
+
+
+def lambda_(walk: _Lifting, node: ast.Lambda) -> ast.expr:
+    with walk.within_function(node):
+        return functions.lambda_(walk, node)
+
+
+def try_(walk: _Lifting, node: ast.Try | ast.TryStar) -> ast.stmt:
+    """Tell the hook object that handlers of the program are around what runs. A body that may leave is a function: the
+    ``else`` clause comes after it."""
+    if not walk.lifts or walk.function_node is None:
+        return blocks.try_(walk, node)
+    where = location_of(node)
+    leaving = any(leaves(one) for one in node.body)
+    if leaving:
+        bare = type(node)([place(ast.Pass(), where)], node.handlers, [], node.finalbody)
+        made = blocks.try_(walk, place(bare, where))
+        assert isinstance(made, ast.Try | ast.TryStar)
+        left = walk.named("left", where)
+        defined, body = walk.part("body", node.body), place(ast.Call(walk.named("body", where), [], []), where)
+        store = place(ast.Name(LIFTED + "left", ast.Store()), where)
+        made.body = [defined, place(ast.Assign([store], body), where)]
+        orelse: list[ast.stmt] = []
+        rest: ast.expr = constant(None, where)
+        if node.orelse:
+            orelse, rest = [walk.part("else", node.orelse)], walk.named("else", where)
+        follows = place(ast.Return(walk.ask("follows", node, left, rest, kind="try")), where)
+        if node.handlers:
+            made.orelse = [*orelse, follows]
+        else:
+            made.body.append(follows)
+    else:
+        made = blocks.try_(walk, node)
+        assert isinstance(made, ast.Try | ast.TryStar)
+    if node.handlers:
+        made.body = [place(ast.With([ast.withitem(walk.hook("attempt", where))], made.body), where)]
+    return made
+
+
+def call(walk: _Lifting, node: ast.Call) -> ast.expr:
+    if walk.depth and calls.is_super(walk, node.func) and not node.args and walk.receiver is not None:
+        where = location_of(node)
+        given: list[ast.expr] = [place(ast.Name(name, ast.Load()), where) for name in ("__class__", walk.receiver)]
+        return place(ast.Call(node.func, given, []), where)
+    return calls.call(walk, node)
+
+
+_TABLE: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.If: statement,
+    ast.For: statement,
+    ast.While: statement,
+    ast.Return: return_,
+    ast.Break: jump,
+    ast.Continue: jump,
+    ast.BoolOp: boolean,
+    ast.Compare: compare,
+    ast.IfExp: conditional,
+    ast.Assert: assert_,
+    ast.ListComp: list_of,
+    ast.FunctionDef: define,
+    ast.AsyncFunctionDef: define,
+    ast.Lambda: lambda_,
+    ast.Call: call,
+    ast.Try: try_,
+    ast.TryStar: try_,
+}

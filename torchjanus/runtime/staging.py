@@ -1,0 +1,138 @@
+"""Staging for users: ``stage``, ``staged`` and ``Rep``."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NotStaged, Refused, Unsupported
+from torchjanus.core.kinds import isinstance
+from torchjanus.execute.backends.interpreter import interpreted
+from torchjanus.semantics.staged.programs import GraphFunction, Program, stage_program
+from torchjanus.semantics.staged.values import ListType, NumberType, ObjectType, Rep, TensorSpec
+from torchjanus.tracegraph.graph import Graph
+from torchjanus.tracegraph.text.printing import print_graph
+
+__all__ = ["Rep", "Stage", "StagedGraph", "stage", "staged"]
+
+
+def staged(fn: Callable[..., Any]) -> Callable[..., StagedGraph]:
+    """A function that takes what is known of the arguments of ``fn``, and returns its graph.
+
+    An argument that is a tensor stands for any tensor of its dtype and sizes; ``Rep`` says more of what is not known.
+    Other arguments are what they are: the graph is made for them. Raises NotStaged where ``fn`` cannot be staged.
+
+        >>> def power(x, n):
+        ...     return x if n == 1 else x * power(x, n - 1)
+        >>> cube = torchjanus.staged(power)(torch.ones(2), 3)
+        >>> cube(torch.tensor([2.0, 3.0]), 3)
+        tensor([ 8., 27.])
+    """
+
+    @functools.wraps(fn)
+    def make(*args: Any, **kwargs: Any) -> StagedGraph:
+        try:
+            return StagedGraph(stage_program(_plain(fn), args, kwargs))
+        except Refused as error:
+            raise NotStaged(error.refusal) from error
+
+    return make
+
+
+class StagedGraph:
+    """A staged function: its graph, which can be called."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._run = interpreted(program.graph)
+
+    @property
+    def graph(self) -> Graph:
+        """The graph itself."""
+        return self._program.graph
+
+    def text(self) -> str:
+        """The graph's text form (see docs/staging.md)."""
+        return print_graph(self.graph)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the graph. Raises Unsupported for arguments for which it was not made."""
+        given = self._program.given
+        if len(args) != len(given.args) or kwargs.keys() != given.kwargs.keys():
+            raise Unsupported(f"the graph was made for {len(given.args)} arguments and {sorted(given.kwargs)}")
+        if torch.is_grad_enabled() is not self._program.grad:
+            raise Unsupported("the graph was made in another grad mode: stage the function in the mode it is called in")
+        sizes: dict[str, int] = {}
+        for number, (type_, value) in enumerate(zip(given.args, args, strict=True)):
+            _check(type_, value, f"argument {number}", sizes)
+        for name, type_ in given.kwargs.items():
+            _check(type_, kwargs[name], f"argument {name}", sizes)
+        return self._run(args, kwargs)
+
+
+class Stage(GraphFunction):
+    """A function whose calls in staged programs are calls of a graph function. Called as always, it is as always."""
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        super().__init__(fn)
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.fn(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def stage(fn: Callable[..., Any]) -> Stage:
+    """Mark a function to be a function of the graph, too (the paper's ``@rep_fun``): needed where it calls itself and a
+    staged value decides whether it does."""
+    return Stage(fn)
+
+
+def _plain(fn: Any) -> Any:
+    return fn if not isinstance(fn, Stage) else functools.partial(fn)
+
+
+def _check(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:
+    """Raise Unsupported unless a value is of the type that an argument was staged for."""
+    if isinstance(type_, Rep):
+        _check_type(type_.type, value, what, sizes)
+    elif type(type_) in (tuple, list):
+        if type(value) is not type(type_) or len(value) != len(type_):
+            raise Unsupported(f"{what} is {value!r}, not a {type(type_).__name__} of {len(type_)}")
+        for number, (one, other) in enumerate(zip(type_, value, strict=True)):
+            _check(one, other, f"{what}[{number}]", sizes)
+    elif type(type_) is dict:
+        if type(value) is not dict or value.keys() != type_.keys():
+            raise Unsupported(f"{what} has not the keys {list(type_)}")
+        for key, one in type_.items():
+            _check(one, value[key], f"{what}[{key!r}]", sizes)
+    elif type_ is not value and (type(type_) is not type(value) or type_ != value):
+        raise Unsupported(f"{what} is {value!r}; the graph was made for {type_!r}. Use Rep for what may differ.")
+
+
+def _check_type(type_: Any, value: Any, what: str, sizes: dict[str, int]) -> None:
+    match type_:
+        case TensorSpec():
+            fits = isinstance(value, torch.Tensor) and value.dtype is type_.dtype and value.ndim == len(type_.sizes)
+            if not fits or str(value.device) != type_.device:
+                raise Unsupported(
+                    f"{what} is no tensor {type_.dtype} of {len(type_.sizes)} dimensions on {type_.device}"
+                )
+            for wanted, size in zip(type_.sizes, value.shape, strict=True):
+                known = sizes.setdefault(wanted, size) if isinstance(wanted, str) else wanted
+                if known is not None and known != size:
+                    raise Unsupported(f"{what} has a size {size} where the graph was made for {known}")
+        case NumberType(kind):
+            if type(value).__name__ != kind and not (kind == "number" and type(value) in (int, float, bool)):
+                raise Unsupported(f"{what} is {value!r}, not a {kind}")
+        case ObjectType():
+            if not (value is None and type_.optional) and type_.cls is not type(value):
+                raise Unsupported(f"{what} is a {type(value).__name__}, not a {type_.cls}")
+        case ListType():
+            if type(value) is not list:
+                raise Unsupported(f"{what} is no list")

@@ -1,0 +1,166 @@
+"""One graph in the making: blocks, values, and which tensor or number of the staged run is which value.
+
+It knows nothing of Python's control flow.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from torchjanus.core.errors import NOWHERE, Place, Refused, refused
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.staged.tensors import Fakes, is_fake, quiet, tensor_type
+from torchjanus.semantics.staged.values import StagedValue, Unbound
+from torchjanus.tracegraph.graph import (
+    Block,
+    Const,
+    Dict,
+    Graph,
+    Input,
+    Node,
+    Operand,
+    Path,
+    Record,
+    Ref,
+    TensorType,
+    Value,
+)
+from torchjanus.tracegraph.graph import Sequence as Items
+
+__all__ = ["Builder", "bound"]
+
+
+def bound(value: Any, name: str) -> Any:
+    """The value of the variable ``name``, if the program has set it. Graphs call it."""
+    if value is Unbound:
+        raise UnboundLocalError(f"cannot access local variable '{name}' where it is not associated with a value")
+    return value
+
+
+def _captured(place: Place) -> Refused:
+    return refused(
+        "staged-captured", "a staged value of another function",
+        "A staged function is made once for all its calls: what it takes from the function around it would be that of "
+        "one call.", "Give it to the function as an argument.", place,
+    )  # fmt: skip
+
+
+class Builder:
+    """A graph that is being made."""
+
+    def __init__(self, name: str, fakes: Fakes, where: Callable[[], Place]) -> None:
+        self.graph = Graph(name, Const(None), Const(None))
+        self.fakes, self.where = fakes, where
+        self.blocks = [self.graph.body]
+        self.number = 0
+        self.writes: Counter[int] = Counter()
+        self.tensors: dict[int, tuple[torch.Tensor, Value]] = {}  # by id of a fake
+        self.storages: dict[int, tuple[Any, int]] = {}  # alias classes
+        self.unsure: dict[int, tuple[Any, str]] = {}  # values of variables that may not be set, by id
+
+    # ---- values ----
+
+    def value(self, type_: TensorType | str, alias: int | None = None) -> Value:
+        made = Value(self.number, type_, alias)
+        self.number += 1
+        return made
+
+    @quiet
+    def tensor(self, fake: torch.Tensor) -> Ref:
+        """A new value for a fake tensor."""
+        storage = fake.untyped_storage()
+        known = self.storages.get(storage._cdata)
+        if known is None:
+            known = self.storages[storage._cdata] = storage, self.graph.aliases
+            self.graph.aliases += 1
+        value = self.value(tensor_type(fake), known[1])
+        self.tensors[id(fake)] = fake, value
+        return Ref(value, self.writes[known[1]])
+
+    def knows(self, fake: torch.Tensor) -> bool:
+        return id(fake) in self.tensors
+
+    def ref(self, fake: torch.Tensor, *, checked: bool = True) -> Ref:
+        """The use of a tensor, fake or real, at this point."""
+        if not is_fake(fake):
+            real, fake = fake, self.fakes.of(fake)
+            if id(fake) not in self.tensors:
+                made = self.tensor(fake)
+                self.graph.inputs.append(Input(made.value, Path("const", None, Const(real))))
+        if checked:
+            self._check(fake)
+        known = self.tensors.get(id(fake))
+        if known is None:
+            raise _captured(self.where())
+        value = known[1]
+        assert value.alias is not None
+        return Ref(value, self.writes[value.alias])
+
+    def _check(self, value: Any) -> None:
+        """Where a variable that may not be set is used, the graph has to see whether it is."""
+        known = self.unsure.pop(id(value), None)
+        if known is None:
+            return
+        name = known[1]
+        ref = self.tensors[id(value)][1] if isinstance(value, torch.Tensor) else value.ref.value
+        before = Ref(ref, 0 if ref.alias is None else self.writes[ref.alias])
+        if isinstance(value, torch.Tensor):
+            made = self.tensor(value)
+        else:
+            made = Ref(self.value(ref.type))
+            value.ref = made
+        fields = (("func", Const(bound)), ("args", Items(tuple, (before, Const(name)))))
+        self.blocks[-1].nodes.append(Node("compute", fields, (made,)))
+
+    def rebind(self, value: Any, ref: Ref) -> None:
+        """Let a value that is known be this value of the graph again."""
+        if isinstance(value, torch.Tensor):
+            self.tensors[id(value)] = value, ref.value
+        else:
+            value.ref = ref
+
+    def operand(self, value: Any, *, checked: bool = True) -> Operand:
+        """A value of the run as an operand. Raises Refused for what no graph can hold."""
+        if isinstance(value, torch.Tensor):
+            return self.ref(value, checked=checked)
+        if isinstance(value, StagedValue):
+            if checked:
+                self._check(value)
+            if value.builder is not self:
+                raise _captured(self.where())
+            return value.ref
+        cls = type(value)
+        if cls in (tuple, list, torch.Size):
+            return Items(
+                tuple if cls is torch.Size else cls, tuple(self.operand(one, checked=checked) for one in value)
+            )
+        if issubclass(cls, tuple) and hasattr(cls, "_fields"):
+            return Items(cls, tuple(self.operand(one, checked=checked) for one in value))
+        if cls is dict:
+            return Dict(tuple((Const(key), self.operand(one, checked=checked)) for key, one in value.items()))
+        if cls is slice:
+            parts = (("start", value.start), ("stop", value.stop), ("step", value.step))
+            return Record("slice", tuple((name, self.operand(part)) for name, part in parts))
+        return Const(value)
+
+    # ---- nodes ----
+
+    def emit(
+        self, kind: str, fields: Sequence[tuple[str, Operand]], outs: tuple[Ref, ...] = (), place: Place = NOWHERE,
+        blocks: Sequence[Block] = (), writes: tuple[tuple[int, int], ...] = (),
+    ) -> None:  # fmt: skip
+        self.blocks[-1].nodes.append(Node(kind, tuple(fields), outs, place, list(blocks), writes))
+
+    @contextmanager
+    def block(self, block: Block) -> Iterator[Block]:
+        """Nodes go into this block."""
+        self.blocks.append(block)
+        try:
+            yield block
+        finally:
+            self.blocks.pop()

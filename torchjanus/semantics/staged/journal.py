@@ -1,0 +1,117 @@
+"""What staged code has changed of ordinary objects: lists, dictionaries, sets, attributes.
+
+An arm of a switch is run although the program may take the other one: its changes are taken back, and merged with
+those of the other arm. Knows nothing of graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+from torchjanus.core.kinds import isinstance
+
+__all__ = ["MUTATORS", "Journal", "contents_of", "reachable", "restore"]
+
+MUTATORS = frozenset({
+    "append", "extend", "insert", "pop", "popleft", "appendleft", "remove", "clear", "sort", "reverse", "update",
+    "setdefault", "popitem", "add", "discard", "__setitem__", "__delitem__", "__iadd__", "rotate",
+    "intersection_update", "difference_update", "symmetric_difference_update", "extendleft", "move_to_end",
+})  # fmt: skip
+NOTHING = object()
+
+
+def contents_of(obj: Any) -> Any:
+    """What an object holds, such that ``restore`` can put it back; None if that is not known."""
+    if isinstance(obj, CellType):
+        try:
+            return (obj.cell_contents,)
+        except ValueError:
+            return ()
+    if isinstance(obj, list):
+        return list(obj)
+    if isinstance(obj, dict):
+        return dict(obj)
+    if isinstance(obj, set):
+        return set(obj)
+    held = getattr(obj, "__dict__", None)
+    return dict(held) if type(held) is dict else None
+
+
+def restore(obj: Any, contents: Any) -> None:
+    """Let the object hold this again."""
+    if isinstance(obj, CellType):
+        if contents:
+            obj.cell_contents = contents[0]
+        else:
+            del obj.cell_contents
+    elif isinstance(obj, list):
+        obj[:] = contents
+    elif isinstance(obj, dict):
+        obj.clear()
+        obj.update(contents)
+    elif isinstance(obj, set):
+        obj.clear()
+        obj.update(contents)
+    else:
+        obj.__dict__.clear()
+        obj.__dict__.update(contents)
+
+
+_LEAVES = (int, float, str, bytes, complex, type(None), type, ModuleType, BuiltinFunctionType)
+MOST = 200_000  # objects that are looked at
+
+
+def reachable(roots: Iterable[Any]) -> set[int]:
+    """The ids of the objects that can be reached by attributes, elements and closures."""
+    found: set[int] = set()
+    waiting = list(roots)
+    while waiting and len(found) < MOST:
+        one = waiting.pop()
+        if id(one) in found or isinstance(one, _LEAVES):
+            continue
+        found.add(id(one))
+        if isinstance(one, CellType):
+            waiting += contents_of(one)
+        elif isinstance(one, list | tuple | set | frozenset):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += one.values()
+        elif isinstance(one, MethodType):
+            waiting += (one.__self__, one.__func__)
+        elif isinstance(one, FunctionType):
+            waiting += (*(one.__closure__ or ()), *(one.__defaults__ or ()))
+        if type(getattr(one, "__dict__", None)) is dict:
+            waiting.append(one.__dict__)
+    return found
+
+
+class Journal:
+    """The objects that a part of the program has changed, with what they held before."""
+
+    def __init__(self) -> None:
+        self.before: dict[int, tuple[Any, Any]] = {}
+
+    def note(self, obj: Any) -> bool:
+        """The object is about to be changed. False if it could not be put back."""
+        if id(obj) not in self.before:
+            contents = contents_of(obj)
+            if contents is None:
+                return False
+            self.before[id(obj)] = obj, contents
+        return True
+
+    def take_back(self) -> dict[int, tuple[Any, Any]]:
+        """Put everything back. Return what the objects held in the end."""
+        after = {number: (obj, contents_of(obj)) for number, (obj, _) in self.before.items()}
+        for obj, contents in self.before.values():
+            restore(obj, contents)
+        others = [number for number, (obj, _) in after.items() if not isinstance(obj, CellType)]
+        if others:
+            known = reachable(obj for obj, _ in self.before.values() if isinstance(obj, CellType))
+            for number in others:
+                if number not in known:  # it was made within the part
+                    restore(*after.pop(number))
+                    del self.before[number]
+        return after

@@ -1,0 +1,168 @@
+"""Tensors of unknown value: fake tensors of torch, of which sizes may be symbols. Knows nothing of graphs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ParamSpec, TypeVar
+
+import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, ShapeEnv
+
+from torchjanus.core.errors import refused
+from torchjanus.core.kinds import isinstance
+from torchjanus.semantics.staged.values import TensorSpec
+from torchjanus.tracegraph.graph import TensorType
+
+__all__ = ["SYMBOLS", "Fakes", "is_fake", "quiet", "size_text", "tensor_type"]
+
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+_UNKNOWN = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+    GuardOnDataDependentSymNode,
+)
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def quiet(function: Callable[P, R]) -> Callable[P, R]:
+    """Let what the function asks torch be no operation of the program."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with torch._C.DisableTorchFunction():
+            return function(*args, **kwargs)
+
+    return run
+
+
+def is_fake(value: Any) -> bool:
+    """Whether it is a tensor of unknown value."""
+    return isinstance(value, FakeTensor)
+
+
+def size_text(size: Any) -> int | str:
+    """A size as a graph has it: a number, or what is known of it."""
+    if isinstance(size, int):
+        return size
+    text = str(size.node.expr).replace(" ", "")
+    return text if text.replace("*", "").replace("+", "").replace("-", "").isalnum() else "?"
+
+
+def tensor_type(tensor: torch.Tensor) -> TensorType:
+    """The type of a fake tensor."""
+    strided = tensor.layout is torch.strided
+    return TensorType(
+        str(tensor.dtype).removeprefix("torch."),
+        tuple(map(size_text, tensor.shape)),
+        tuple(map(size_text, tensor.stride())) if strided else (),
+        str(tensor.device),
+        tensor.requires_grad,
+    )
+
+
+class Fakes:
+    """The fake tensors of one staging, and the symbols for numbers."""
+
+    def __init__(self) -> None:
+        self.shapes = ShapeEnv()
+        self.mode = FakeTensorMode(shape_env=self.shapes)
+        self.sizes: dict[str, Any] = {}  # by the names that specifications give them
+        self.real: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # by id: a tensor and its fake
+
+    @quiet
+    def of(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The fake of a real tensor."""
+        known = self.real.get(id(tensor))
+        if known is None:
+            known = self.real[id(tensor)] = tensor, self.mode.from_tensor(tensor, static_shapes=True)
+        return known[1]
+
+    @quiet
+    def like(self, spec: TensorSpec) -> torch.Tensor:
+        """A new fake."""
+        with self.mode, torch.enable_grad():
+            sizes = [self.size(one) for one in spec.sizes]
+            made = torch.empty(sizes, dtype=spec.dtype, device=spec.device)
+            return made.requires_grad_(spec.requires_grad)
+
+    def size(self, one: int | str | None) -> Any:
+        if isinstance(one, int):
+            return one
+        if one is None:
+            return self._new_size()
+        if one not in self.sizes:
+            self.sizes[one] = self._new_size()
+        return self.sizes[one]
+
+    def _new_size(self) -> Any:
+        size = self.shapes.create_unbacked_symint()
+        torch._check(size >= 0)
+        return size
+
+    @quiet
+    def number(self, kind: str) -> Any:
+        """A new symbol."""
+        match kind:
+            case "int":
+                return self.shapes.create_unbacked_symint()
+            case "bool":
+                return self.shapes.create_unbacked_symbool()
+        return self.shapes.create_unbacked_symfloat()
+
+    @quiet
+    def joined(self, one: torch.Tensor, other: torch.Tensor) -> torch.Tensor | None:
+        """A new fake for what is either tensor; None if there is none."""
+        alike = (one.dtype, one.device, one.ndim, one.layout) == (other.dtype, other.device, other.ndim, other.layout)
+        if not alike or one.layout is not torch.strided:
+            return None
+        sizes = [a if self.same_size(a, b) else self._new_size() for a, b in zip(one.shape, other.shape, strict=True)]
+        kept = all(
+            self.same_size(a, b) for a, b in zip((*sizes, *one.stride()), (*one.shape, *other.stride()), strict=True)
+        )
+        with self.mode, torch.enable_grad():
+            if kept:
+                made = torch.empty_strided(sizes, one.stride(), dtype=one.dtype, device=one.device)
+            else:
+                made = torch.empty(sizes, dtype=one.dtype, device=one.device)
+            return made.requires_grad_(one.requires_grad or other.requires_grad)
+
+    @quiet
+    def same(self, one: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether the two have one type."""
+        if (one.dtype, one.device, one.ndim, one.layout) != (other.dtype, other.device, other.ndim, other.layout):
+            return False
+        if one.requires_grad is not other.requires_grad:
+            return False
+        pairs = zip((*one.shape, *one.stride()), (*other.shape, *other.stride()), strict=True)
+        return all(self.same_size(a, b) for a, b in pairs)
+
+    @staticmethod
+    def same_size(one: Any, other: Any) -> bool:
+        if isinstance(one, int) and isinstance(other, int):
+            return one == other
+        return not isinstance(one, int) and not isinstance(other, int) and one.node.expr == other.node.expr
+
+    @contextmanager
+    def asked(self, what: str, place: Any) -> Iterator[None]:
+        """Refuse where torch would have to know a value."""
+        try:
+            yield
+        except _UNKNOWN as error:
+            raise refused(
+                "staged-shape", f"{what} of staged values",
+                f"Its result depends on values that are not known when a function is staged ({type(error).__name__}).",
+                "Give the sizes it depends on as numbers, or compute it outside of the staged function.", place,
+            ) from error  # fmt: skip
