@@ -28,7 +28,7 @@ THEIR_OWN = {
     ("graph/lowering/common_prefix.py", "finish"),
     ("semantics/containers/number_rows.py", "made_as"),
     ("semantics/native/container_methods.py", "_pop"),
-    ("semantics/watch/watch.py", "_warn"),
+    ("semantics/watch/objects/frame_readers.py", "_warn"),
 }
 
 

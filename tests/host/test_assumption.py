@@ -32,7 +32,7 @@ from torchjanus.host.assumption import (
     evaluate,
 )
 from torchjanus.semantics.known.details import tensor_detail
-from torchjanus.semantics.watch.watch import ambient_state
+from torchjanus.semantics.watch.run import ambient_state
 from torchjanus.trace.values import Apply, Fetch, Read
 
 X = AccessPath.arg(0, "x")

@@ -8,6 +8,7 @@ import torchjanus
 from tests.injection.internal import EVERYDAY, HOOKS, check
 from tests.programs import harness
 from torchjanus.semantics.record.recording import Recording
+from torchjanus.semantics.watch.objects.heap import Heap
 from torchjanus.semantics.watch.watch import Watch
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
@@ -36,7 +37,7 @@ def test_what_failed_is_reported_and_no_graph_is_made_of_the_run(monkeypatch: py
     def failing(self, *args, **kwargs):
         raise KeyError("of ours")
 
-    monkeypatch.setattr(Watch, "_load_instance_attr", failing)
+    monkeypatch.setattr(Heap, "_load_instance_attr", failing)
 
     class Held:
         n = 2

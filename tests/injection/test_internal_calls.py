@@ -13,7 +13,7 @@ from torchjanus.semantics.torch.backward_code import BackwardCode
 from torchjanus.semantics.torch.fetching import Fetching
 from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.semantics.torch.sizes import Sizes
-from torchjanus.semantics.watch.loops.counted import LoopWatch
+from torchjanus.semantics.watch.loops.counted import ForLoops
 
 PROGRAMS = harness.programs_in(harness.load_file(EVERYDAY))
 METHODS = [
@@ -27,12 +27,12 @@ METHODS = [
     (Fetching, "_fetched"),
     (BackwardCode, "_begin"),
     (BackwardCode, "_end"),
-    (LoopWatch, "_begun"),
-    (LoopWatch, "_begin_iteration"),
-    (LoopWatch, "ended"),
-    (LoopWatch, "_combined_begun"),
-    (LoopWatch, "_begin_combined"),
-    (LoopWatch, "_combined_ended"),
+    (ForLoops, "_begun"),
+    (ForLoops, "_begin_iteration"),
+    (ForLoops, "ended"),
+    (ForLoops, "_combined_begun"),
+    (ForLoops, "_begin_combined"),
+    (ForLoops, "_combined_ended"),
 ]
 CASES = [(*method, program) for method in METHODS for program in PROGRAMS]
 
@@ -110,7 +110,7 @@ def test_loops_go_on(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     def failing(self, *args, **kwargs):
         raise KeyError("of ours")
 
-    monkeypatch.setattr(LoopWatch, name, failing)
+    monkeypatch.setattr(ForLoops, name, failing)
 
     @torchjanus.speculate(executor="replay")
     def step(x, parts):

@@ -11,7 +11,7 @@ import torch
 
 from tests.programs import harness
 from tests.programs.tree import differences, tree_findings
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.outline import outlined
 from torchjanus.tracegraph.graph import Block, Const, Graph, walk

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.loops.outline import outlined
 from torchjanus.tracegraph.flatten import flatten
 from torchjanus.tracegraph.graph import Const, Graph

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.loops.outline import outlined
 from torchjanus.tracegraph.graph import Block, Const, Fact, Graph, Node, Ref, Value, walk
 from torchjanus.tracegraph.record import tree_of

@@ -11,7 +11,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.errors import Refused
 from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.ir.program import Ref, Slot, Symbol
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 
 class Settings:

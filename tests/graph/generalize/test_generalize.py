@@ -15,7 +15,7 @@ from torchjanus.graph.generalize.generalize import EntryPlan, generalise
 from torchjanus.graph.ir.program import Slot
 from torchjanus.host.assumption import Condition, Identity, TypeOf, ValueOf
 from torchjanus.semantics.known.details import tensor_detail
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 
 def plan_of(fn: Any, calls: Sequence[tuple[Any, ...]], relaxed: frozenset[Any] = frozenset()) -> EntryPlan:

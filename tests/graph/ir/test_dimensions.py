@@ -12,7 +12,7 @@ from tests.graph.generalize.test_generalize import plan_of, texts
 from torchjanus.graph.ir.dimensions import STRIDES, Split, dimensions_of, geometries, key_of
 from torchjanus.graph.ir.program import Formula, Symbol
 from torchjanus.host.assumption import Condition, TensorKind
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 
 

@@ -14,7 +14,7 @@ from torchjanus.execute.processes.lowering import pack_made, unpack_made
 from torchjanus.graph.generalize.generalize import generalise
 from torchjanus.graph.lowering.lower import lower_rolled
 from torchjanus.graph.operators.loop_op import own_keys, reserve_keys
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 HERE = Place("step.py", 3)
 

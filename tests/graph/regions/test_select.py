@@ -16,7 +16,7 @@ from torchjanus.graph.regions.select import selecting
 from torchjanus.graph.regions.switch import Switch, run
 from torchjanus.graph.switches.rewrites.fold import LoopMerger
 from torchjanus.graph.tracing.ambient import Ambient
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 
 Iteration = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -14,7 +14,7 @@ from torchjanus.host.assumption import AmbientState, Arguments, Distinct, Tensor
 from torchjanus.runtime.entries.entry import Entry, alone, make_entry
 from torchjanus.runtime.runs.paths import Group, Paths
 from torchjanus.runtime.runs.records import Counts
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 
 def grouped(step: Any, *calls: tuple[Any, ...]) -> Group:

@@ -15,7 +15,7 @@ from torchjanus.graph.ir.lowered import Lowered
 from torchjanus.graph.lowering.lower import lower
 from torchjanus.host.assumption import Arguments, Assumption
 from torchjanus.runtime.launch.launch import MISS, Failure, Launch, Violation, build_launch, failure
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 
 def planned(step: Any, *args: Any) -> tuple[EntryPlan, Lowered, list[Assumption]]:

@@ -10,7 +10,7 @@ import torch
 from torchjanus.core.errors import Refusal
 from torchjanus.runtime.learning import learning as module
 from torchjanus.runtime.learning.learning import Learning
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 
 
 def learner(watch: int = 3, cut: Any = lambda traces: False) -> Learning:

@@ -12,7 +12,7 @@ import torch
 
 from torchjanus.host.journal import Journal, method
 from torchjanus.semantics.external.extern_calls import take
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Extern
 from torchjanus.trace.effects import WORLD
 from torchjanus.trace.events import Trace

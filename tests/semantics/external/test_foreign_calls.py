@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead

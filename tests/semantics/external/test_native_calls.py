@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from torchjanus.host.journal import Journal, method
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Extern, name_of
 from torchjanus.trace.effects import WORLD
 from torchjanus.trace.events import Trace

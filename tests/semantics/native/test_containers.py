@@ -10,7 +10,7 @@ import torch
 
 from tests.agreement import agree
 from tests.programs.harness import Program
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.facts import HeapRead, NumberPredicate, Specialization
 
 

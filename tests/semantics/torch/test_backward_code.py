@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchjanus.semantics.torch.backward_code import METHODS, Context, is_autograd_node
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.user_code import MARKS, Begin, End, Hook, Unhook

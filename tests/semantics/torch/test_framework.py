@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from torchjanus.semantics.known.framework_calls import call_name
 from torchjanus.semantics.torch.torch_state import ambient_modes
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import TensorPredicate

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, Op
 from torchjanus.trace.events import Decision, Event, FunctionEntry, Trace
 from torchjanus.trace.facts import HeapRead, KeyLookup, NumberPredicate

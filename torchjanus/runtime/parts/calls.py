@@ -30,7 +30,7 @@ from torchjanus.runtime.runs.stance import in_force
 from torchjanus.semantics.protocols.depth import room
 from torchjanus.semantics.protocols.virtualize import underlying
 from torchjanus.semantics.torch.torch_state import hindrance
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import name_of
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.outline import outlined

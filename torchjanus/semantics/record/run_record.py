@@ -232,6 +232,11 @@ class RunRecord:
 
     # -- numbers --------------------------------------------------------------------------------------------------
 
+    def private(self, value: Any) -> Any:
+        """Return the value to store in an object without an access path. In a refused run the object may be an old one,
+        so it gets the untraced value."""
+        return self.bare(value) if self.lost else value
+
     def bare(self, value: Any) -> Any:
         """Return what the heap gets for ``value``: untraced numbers and native iterators, also within tuples.
 

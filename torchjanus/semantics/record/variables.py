@@ -25,7 +25,7 @@ DEEP = 3
 MANY = 64  # limit on the elements of a container that is inspected
 MOST = 4000  # limit on the variables of a snapshot
 OURS = "torchjanus."
-_FIRST = ("torchjanus.semantics.watch.watch", "_watched")  # frames further out are not the program's
+_FIRST = ("torchjanus.semantics.watch.run", "_watched")  # frames further out are not the program's
 _EXPOSING_LOCALS = frozenset(
     {"locals", "vars", "dir", "eval", "exec", "_getframe"}
 )  # their callers may hold the frame's dictionary itself

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchjanus.graph.loops.analysis.alignment import AlignedLoop, NotMergeable, token_of_count
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from torchjanus.graph.loops.rewrites.fold import fold_loops
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import ContainerMutation, Extern, HostLoop
 from torchjanus.trace.events import Trace
 from torchjanus.trace.recipes import CollectedItems, NewObject, RowOf

@@ -14,7 +14,7 @@ from torchjanus.graph.loops.rewrites.fold import FoldedTrace, OneIteration, fold
 from torchjanus.graph.operators.loop_op import LoopInputs, Tangents
 from torchjanus.graph.regions.partition import kind_of, partition_of
 from torchjanus.graph.regions.sizes import named
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.facts import NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopInstance, TensorTermination
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from torchjanus.graph.loops.rewrites.accumulators import changed_memory, functional_accumulators
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.loops.rewrites.collected_outputs import collected
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 

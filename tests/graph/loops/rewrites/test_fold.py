@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchjanus.graph.loops.rewrites.fold import FoldedTrace, fold_loops
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.facts import NumberPredicate
 
 A = torch.eye(3)

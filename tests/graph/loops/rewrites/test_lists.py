@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from torchjanus.graph.loops.rewrites.lists import lengths_of, lists_as_rows, rows_of
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 
 

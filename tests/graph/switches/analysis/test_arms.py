@@ -17,7 +17,7 @@ from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.regions.switch_gradients import Flows
 from torchjanus.graph.switches.analysis.numbers import SAFE, is_safe
 from torchjanus.graph.switches.rewrites.fold import LoopMerger
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.values import Apply, Read

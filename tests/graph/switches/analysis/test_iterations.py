@@ -12,7 +12,7 @@ from torchjanus.core.access_path import AccessPath
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.switches.analysis.iterations import Iteration, is_decided, iterations_in, subject_of
 from torchjanus.graph.switches.analysis.numbers import NumberStates
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead
 

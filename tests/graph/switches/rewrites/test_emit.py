@@ -11,7 +11,7 @@ from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.regions.switch import Switch
 from torchjanus.graph.switches.analysis.arms import SwitchSites
 from torchjanus.graph.switches.rewrites.emit import with_switches
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 

@@ -12,7 +12,7 @@ import torch
 from torchjanus.core.remarks import NotMergeable
 from torchjanus.graph.loops.rewrites.filled_tensors import sink_element_writes
 from torchjanus.graph.switches.rewrites.host_decisions import host_draws
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import BatchedExtern, Extern, Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import NumberPredicate, TensorPredicate, is_chance

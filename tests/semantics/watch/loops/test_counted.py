@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.events import Trace
 from torchjanus.trace.loops.records import LoopInstance
 

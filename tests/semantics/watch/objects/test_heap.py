@@ -11,7 +11,7 @@ from torch import nn
 
 from tests.agreement import agree
 from tests.programs.harness import Program
-from torchjanus.semantics.watch.watch import watch_call
+from torchjanus.semantics.watch.run import watch_call
 from torchjanus.trace.actions import HeapWrite
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, KeyLookup

@@ -1,6 +1,6 @@
 """Collect the inputs of recursive calls: arguments, variables shared with the step, and values common to all calls.
 
-``CallInputWatch.recursive_call`` also decides whether a call can be watched by itself.
+``CallInputs.recursive_call`` also decides whether a call can be watched by itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from torchjanus.semantics.containers.enclosing import (
 )
 from torchjanus.semantics.record.recording import CONSTANT_TYPES
 from torchjanus.semantics.torch.torch_state import ambient_modes
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part
 from torchjanus.trace.actions import WITHIN
 from torchjanus.trace.recipes import Constant, ExistingObject, NewObject, Number, Recipe, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import Read, Traced, is_local, leaves, plain
 
-__all__ = ["CallInputWatch", "RecursiveCall", "is_own"]
+__all__ = ["CallInputs", "RecursiveCall", "is_own"]
 
 _POINTER = struct.calcsize("P")
 
@@ -70,8 +70,8 @@ class RecursiveCall:
         return {*self.fixed, *self.made}
 
 
-class CallInputWatch(WatchBase):
-    """The part of the watch that collects the inputs of recursive calls."""
+class CallInputs(Part):
+    """The inputs of recursive calls."""
 
     def recursive_call(
         self, fn: types.FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any], member: Member | None
@@ -79,7 +79,7 @@ class CallInputWatch(WatchBase):
         """Return the call with its inputs, None if it cannot be watched by itself: each input needs a recipe.
         ``member``: the method lookup, if it is a method."""
         code = code_of(fn)
-        always = self.recursions.fixed(code, member)
+        always = self.state.recursions.fixed(code, member)
         bound = None if always is None else bind(fn, args, kwargs)
         if always is None or bound is None or torch._C._len_torch_function_stack() == 0:
             return None
@@ -89,26 +89,26 @@ class CallInputWatch(WatchBase):
         fixed: dict[str, AccessPath] = {}
         given: list[tuple[str, Recipe]] = []
         tensors: list[torch.Tensor] = []
-        step: Any = self.step
+        step = self.state.step
         values = list(values_within(fn, self.recording))
-        if step is self:
+        if step is self.state:
             places = places_within(fn, step.recording, step.recording.lists)
             step.recording.lists.begin([*bound.values(), *values], step.recording, places, id(code))
         lists, accumulators = step.recording.lists, step.recording.accumulators
-        variables = enclosing(fn, self.recording, lists, self.recursions.known, accumulators.is_local_accumulator)
+        variables = enclosing(fn, self.recording, lists, self.state.recursions.known, accumulators.is_local_accumulator)
         if not isinstance(variables, Enclosing):
             for slot in variables:
                 accumulators.set_in_call(slot, slot.get())
             if not accumulators.new:
                 what = "shares variables with the step that hold functions with defaults, objects, or nothing as yet"
-                self.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
+                self.state.recursions.unsuit(code, what, "Pass them as arguments, and return what it computes.")
             return None
         own: dict[AccessPath, TensorRef] = {}
         made: dict[str, Any] = {}
         method = None if member is None or 0 in always or len(member.alike) < 2 else member.name
         names = dict(zip(bound, bound, strict=True))
         if method is not None:
-            names = self.recursions.method_sets.parameters(method, bound)
+            names = self.state.recursions.method_sets.parameters(method, bound)
         passed = {name: cell.cell_contents for name, cell in variables.passed.items()}
         bound |= passed
         names |= {name: name for name in passed}
@@ -118,7 +118,7 @@ class CallInputWatch(WatchBase):
         known = [(access_path, value) for access_path, value in access_paths if access_path is not None]
         for place, (name, value) in enumerate(bound.items()):
             access_path = self.recording.owner(value)
-            if access_path is None and step is self and name in passed and isinstance(value, torch.Tensor):
+            if access_path is None and step is self.state and name in passed and isinstance(value, torch.Tensor):
                 if (ref := self.framework.ref(value, "a recursive call")) is None:
                     return None
                 access_path = next((known for known, other in own.items() if other == ref), AccessPath.own(name))
@@ -198,11 +198,11 @@ class CallInputWatch(WatchBase):
         kind = type(plain(value)).__name__
         if name.startswith("^"):
             what = f"shares '{name[1:]}' with the step, a {kind} that was made or changed in it"
-            self.recursions.unsuit(code, what, "Pass tensors and numbers, and return what it computes.")
+            self.state.recursions.unsuit(code, what, "Pass tensors and numbers, and return what it computes.")
             return
         what = f"is given as '{name}' a {kind} that was made or changed in the step"
         remedy = "Pass tensors, numbers, tuples, lists, or what was there before; return what else there is."
-        self.recursions.unsuit(code, what, remedy)
+        self.state.recursions.unsuit(code, what, remedy)
 
     def _recipe(self, value: Any, tensors: list[torch.Tensor], within: int = 0) -> Recipe | None:
         """Return the recipe of an argument, None if there is none. ``within``: the nesting depth of containers."""
@@ -219,7 +219,7 @@ class CallInputWatch(WatchBase):
             return Constant(value)
         access_path = self.recording.owner(value)
         if access_path is not None:
-            changed = self.recording.is_changed if self.step is self else self.recording.is_written
+            changed = self.recording.is_changed if self.state.outer is None else self.recording.is_written
             unknown = access_path.waits_for or access_path.is_grown or changed(value)
             return None if unknown else ExistingObject(access_path)
         if is_one_of(type(value), (tuple, list)):

@@ -8,26 +8,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part
 
-__all__ = ["PassThroughWatch"]
+__all__ = ["OF_LEAVES", "ResultViews"]
 
-_OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
+OF_LEAVES = frozenset({"is_leaf", "grad", "grad_fn", "retains_grad", "retain_grad", "_base", "_is_view"})
 
 
-class PassThroughWatch(WatchBase):
-    """The hooks that can distinguish a tensor from its view."""
+class ResultViews(Part):
+    """Views in the place of tensors that a recursive call has returned."""
 
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if op in ("is", "is not") and (self._is_refused_view(a, "compares") or self._is_refused_view(b, "compares")):
-            a, b = self.recording.bare(a), self.recording.bare(b)
-        return super().native_compare(at, op, a, b)
+    def compared(self, a: Any, b: Any) -> tuple[Any, Any]:
+        """Return the operands of an ``is``: the tensors in the place of their views."""
+        if self._is_refused_view(a, "compares") or self._is_refused_view(b, "compares"):
+            return self.recording.bare(a), self.recording.bare(b)
+        return a, b
 
-    def load_attr(self, at: Site, obj: Any, name: str) -> Any:
-        if name in _OF_LEAVES and self._is_refused_view(obj, f"asks for '{name}' of"):
-            obj = self.recording.bare(obj)
-        return super().load_attr(at, obj, name)
+    def read(self, obj: Any, name: str) -> Any:
+        """Return the object of which the attribute ``name``, one of ``OF_LEAVES``, is read."""
+        return self.recording.bare(obj) if self._is_refused_view(obj, f"asks for '{name}' of") else obj
 
     def _is_refused_view(self, value: Any, what: str) -> bool:
         """Whether a value is such a view. If it is, refuse the run."""

@@ -29,8 +29,9 @@ from torchjanus.semantics.protocols.falling_back import attempt
 from torchjanus.semantics.record.call_writes import share_memory
 from torchjanus.semantics.record.places import StateSlot
 from torchjanus.semantics.torch.torch_state import ambient_modes
-from torchjanus.semantics.watch.calls.inputs import CallInputWatch, RecursiveCall, is_own
+from torchjanus.semantics.watch.calls.inputs import CallInputs, RecursiveCall, is_own
 from torchjanus.semantics.watch.objects.finalization import Finalization
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.actions import ContainerMutation, Extern, HeapWrite, InvokeOp, Op, name_of
 from torchjanus.trace.around import around
 from torchjanus.trace.calls import TENSOR
@@ -40,21 +41,28 @@ from torchjanus.trace.recipes import Constant, Number, TensorOf
 from torchjanus.trace.terms import TensorRef
 from torchjanus.trace.values import ON_DEPTH, ON_HASH, Read, Traced, is_local, plain
 
-__all__ = ["RecursionWatch"]
+__all__ = ["RecursiveCalls"]
 
 _REMEDY = "Return what the call computes, and let the step do the rest."
 
 
-class RecursionWatch(CallInputWatch):
-    """The part of the watch that makes recursive calls."""
+class RecursiveCalls(Part):
+    """Recursive calls that are watched each for itself."""
 
-    given: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})  # the arguments of the step
-    _made_calls = 0
-    _has_read_ahead = False  # whether ``read_ahead`` has run
+    def __init__(self, state: WatchState, semantics: Any, outer: RecursiveCalls | None) -> None:
+        """``semantics``: the watch, another of which watches each call; ``outer``: this part of the caller's watch."""
+        super().__init__(state)
+        self.semantics = semantics
+        self.inputs = CallInputs(state)
+        self.step: RecursiveCalls = self if outer is None else outer.step
+        self.recursions = state.recursions
+        self.shared: dict[int, None] = {}  # the numbers of the step's tensors that calls read
+        self._made_calls = 0
+        self._has_read_ahead = False  # whether ``read_ahead`` has run
 
     def make_call(self, at: Site, call: RecursiveCall) -> Any:
         """Make the call and record it. It is watched by itself unless its variants are known."""
-        step: Any = self.step
+        step = self.step
         place = self.recording.place
         step.read_ahead()
         for name, access_path in call.fixed.items():
@@ -71,8 +79,9 @@ class RecursionWatch(CallInputWatch):
                 if known is None:
                     if step is not self:
                         self._take_accumulators()
-                    child: Any = type(self)(self.journal, (), self.recursions, self)
-                    result = child.run(at, call)
+                    state = WatchState(self.state.journal, (), self.recursions, self.state)
+                    child = type(self.semantics)(state, self.semantics)
+                    result = child.recursion.run(at, call)
                     # The call has been made: a failure must not reach the program.
                     own, as_rows = child.recording.trace, self.recursions.as_rows
                     trace = attempt(self.recording, "on a recursive call", as_rows, own, self.recursions.made) or own
@@ -134,7 +143,7 @@ class RecursionWatch(CallInputWatch):
         if variant_matcher is None:
             return None
         given = tuple(self._as_host(value) for name, value in call.bound.items() if name not in call.alike)
-        return variant_matcher.match(call.callee, self.given, given, self.depth.left)
+        return variant_matcher.match(call.callee, self.state.given, given, self.state.depth.left)
 
     def _as_host(self, value: Any) -> Any:
         """Return an argument as the host sees it, with a marker for each tensor."""
@@ -199,13 +208,12 @@ class RecursionWatch(CallInputWatch):
             name: value if name in call.alike else recording.found(AccessPath.parameter(call.names[name]), plain(value))
             for name, value in call.bound.items()
         }
-        watch: Any = self
         listening, deep = ON_HASH.set(functools.partial(hashed, recording)), ON_DEPTH.set(recording.deep)
         positional, named = arguments(code, given)
         try:
-            with using(watch), self.framework, self._variables(call, given):
+            with using(self.semantics), self.framework, self._variables(call, given):
                 if call.method is not None:
-                    watch.attr(
+                    self.semantics.attr(
                         at, next(iter(given.values())), call.method
                     )  # records the lookup of the method in the call's own trace
                 self.step.recording.accumulators.give(recording)
@@ -218,7 +226,7 @@ class RecursionWatch(CallInputWatch):
         self._check_writes(recording, call.tensors)
         recording.check_accumulator_uses()
         for name, held in call.made.items():
-            if self.content_of_new(call.bound[name], []) != held:
+            if self.inputs.content_of_new(call.bound[name], []) != held:
                 self._refuse(f"a recursive call sets attributes of '{name}', an object that the step has made", "")
         self.framework.code.finish()
         recording.finish()
@@ -287,7 +295,7 @@ class RecursionWatch(CallInputWatch):
         return self.step is self and self.recording.number(tensor) is not None
 
     def _note_shared(self, tensor: torch.Tensor, access_path: AccessPath) -> None:
-        step: Any = self.step
+        step = self.step
         if not is_local(access_path) and not is_own(access_path):
             ref = step.framework.ref(tensor)
             if ref is not None:
@@ -344,12 +352,6 @@ class RecursionWatch(CallInputWatch):
 
     # -- the step -------------------------------------------------------------------------------------------------
 
-    @property
-    def shared(self) -> dict[int, None]:
-        """The numbers of the step's tensors that calls read."""
-        made: dict[int, None] = self.__dict__.setdefault("_shared", {})
-        return made
-
     def read_ahead(self) -> None:
         """Read the facts that calls are known to rely on, in a fixed order, so that traces of the step correspond."""
         if self._has_read_ahead:
@@ -364,7 +366,7 @@ class RecursionWatch(CallInputWatch):
                 self.shared.setdefault(number)
 
     def _read_again(self, fact: Any) -> None:
-        recording, (args, kwargs) = self.recording, self.given
+        recording, (args, kwargs) = self.recording, self.state.given
         match fact:
             case HeapRead(access_path=access_path, kind=kind, kept=kept):
                 value = access_path.read(args, kwargs)

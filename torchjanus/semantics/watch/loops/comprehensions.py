@@ -7,15 +7,15 @@ from typing import Any
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.known.trusted import is_installed
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part
 
-__all__ = ["ComprehensionWatch"]
+__all__ = ["Comprehensions"]
 
 _NUMBERS = (int, float)
 
 
-class ComprehensionWatch(WatchBase):
-    """The hooks that comprehensions concern."""
+class Comprehensions(Part):
+    """The comprehensions that are running."""
 
     def making(self, at: Site) -> int:
         if is_installed(at.file):

@@ -35,8 +35,10 @@ from torchjanus.semantics.watch.loops.iteration_values import (
     is_statement,
 )
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
-from torchjanus.semantics.watch.loops.untraced import UntracedWatch, are_alike
+from torchjanus.semantics.watch.loops.untraced import UntracedValues, are_alike
 from torchjanus.semantics.watch.loops.untraced_values import structure_of_call, structure_of_lookup
+from torchjanus.semantics.watch.objects.container_reads import ContainerReads
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.events import LoopEnd
 from torchjanus.trace.facts import NumberPredicate
 from torchjanus.trace.loops.plains import counted, sums
@@ -44,7 +46,7 @@ from torchjanus.trace.loops.records import LoopInstance, LoopRecord
 from torchjanus.trace.loops.recurrences import find_recurrences
 from torchjanus.trace.values import Apply, Expr, Read, Traced, trace_value
 
-__all__ = ["LoopWatch"]
+__all__ = ["ForLoops"]
 
 _OVER_RANGE = re.compile(r"\bin\s+(reversed\s*\(\s*)?range\s*\(")
 _PLAIN = (int, float, complex, str, bytes)
@@ -71,40 +73,42 @@ def _without_reversed(counters: Sequence[tuple[int, int]], span: range | None) -
 
 def _is_program_iterating() -> bool:
     """Whether the program iterates, and no native code, which may hold loop-carried values in no variable."""
-    frame: Any = sys._getframe(1)  # ``_iterations`` at its first iteration
+    frame: Any = sys._getframe(1)  # ``iterations`` at its first iteration
     names = []
     while (frame := frame.f_back) is not None and str(frame.f_globals.get("__name__", "")).startswith(OURS):
         names.append(frame.f_code.co_name)
     others = [name for name in names if name not in _PASSING]
-    # ``_combined_iterations`` delegates to ``_iterations``.
-    return not others or (others == ["_iterations"] and "_combined_iterations" in names[names.index("_iterations") :])
+    # ``_combined_iterations`` delegates to ``iterations``.
+    return not others or (others == ["iterations"] and "_combined_iterations" in names[names.index("iterations") :])
 
 
-class LoopWatch(UntracedWatch):
-    """The hooks that ``for`` loops concern."""
+class ForLoops(Part):
+    """``for`` loops, and what native calls reveal of the lengths that they iterate over."""
 
-    _over: Any = None  # the iterable of the loop that begins next
-    # By id of a range or reversed iterable: it, its trip count, and the range of the induction variable.
-    _ranges: dict[int, tuple[Any, Expr, range | None]]
-    _passing_iterators: dict[int, int]  # by id of an iterator over a list of the run: its trip count
-    _combined: dict[int, tuple[Any, tuple[Any, ...]]]  # by id of an enumerate or zip: it, and its operands
-    _counts: dict[int, tuple[LoopRecord, Expr | None]]  # by id of a loop's record: it, and its trip count
-
-    def iterate(self, at: Site, iterable: Any) -> Any:
-        self._over = iterable
-        return super().iterate(at, iterable)
+    def __init__(self, state: WatchState, untraced: UntracedValues, reads: ContainerReads) -> None:
+        super().__init__(state)
+        self.untraced = untraced
+        self.reads = reads
+        self.over: Any = None  # the iterable of the loop that begins next
+        # By id of a range or reversed iterable: it, its trip count, and the range of the induction variable.
+        self._ranges: dict[int, tuple[Any, Expr, range | None]] = {}
+        self._passing_iterators: dict[int, int] = {}  # by id of an iterator over a list of the run: its trip count
+        self._combined: dict[
+            int, tuple[Any, tuple[Any, ...]]
+        ] = {}  # by id of an enumerate or zip: it, and its operands
+        self._counts: dict[int, tuple[LoopRecord, Expr | None]] = {}  # by id of a loop's record: it, and its trip count
 
     def native_iter(self, at: Site, obj: Any) -> Any:
         self.at(at)
-        over, self._over = self._over, None
-        own = over is not None and self.recording.owner(over) is None and not self._in_library(at)
+        over, self.over = self.over, None
+        own = over is not None and self.recording.owner(over) is None and not self.untraced.in_library(at)
         iterator = iter(self.natives.iterable(obj))
-        inner = is_one_of(type(over), (*_HOLDERS, tuple)) and self._in_library(at)
-        if is_one_of(type(over), (enumerate, zip)) and id(over) in self._known("_combined"):
+        inner = is_one_of(type(over), (*_HOLDERS, tuple)) and self.untraced.in_library(at)
+        if is_one_of(type(over), (enumerate, zip)) and id(over) in self._combined:
             return self._combined_iterations(at, self.recording.place, iterator, over)
-        reversed_loops = self._known("_ranges").get(id(over))
+        reversed_loops = self._ranges.get(id(over))
         span = over if type(over) is range else None if reversed_loops is None else reversed_loops[2]
-        return self._iterations(
+        return self.iterations(
             self.recording.place,
             iterator,
             self._pinned(over, self._count(at, over)),
@@ -118,7 +122,7 @@ class LoopWatch(UntracedWatch):
 
     def _count(self, at: Site, over: Any) -> Expr | None:
         """Return the trip count of a loop over ``over`` as an expression, or None."""
-        known: tuple[Any, Expr, range | None] | None = self._known("_ranges").get(id(over))
+        known: tuple[Any, Expr, range | None] | None = self._ranges.get(id(over))
         if type(over) is range or (known is not None and known[2] is not None):
             direct = at is not None and _OVER_RANGE.search(linecache.getline(at.file, at.line))
             return known[1] if known is not None and direct else None
@@ -137,12 +141,12 @@ class LoopWatch(UntracedWatch):
     def _pinned(self, over: Any, count: Expr | None) -> Expr | None:
         """Return ``count``. For a list of the run's own, specialise on it until the loop is merged."""
         own = is_one_of(type(over), (list, tuple)) and self.recording.owner(over) is None
-        iterations = len(over) if own else self._known("_passing_iterators").get(id(over))
+        iterations = len(over) if own else self._passing_iterators.get(id(over))
         if count is not None and iterations is not None:
             self.recording.pin(trace_value(iterations, count), "the length decides how often a loop iterates")
         return count
 
-    def _iterations(
+    def iterations(
         self,
         place: Place,
         iterator: Iterator[Any],
@@ -196,13 +200,13 @@ class LoopWatch(UntracedWatch):
             unpinned=unpinned,
         )
         self.recording.trace.loop_records.append(loop_record)
-        self._known("_counts")[id(loop_record)] = (loop_record, count)
+        self._counts[id(loop_record)] = (loop_record, count)
         return ActiveLoop(
-            self.recording, self._known("_counters"), place, loop_record, count is not None, span, has_full_state
+            self.recording, self.untraced.counters, place, loop_record, count is not None, span, has_full_state
         )
 
     def ended(self, active_loop: ActiveLoop, count: Expr | None, alone: bool = True) -> None:
-        """Record a loop that has run to its end. ``alone``: see ``_iterations``."""
+        """Record a loop that has run to its end. ``alone``: see ``iterations``."""
         trace, span = self.recording.trace, active_loop.loop_record.over
         active_loop.end(count)
         if count is None:
@@ -216,7 +220,7 @@ class LoopWatch(UntracedWatch):
         if count is not None and not is_back(span) and alone:
             first = 0 if span is None else span.start
             whole = count.args[0] if first and isinstance(count, Apply) and count.func is operator.sub else count
-            self._note_lengths(whole, first + len(active_loop.starts), active_loop.place)
+            self.untraced.note_lengths(whole, first + len(active_loop.starts), active_loop.place)
 
     def _unread_parts(self, item: Any, within: tuple[int, ...] = ()) -> Iterator[Any]:
         """Yield what an iteration is given and was not read from the heap: it may depend on the iteration index."""
@@ -281,7 +285,7 @@ class LoopWatch(UntracedWatch):
         ]
         watched = bool(listed) and listed[0] is not None
         if watched:  # it ends the loop, and nothing else gives the trip count
-            iterator = self._iterations(
+            iterator = self.iterations(
                 place, iterator, self._pinned(next(self._gone_over(over)), listed[0]), alone=False
             )
         loop_record.plain = len(trace.plain)
@@ -293,7 +297,7 @@ class LoopWatch(UntracedWatch):
         if type(over) is enumerate and type(item) is tuple:
             if not first:
                 first.append(item[0])
-            self._known("_counters")[id(loop_record)] = item[0]
+            self.untraced.counters[id(loop_record)] = item[0]
         loop_record.given.append(tuple(self._unread_parts(item)))
 
     def _combined_ended(
@@ -301,7 +305,7 @@ class LoopWatch(UntracedWatch):
         numbers: list[Any],
     ) -> None:  # fmt: skip
         trace, first = self.recording.trace, numbers[0] if numbers else None
-        self._known("_counters").pop(id(loop_record), None)
+        self.untraced.counters.pop(id(loop_record), None)
         self.recording.note(LoopEnd(len(loop_record.starts), place))
         loop_record.end = len(trace.events) - 1
         frames = trace.frames[-1] if trace.frames else None
@@ -331,7 +335,7 @@ class LoopWatch(UntracedWatch):
             if count.token != counts[0].token:
                 self.recording.note(NumberPredicate(Apply(operator.eq, (counts[0], count)), True, place))
         if listed and listed[0] is not None:
-            self._note_lengths(listed[0], len(loop_record.starts), place)
+            self.untraced.note_lengths(listed[0], len(loop_record.starts), place)
         if type(first) is int:
             trace.iterations[-1] = replace(iterations, counters=(*iterations.counters, (first + iterations.skipped, 1)))
 
@@ -341,70 +345,71 @@ class LoopWatch(UntracedWatch):
         parts = list(self._gone_over(over))
         within = [self._count(at, part) for part in parts if is_one_of(type(part), (list, tuple))]
         if len(within) < len(parts):
-            known = [count for one, count in self._known("_counts").values() if one.starts == loop_record.starts]
+            known = [count for one, count in self._counts.values() if one.starts == loop_record.starts]
             within += known[int(watched) :]
         if len(within) != len(parts):
             return None
         return None if any(count is None for count in within) else [count for count in within if count is not None]
 
     def _gone_over(self, over: Any) -> Iterator[Any]:
-        for part in self._known("_combined")[id(over)][1]:
-            if is_one_of(type(part), (enumerate, zip)) and id(part) in self._known("_combined"):
+        for part in self._combined[id(over)][1]:
+            if is_one_of(type(part), (enumerate, zip)) and id(part) in self._combined:
                 yield from self._gone_over(part)
             else:
                 yield part
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         """Record what a native call reveals of lengths, ranges and untraced numbers."""
-        self.note_call_reads(fn, args, tuple(kwargs.values()))
+        self.reads.note_call(fn, args, tuple(kwargs.values()))
         if fn is range and isinstance(args[-1], Traced) and not kwargs and is_from(args[:-1]):
             count = args[-1].expr if not args[:-1] or not args[0] else Apply(operator.sub, (args[-1].expr, args[0]))
-            self._known("_ranges")[id(result)] = (result, count, result)
+            self._ranges[id(result)] = (result, count, result)
         elif fn is range and is_by_steps(args) and not kwargs:
             upwards = Apply(operator.add, (args[1].expr, args[2] - 1))
-            self._known("_ranges")[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
+            self._ranges[id(result)] = (result, Apply(operator.floordiv, (upwards, args[2])), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (-1, -1) and not kwargs:
-            self._known("_ranges")[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
+            self._ranges[id(result)] = (result, Apply(operator.add, (args[0].expr, 1)), result)
         elif fn is range and isinstance(args[0], Traced) and args[1:] == (0, -1) and not kwargs:
-            self._known("_ranges")[id(result)] = (result, args[0].expr, result)
+            self._ranges[id(result)] = (result, args[0].expr, result)
         elif fn is reversed or fn is itertools.pairwise:
             self._note_passing(args[0], result, less=int(fn is itertools.pairwise))
         elif fn is enumerate or fn is zip:
-            self._known("_combined")[id(result)] = (result, args if fn is zip else args[:1])
+            self._combined[id(result)] = (result, args if fn is zip else args[:1])
         elif isinstance(result, _PLAIN) and not isinstance(result, Traced) and not is_statement(at):
-            structure = structure_of_lookup(fn, args, kwargs, self._kept) or structure_of_call(
-                fn, args, kwargs, result, self._kept
+            structure = structure_of_lookup(fn, args, kwargs, self.untraced.kept) or structure_of_call(
+                fn, args, kwargs, result, self.untraced.kept
             )
-            self._note_untraced(at, *args, made=True, structure=structure)
-            self._note_result(at, args, result)
+            self.untraced.note_untraced(at, *args, made=True, structure=structure)
+            self.untraced.note_result(at, args, result)
             if fn not in _CLASSES:
-                self._note_counted(at, args)
+                self.untraced.note_counted(at, args)
         elif fn is next or (isinstance(getattr(fn, "__self__", None), _HOLDERS) and not is_added(fn, args)):
             # Its result depends on the number of calls before it.
-            self._note_untraced(at, *args, made=True, structure=structure_of_lookup(fn, args, kwargs, self._kept))
+            self.untraced.note_untraced(
+                at, *args, made=True, structure=structure_of_lookup(fn, args, kwargs, self.untraced.kept)
+            )
         elif not isinstance(result, torch.Tensor) and not (is_statement(at) and getattr(fn, "__name__", "") in _KEPT):
-            self._note_given(at, (*args, *kwargs.values()))
+            self.untraced.note_given(at, (*args, *kwargs.values()))
         if fn is len and args and not isinstance(args[0], torch.Tensor) and not isinstance(result, Traced):
-            self._note_length(at, args[0])
+            self.untraced.note_length(at, args[0])
         for holder in cut_by(fn, args, kwargs):
-            self._note_length(at, holder)
+            self.untraced.note_length(at, holder)
 
     def _note_passing(self, over: Any, result: Any, less: int = 0) -> None:
         """Record the trip count of ``reversed(over)``, or of ``pairwise(over)`` (one ``less``)."""
-        known = self._known("_ranges").get(id(over))
+        known = self._ranges.get(id(over))
         if known is not None and known[2] is not None and not less:
-            self._known("_ranges")[id(result)] = (result, known[1], over[::-1])
+            self._ranges[id(result)] = (result, known[1], over[::-1])
         elif (
             known is None
             and is_one_of(type(over), (tuple, list))
             and (count := self.framework.sizes.count(over)) is not None
         ):
             iterations = Apply(operator.sub, (count, less)) if less else count
-            self._known("_ranges")[id(result)] = (result, iterations, None)
-            self._known("_passing_iterators")[id(result)] = len(over) - less
+            self._ranges[id(result)] = (result, iterations, None)
+            self._passing_iterators[id(result)] = len(over) - less
 
-    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
-        found = super().load_item(at, obj, key)
+    def note_item(self, obj: Any, key: Any, found: Any) -> None:
+        """Record the trip count of a tuple that was read backwards."""
         if type(obj) is tuple and type(key) is slice and key == _BACKWARDS:
             self._note_passing(obj, found)
-        return found

@@ -13,10 +13,12 @@ from typing import Any
 
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.loops.while_loops import WHY, WhileLoop, WhileWatch, is_limit
+from torchjanus.rewrite.hooks.semantics import COMPARE
+from torchjanus.semantics.watch.loops.while_loops import WHY, WhileLoop, WhileLoops, is_limit
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.values import Apply, Expr, Traced, plain, trace_value
 
-__all__ = ["CountdownWatch"]
+__all__ = ["Countdowns"]
 
 _FUNCTIONS = {">": operator.gt, ">=": operator.ge, "!=": operator.ne, "truth": operator.ne}
 
@@ -34,20 +36,23 @@ class _CountdownLoop(WhileLoop):
         return [] if self.even else self.numbers
 
 
-class CountdownWatch(WhileWatch):
-    """The hooks that loops which count down concern."""
+class Countdowns(Part):
+    """``while`` loops that count down."""
 
-    _answered: int | None = None  # the number whose predicate has been answered by ``descend``
+    def __init__(self, state: WatchState, whiles: WhileLoops) -> None:
+        super().__init__(state)
+        self.whiles = whiles
+        self._answered: int | None = None  # the number whose predicate has been answered by ``descend``
 
     def descend(self, at: Site, value: Any, op: str, bound: int) -> Any:
-        loop, number = self._whiles.get(id(at)), plain(value)
-        if loop is not None and not self._is_same_instance(loop):
-            self.leave(loop)
+        loop, number = self.whiles.active.get(id(at)), plain(value)
+        if loop is not None and not self.whiles.is_same_instance(loop):
+            self.whiles.leave(loop)
             loop = None
         elif loop is not None and not _follows(loop, value):
             self.recording.trace.loop_records.remove(loop.active_loop.loop_record)
             loop.even = False
-            self.leave(loop)
+            self.whiles.leave(loop)
             loop = None
         if type(number) is not int:
             return value
@@ -55,7 +60,7 @@ class CountdownWatch(WhileWatch):
         if loop is None:
             low = bound + (op != ">=")
             begins = isinstance(value, Traced) and number >= low and low in (0, 1) and is_limit(value.expr)
-            if not begins or self._in_library(at):
+            if not begins or self.whiles.untraced.in_library(at):
                 return value
             loop = self._begin_countdown(at, op, value.expr, number, low)
         self._answered = number
@@ -63,33 +68,28 @@ class CountdownWatch(WhileWatch):
             loop.numbers.append(number)
             loop.active_loop.begin(number, ())
         else:
-            self.over(loop)
-            self.ended(loop.active_loop, loop.active_loop.loop_record.count)
+            self.whiles.over(loop)
+            self.whiles.loops.ended(loop.active_loop, loop.active_loop.loop_record.count)
         return number
 
     def _begin_countdown(self, at: Site, op: str, limit: Expr, number: int, low: int) -> _CountdownLoop:
         """Register a loop that begins with ``number``, and specialise on its trip count until the loop is merged."""
         first = Apply(operator.sub, (limit, low)) if low else limit
-        active_loop = self._new_active_loop()
+        active_loop = self.whiles.new_active_loop()
         active_loop.loop_record.over, active_loop.loop_record.count = (
             range(number, low - 1, -1),
             Apply(operator.add, (first, 1)),
         )
         self.recording.trace.loop_records.append(active_loop.loop_record)
         self.recording.pin(trace_value(number - low, first), WHY)
-        return self.begun(_CountdownLoop(at, op, limit, number, active_loop))
+        return self.whiles.begun(_CountdownLoop(at, op, limit, number, active_loop))
 
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if at is not None and at.kind == "turning" and self._is_answered():
-            return {**_FUNCTIONS, "<": operator.lt, "<=": operator.le}[op](a, b)
-        return super().native_compare(at, op, a, b)
+    def compared(self, op: str, a: Any, b: Any) -> bool | None:
+        """Return the outcome of a comparison that ``descend`` has answered, else None."""
+        return COMPARE[op](a, b) if self.is_answered() else None
 
-    def truth(self, at: Site, value: Any) -> bool:
-        if at is not None and at.kind == "while" and type(value) is int and self._is_answered():
-            return bool(value)
-        return super().truth(at, value)
-
-    def _is_answered(self) -> bool:
+    def is_answered(self) -> bool:
+        """Whether ``descend`` has answered the predicate at hand."""
         answered, self._answered = self._answered is not None, None
         return answered
 

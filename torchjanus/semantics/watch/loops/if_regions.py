@@ -15,18 +15,18 @@ from torchjanus.rewrite.hooks.semantics import NOTHING
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.record.iteration_states import state_of
 from torchjanus.semantics.record.rebinding import is_suspended
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part
 from torchjanus.trace.loops.records import LoopSnapshots
 
-__all__ = ["RegionWatch"]
+__all__ = ["Regions"]
 
 
-class RegionWatch(WatchBase):
-    """The hook that ``if`` regions concern."""
+class Regions(Part):
+    """``if`` statements in which tensors decide."""
 
     def region(self, at: Site) -> AbstractContextManager[Any, Any]:
         # Decisions within a recursive call are represented by its variants.
-        if self.outer is not None or is_installed(at.file):
+        if self.state.outer is not None or is_installed(at.file):
             return NOTHING
         return _Region(self, at)
 
@@ -34,33 +34,33 @@ class RegionWatch(WatchBase):
 class _Region(AbstractContextManager[None, None]):
     """One active ``if`` statement."""
 
-    __slots__ = ("_before", "_escaped", "_given", "_plain", "_site", "_start", "_watch")
+    __slots__ = ("_before", "_escaped", "_given", "_plain", "_regions", "_site", "_start")
 
-    def __init__(self, watch: RegionWatch, at: Site) -> None:
-        self._watch = watch
+    def __init__(self, regions: Regions, at: Site) -> None:
+        self._regions = regions
         self._site = at
 
     def __enter__(self) -> None:
-        watch = self._watch
-        trace = watch.recording.trace
+        regions = self._regions
+        trace = regions.recording.trace
         self._start, self._plain, self._given = len(trace.events), len(trace.plain), len(trace.given)
-        self._escaped = len(watch.recording.escaped)
-        known = self._site in watch.deciding and not is_suspended()
-        self._before = state_of(watch.recording, self._escaped) if known else None
+        self._escaped = len(regions.recording.escaped)
+        known = self._site in regions.state.deciding and not is_suspended()
+        self._before = state_of(regions.recording, self._escaped) if known else None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        watch, run = self._watch, self._watch.recording.trace
+        regions, run = self._regions, self._regions.recording.trace
         if kind is not None or not any(position >= self._start for position in reversed(run.changed)):
             return
-        watch.deciding.add(self._site)
+        regions.state.deciding.add(self._site)
         if self._before is None:
             return
-        watch.at(self._site)
-        after = state_of(watch.recording, self._escaped)
+        regions.at(self._site)
+        after = state_of(regions.recording, self._escaped)
         # Dead variables count as unchanged.
         states = self._before, {n: v for n, v in self._before.items() if n[:2] not in after} | after
         plains, given = (self._plain, len(run.plain)), (self._given, len(run.given))
-        place, end = watch.recording.place, len(run.events)
+        place, end = regions.recording.place, len(run.events)
         run.frames.append(LoopSnapshots((self._start,), end, states, None, (), place, plains, given, region=True))

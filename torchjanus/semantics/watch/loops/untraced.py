@@ -19,7 +19,7 @@ from torchjanus.rewrite import Site
 from torchjanus.semantics.known.trusted import is_installed
 from torchjanus.semantics.watch.loops.iteration_values import integers, is_all_but_few, reals, total_of, where
 from torchjanus.semantics.watch.loops.untraced_values import structure_of
-from torchjanus.semantics.watch.objects.lists import ContainerReadWatch
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.facts import NumberPredicate
 from torchjanus.trace.loops.records import ByIteration, UntracedComputation
 from torchjanus.trace.values import (
@@ -34,7 +34,7 @@ from torchjanus.trace.values import (
     trace_value,
 )
 
-__all__ = ["UntracedWatch", "are_alike"]
+__all__ = ["UntracedValues", "are_alike", "text_of_counter"]
 
 _HOLDERS = (list, dict, set, collections.deque)
 _HOLDING = (tuple, list, dict)
@@ -64,43 +64,42 @@ def are_alike(over: Sequence[Any]) -> bool:
         return bool(over) and (all(map(_is_plain, over)) or _are_pairs(over))
 
 
-class UntracedWatch(ContainerReadWatch):
-    """The hooks that untraced values concern."""
+class UntracedValues(Part):
+    """Computations of the program's own code on untraced values, and the induction variables of the active loops."""
 
-    _counters: dict[int, int]  # current induction variables, by id of the loop's record
-    _indexed_lists: dict[int, Any]  # by id: old lists that iterations index by their number
-    _float_results: dict[int, float]  # by id: untraced floats that the program has computed and may pass to a library
+    def __init__(self, state: WatchState) -> None:
+        super().__init__(state)
+        self.counters: dict[int, int] = {}  # current induction variables, by id of the loop's record
+        self._indexed_lists: dict[int, Any] = {}  # by id: old lists that iterations index by their number
+        # By id: untraced floats that the program has computed and may pass to a library.
+        self._float_results: dict[int, float] = {}
 
-    def _known(self, name: str) -> dict[int, Any]:
-        found: dict[int, Any] = self.__dict__.setdefault(name, {})
-        return found
-
-    def _note_given(self, at: Site, values: tuple[Any, ...]) -> None:
+    def note_given(self, at: Site, values: tuple[Any, ...]) -> None:
         """Record untraced numbers that native code gets and does not only compute a number of."""
         whole, others = tuple(integers(values)), tuple(reals(values))
-        if (whole or others) and not self._in_library(at):
+        if (whole or others) and not self.in_library(at):
             trace = self.recording.trace
             trace.given.append(UntracedComputation(len(trace.events), whole, reals=others))
 
-    def _note_length(self, at: Site, holder: Any) -> None:
+    def note_length(self, at: Site, holder: Any) -> None:
         """Record that the program reads the length of its own container: it may equal the number of iterations."""
-        if self.recording.owner(holder) is None and not self._in_library(at):
+        if self.recording.owner(holder) is None and not self.in_library(at):
             self.recording.trace.measured = len(self.recording.trace.events)
-            self._note_counted(at, (holder,))
+            self.note_counted(at, (holder,))
 
-    def _note_counted(self, at: Site, values: Any) -> None:
+    def note_counted(self, at: Site, values: Any) -> None:
         """Record containers of the program whose length may have influenced a result."""
         trace = self.recording.trace
         for value in values:
-            if is_one_of(type(value), _COUNTED) and self.recording.owner(value) is None and not self._in_library(at):
+            if is_one_of(type(value), _COUNTED) and self.recording.owner(value) is None and not self.in_library(at):
                 held = len(value) if is_one_of(type(value), _HOLDERS) or type(value) is tuple else -1
                 trace.counted.append((len(trace.events), self.recording.place, held))
 
-    def _kept(self, holder: Any) -> AccessPath | None:
+    def kept(self, holder: Any) -> AccessPath | None:
         """Return the access path of a container that this run has not changed, or None."""
         return None if self.recording.is_written(holder) else self.recording.owner(holder)
 
-    def _note_untraced(
+    def note_untraced(
         self,
         at: Site,
         *values: Any,
@@ -114,136 +113,112 @@ class UntracedWatch(ContainerReadWatch):
         therefore skipped, unless untraced numbers were ``made`` of them."""
         if not made and any(isinstance(value, torch.Tensor) or _is_fetched(value) for value in values):
             return
-        if not self._in_library(at) or self._have_recorded_floats(values):
+        if not self.in_library(at) or self._have_recorded_floats(values):
             trace = self.recording.trace
             whole, others = tuple(integers(values)), tuple(reals(values))
             trace.plain.append(
                 UntracedComputation(len(trace.events), whole, total, structure, others, where(at), lookup, compared)
             )
 
-    def _note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
+    def note_result(self, at: Site, values: tuple[Any, ...], result: Any) -> None:
         """Record an untraced float result: computations of libraries on it are recorded, too."""
-        if type(result) is float and (not self._in_library(at) or self._have_recorded_floats(values)):
-            self._known("_float_results")[id(result)] = result
+        if type(result) is float and (not self.in_library(at) or self._have_recorded_floats(values)):
+            self._float_results[id(result)] = result
 
     def _have_recorded_floats(self, values: tuple[Any, ...]) -> bool:
-        known = self._known("_float_results")
+        known = self._float_results
         return any(type(value) is float and id(value) in known for value in values)
 
-    def _note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
+    def note_values(self, at: Site, what: str, *values: Any, total: int | None = None, compared: str = "") -> None:
         """Record a computation whose result depends on the values only."""
-        structure = structure_of((what, values), self._kept)
-        self._note_untraced(at, *values, total=total, structure=structure, compared=compared)
+        structure = structure_of((what, values), self.kept)
+        self.note_untraced(at, *values, total=total, structure=structure, compared=compared)
 
-    def _note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
+    def note_made(self, at: Site, what: str, *values: Any, total: int | None = None) -> None:
         """Record a computation on untraced values; on traced numbers its result is traced anyway."""
         if not any(isinstance(value, Traced) for value in values):
-            self._note_values(at, what, *values, total=total)
+            self.note_values(at, what, *values, total=total)
 
-    def _in_library(self, at: Site | None) -> bool:
+    def in_library(self, at: Site | None) -> bool:
         return is_installed(self.recording.place.file if at is None else at.file)
 
-    def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_binary(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
+    def note_operation(self, at: Site, op: str, a: Any, b: Any) -> None:
+        """Record a binary operation on untraced values."""
+        self.note_made(at, op, a, b, total=total_of(op, a, b))
 
-    def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        self._note_made(at, op, a, b, total=total_of(op, a, b))
-        result = super().native_inplace(at, op, a, b)
-        self._note_result(at, (a, b), result)
-        return result
-
-    def native_unary(self, at: Site, op: str, a: Any) -> Any:
-        self._note_made(at, op, a)
-        result = super().native_unary(at, op, a)
-        self._note_result(at, (a,), result)
-        return result
-
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
+    def note_compare(self, at: Site, op: str, a: Any, b: Any) -> None:
         if op not in ("is", "is not") or type(plain(a)) is type(plain(b)) is int:  # small integers are unique objects
             compared = op if op not in ("is", "is not") and type(a) is type(b) is int else ""
-            self._note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
-            self._note_counted(at, (a, b))
-        return super().native_compare(at, op, a, b)
+            self.note_values(at, {"is": "==", "is not": "!="}.get(op, op), a, b, compared=compared)
+            self.note_counted(at, (a, b))
 
-    def native_format(self, at: Site, value: Any, spec: str) -> str:
-        if type(value) is int and value in self._known("_counters").values() and type(spec) is str:
-            text = super().native_format(at, value, spec)
-            shown: str = trace_value(text, Apply(format, (InductionVariable(value), spec)))
-            return shown
-        self._note_made(at, f":{spec}", value)
-        return super().native_format(at, value, spec)
+    def note_truth(self, at: Site, value: Any) -> None:
+        if not isinstance(value, bool | torch.Tensor | type(None)):
+            self.note_values(at, "truth", value)
+
+    def is_counter(self, value: Any) -> bool:
+        """Whether a value equals the induction variable of an active loop."""
+        return type(value) is int and value in self.counters.values()
 
     def _structure_of_item(self, obj: Any, key: Any) -> Any:
         """Return the description of a lookup, or None. Equal ones give equal elements or loop-carried values."""
         if is_one_of(type(obj), (str, bytes)):
-            return structure_of(("item", obj, key), self._kept)
+            return structure_of(("item", obj, key), self.kept)
         if type(obj) is torch.Size and all(isinstance(part, Traced) for part in obj):
-            return structure_of(("item", key), self._kept)  # a traced size
-        access_path = self._kept(obj)
+            return structure_of(("item", key), self.kept)  # a traced size
+        access_path = self.kept(obj)
         if access_path is not None:
-            return structure_of(("item", access_path.token, key), self._kept)
+            return structure_of(("item", access_path.token, key), self.kept)
         known = type(obj) is tuple or (
             is_one_of(type(obj), (list, dict)) and self.recording.variable_changes.has_compared(obj)
         )
-        return structure_of(("item", key), self._kept) if known else None
+        return structure_of(("item", key), self.kept) if known else None
 
     def _iteration_of(self, obj: Any, key: Any) -> ByIteration | None:
         """Return the offsets of an index from the active induction variables, if the element is or holds a tensor; else
         None."""
-        counters = self._known("_counters")
+        counters = self.counters
         if type(key) is not int or not is_one_of(type(obj), (list, tuple)) or not counters or not 0 <= key < len(obj):
             return None
-        kept = self._kept(obj) is not None
+        kept = self.kept(obj) is not None
         if not issubclass(type(obj[key]), torch.Tensor) and not (kept and is_one_of(type(obj[key]), _HOLDING)):
             return None
         if kept:
-            self._known("_indexed_lists")[id(obj)] = obj
+            self._indexed_lists[id(obj)] = obj
         return ByIteration(tuple(key - iteration for iteration in counters.values()), self._structure_of_item(obj, key))
 
-    def _note_lengths(self, count: Expr, ended: int, place: Place) -> None:
+    def note_lengths(self, count: Expr, ended: int, place: Place) -> None:
         """Record, for a loop that has ended, that old lists which its iterations have indexed are as long as its trip
         count. ``ended``: the number of the iteration that would follow."""
-        for obj in [*self._known("_indexed_lists").values()]:
-            if len(obj) == ended and (access_path := self._kept(obj)) is not None and are_alike(obj):
+        for obj in [*self._indexed_lists.values()]:
+            if len(obj) == ended and (access_path := self.kept(obj)) is not None and are_alike(obj):
                 length = Read(access_path.then(Step.LEN))
                 if length.token != count.token:
                     self.natives.whole_length(obj)
                     self.recording.note(NumberPredicate(Apply(operator.eq, (count, length)), True, place))
-        self._known("_indexed_lists").clear()
+        self._indexed_lists.clear()
 
-    def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+    def note_item(self, at: Site, obj: Any, key: Any) -> None:
+        """Record that an item is about to be read."""
         if type(key) is not str and not (type(key) is int and key == -1):
             if isinstance(obj, torch.Tensor):
-                self._note_untraced(at, obj)
+                self.note_untraced(at, obj)
             elif (iteration := self._iteration_of(obj, key)) is not None:
-                self._note_untraced(at, key, structure=iteration, lookup=True)
+                self.note_untraced(at, key, structure=iteration, lookup=True)
             else:
-                self._note_untraced(at, key, structure=self._structure_of_item(obj, key))
-        found = super().load_item(at, obj, key)
-        self._note_part(at, obj, key, found)
-        return found
+                self.note_untraced(at, key, structure=self._structure_of_item(obj, key))
 
-    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
-        self._note_part(at, obj, key)
-        super().store_item(at, obj, key, value)
-
-    def drop_item(self, at: Site, obj: Any, key: Any) -> None:
-        self._note_part(at, obj, key)
-        super().drop_item(at, obj, key)
-
-    def _note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
+    def note_part(self, at: Site, obj: Any, key: Any, part: Any = None) -> None:
         """Record that a slice of a list is read or changed: its elements may depend on the length. A slice without a
         constant number of elements at the ends has a symbolic length and needs no record."""
         if type(key) is not slice or not isinstance(obj, list | tuple) or key in _WHOLE:
             return
         count = self.framework.sizes.count
         if part is None or not is_all_but_few(key) or count(obj) is None or count(part) is None:
-            self._note_length(at, obj)
+            self.note_length(at, obj)
 
-    def truth(self, at: Site, value: Any) -> bool:
-        if not isinstance(value, bool | torch.Tensor | type(None)):
-            self._note_values(at, "truth", value)
-        return super().truth(at, value)
+
+def text_of_counter(text: str, value: int, spec: str) -> str:
+    """Return the formatted text of an induction variable as a traced text."""
+    shown: str = trace_value(text, Apply(format, (InductionVariable(value), spec)))
+    return shown

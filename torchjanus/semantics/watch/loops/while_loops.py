@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from torchjanus.core.errors import Place
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.loops.counted import LoopWatch
+from torchjanus.semantics.watch.loops.counted import ForLoops
 from torchjanus.semantics.watch.loops.loop_record import ActiveLoop
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.events import FunctionEntry, FunctionExit
 from torchjanus.trace.loops.records import LoopRecord
 from torchjanus.trace.values import Apply, Expr, Read, Size, Traced, leaves, plain, trace_value
 
-__all__ = ["WHY", "WhileLoop", "WhileWatch", "is_limit"]
+__all__ = ["WHY", "WhileLoop", "WhileLoops", "is_limit"]
 
 _MIRRORED = {">": "<", ">=": "<=", "!=": "!="}
 WHY = "the number decides how often a loop iterates"
@@ -63,20 +64,21 @@ class WhileLoop:
         return Apply(operator.add, (self.limit, 1)) if self.op == "<=" else self.limit
 
 
+Compare = Callable[[Site, str, Any, Any], Any]
 _A = TypeVar("_A", bound=WhileLoop)
 
 
-class WhileWatch(LoopWatch):
-    """The hooks that ``while`` loops concern."""
+class WhileLoops(Part):
+    """``while`` loops that count up."""
 
-    _asking: WhileLoop | None = None  # the active loop
-
-    _length: tuple[Any, ...] | None = None  # the ``len()`` call whose result is compared next
-
-    @property
-    def _whiles(self) -> dict[int, Any]:
-        """The active loops, by id of their site."""
-        return self._known("_going_on")
+    def __init__(self, state: WatchState, loops: ForLoops, compare: Compare) -> None:
+        """``compare`` makes and records a comparison that decides no loop."""
+        super().__init__(state)
+        self.loops = loops
+        self.untraced = loops.untraced
+        self._compare = compare
+        self.active: dict[int, Any] = {}  # the active loops, by id of their site
+        self._length: tuple[Any, ...] | None = None  # the ``len()`` call whose result is compared next
 
     def note_call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         own = fn is len and at is not None and type(args[0]) is list and self.recording.owner(args[0]) is None
@@ -86,34 +88,29 @@ class WhileWatch(LoopWatch):
         elif loop is not None:
             number = loop.numbers[-1]  # recorded as a computation on the induction variable
             if result != number:
-                self._note_values(at, "+", number, result - number, total=result)
+                self.untraced.note_values(at, "+", number, result - number, total=result)
         else:
-            super().note_call(at, fn, args, kwargs, result)
+            self.loops.note_call(at, fn, args, kwargs, result)
 
     def _loop_on_length(self, holder: Any) -> WhileLoop | None:
         """Return the active loop whose predicate reads the length of this list, or None."""
         return next(
-            (one for one in self._whiles.values() if one.length is not None and one.length[2][0] is holder), None
+            (one for one in self.active.values() if one.length is not None and one.length[2][0] is holder), None
         )
 
-    def compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        try:
-            result: Any = super().compare(at, op, a, b)
-            return result
-        finally:
-            if self._length is not None:  # the length was not compared with a number
-                length, self._length = self._length, None
-                super().note_call(*length)
+    def end_compare(self) -> None:
+        """Record the length that was read in a predicate and not compared with a number."""
+        if self._length is not None:
+            length, self._length = self._length, None
+            self.loops.note_call(*length)
 
-    def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if at is None or at.kind != "turning":
-            return super().native_compare(at, op, a, b)
+    def predicate(self, at: Site, op: str, a: Any, b: Any) -> bool | None:
+        """Return the outcome of a loop's predicate; None if it is to be compared and recorded as anywhere else."""
         length, self._length = self._length, None
-        if (outcome := self._loop_predicate(at, op, a, b, length)) is not None:
-            return bool(outcome)
-        if length is not None:
-            super().note_call(*length)
-        return super().native_compare(at, op, a, b)
+        outcome = self._loop_predicate(at, op, a, b, length)
+        if outcome is None and length is not None:
+            self.loops.note_call(*length)
+        return outcome
 
     def _loop_predicate(self, at: Site, op: str, a: Any, b: Any, length: Any) -> bool | None:
         """Return the outcome of a loop's predicate, None if the loop cannot be recorded."""
@@ -124,15 +121,15 @@ class WhileWatch(LoopWatch):
             return None
         self.at(at)
         outcome = _FUNCTIONS[op](a, plain(b))
-        loop = self._whiles.get(id(at))
+        loop = self.active.get(id(at))
         same = loop is not None and loop.limit.token == b.expr.token and (not outcome or a > loop.numbers[-1])
-        if loop is not None and not (same and self._is_same_instance(loop)):
+        if loop is not None and not (same and self.is_same_instance(loop)):
             self.leave(loop)
             loop = None
         if loop is None:
-            if not outcome or self._in_library(at):
+            if not outcome or self.untraced.in_library(at):
                 return None
-            loop = self.begun(WhileLoop(at, op, b.expr, plain(b), self._new_active_loop(), length=length))
+            loop = self.begun(WhileLoop(at, op, b.expr, plain(b), self.new_active_loop(), length=length))
         if outcome:
             loop.numbers.append(a)
             loop.active_loop.begin(a, ())
@@ -143,21 +140,21 @@ class WhileWatch(LoopWatch):
 
     def begun(self, loop: _A) -> _A:
         """Register a loop that begins."""
-        self._whiles[id(loop.site)] = loop
+        self.active[id(loop.site)] = loop
         self.recording.unfinished.append(lambda: self.leave(loop))
         return loop
 
     def over(self, loop: WhileLoop) -> bool:
         """Unregister a loop. Return False if it was not active."""
-        return self._whiles.get(id(loop.site)) is loop and self._whiles.pop(id(loop.site)) is loop
+        return self.active.get(id(loop.site)) is loop and self.active.pop(id(loop.site)) is loop
 
-    def _new_active_loop(self) -> ActiveLoop:
+    def new_active_loop(self) -> ActiveLoop:
         """Return the record of a loop that begins."""
         place: Place = self.recording.place
         loop_record = LoopRecord([], None, len(self.recording.trace.plain))
-        return ActiveLoop(self.recording, self._known("_counters"), place, loop_record, True, None)
+        return ActiveLoop(self.recording, self.untraced.counters, place, loop_record, True, None)
 
-    def _is_same_instance(self, loop: WhileLoop) -> bool:
+    def is_same_instance(self, loop: WhileLoop) -> bool:
         """Whether the predicate belongs to the same loop instance: its function has not returned since."""
         deep = 0
         for event in self.recording.trace.events[loop.active_loop.starts[-1] :]:
@@ -190,9 +187,9 @@ class WhileWatch(LoopWatch):
     def _note_predicates(self, loop: WhileLoop) -> None:
         here, self.recording.place = self.recording.place, loop.active_loop.place
         if loop.length is not None:
-            super().note_call(*loop.length)
+            self.loops.note_call(*loop.length)
         for number in loop.decided():
-            self._note_values(loop.site, loop.op, number)
+            self.untraced.note_values(loop.site, loop.op, number)
         for fact in loop.facts():
             self.recording.hold(fact, True)
         self.recording.place = here
@@ -202,12 +199,12 @@ class WhileWatch(LoopWatch):
         if span is None:
             loop.active_loop.leave()
             self._note_predicates(loop)
-            LoopWatch.native_compare(self, loop.site, loop.op, end, limit)
+            self._compare(loop.site, loop.op, end, limit)
             return
         active_loop = loop.active_loop
         active_loop.loop_record.over, active_loop.loop_record.count = span, _count_of(span, expr)
         self.recording.trace.loop_records.append(active_loop.loop_record)
-        self.ended(active_loop, active_loop.loop_record.count)
+        self.loops.ended(active_loop, active_loop.loop_record.count)
         self.recording.pin(trace_value(plain(limit) + (expr is not loop.limit), expr), WHY)
 
 

@@ -22,11 +22,12 @@ from torchjanus.semantics.known.trusted import is_installed, is_trusted_class
 from torchjanus.semantics.native.class_namespaces import functions_of
 from torchjanus.semantics.protocols.attributes import in_instance
 from torchjanus.semantics.protocols.leaves import mro_of, namespace_of, native_slot
+from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.protocols.stand_ins import cached_property, partial_method
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 
-__all__ = ["ClassWatch", "class_lookup", "hook_may_change"]
+__all__ = ["Classes", "class_lookup", "hook_may_change", "stand_in_getter"]
 
 # By class: whether it belongs to a library, and whether all its bases do.
 _libraries: ClassTable[bool] = ClassTable()
@@ -34,8 +35,12 @@ _lasting: ClassTable[bool] = ClassTable()
 _kinds: ClassTable[Callable[[type], bool]] = ClassTable()
 
 
-class ClassWatch(WatchBase):
-    """The hooks that look up attributes on classes."""
+class Classes(Part):
+    """Lookups of attributes on classes."""
+
+    def __init__(self, state: WatchState, semantics: Protocols) -> None:
+        super().__init__(state)
+        self.semantics = semantics
 
     def load_class_attr(self, cls: type, name: str) -> Any:
         if name == "__dict__" and class_lookup(type(cls), name)[1] is type and not self._is_stable(cls):
@@ -44,7 +49,10 @@ class ClassWatch(WatchBase):
             self._not_before(cls, None, name)
             self._not_before(type(cls), None, name)
         meta = type(cls)
-        accessed = self.dunder(meta, "__getattr__") is not None or self.dunder(meta, "__getattribute__") is not None
+        accessed = (
+            self.semantics.dunder(meta, "__getattr__") is not None
+            or self.semantics.dunder(meta, "__getattribute__") is not None
+        )
         value = native_slot(meta, "__getattribute__")(cls, name) if accessed else getattr(cls, name)
         if class_lookup(cls, name)[1] is None:
             owner = class_lookup(type(cls), name)[1]
@@ -98,21 +106,8 @@ class ClassWatch(WatchBase):
                 self.recording.absent(AccessPath.const(owner).then(Step.DICT), name)
         return value  # an attribute of super itself
 
-    def getter(self, raw: Any) -> tuple[Any, Any] | None:
-        if type(raw) is functools.cached_property and raw.attrname is not None:
-            return cached_property, lambda instance, owner: (raw, instance)
-        if type(raw) is functools.partialmethod:
-            return partial_method, lambda instance, owner: (raw, instance, owner)
-        return super().getter(raw)
-
-    def dunder(self, tp: type, name: str) -> Any:
-        found = super().dunder(tp, name)
-        if found is None:
-            self.note_lookup(tp, name)  # missing or native
-        return found
-
     def note_lookup(self, tp: type, name: str) -> None:
-        super().note_lookup(tp, name)
+        """Record what a lookup of a name on a class found, or that it found nothing."""
         if _is_library_only(tp):
             return
         raw, owner = class_lookup(tp, name)
@@ -162,6 +157,15 @@ class ClassWatch(WatchBase):
     def _is_stable(self, cls: type) -> bool:
         """Whether the class is assumed not to change: a library's, or one made in this run."""
         return _is_library(cls) or self.recording.is_new_class(cls)
+
+
+def stand_in_getter(raw: Any) -> tuple[Any, Any] | None:
+    """Return the function that takes the place of a native descriptor's ``__get__``, and its arguments; or None."""
+    if type(raw) is functools.cached_property and raw.attrname is not None:
+        return cached_property, lambda instance, owner: (raw, instance)
+    if type(raw) is functools.partialmethod:
+        return partial_method, lambda instance, owner: (raw, instance, owner)
+    return None
 
 
 _WRAPPING = (staticmethod, classmethod)

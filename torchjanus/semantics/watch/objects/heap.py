@@ -17,23 +17,31 @@ from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import attributes_of, is_python_class
 from torchjanus.semantics.containers.keyed import MappingShadow
-from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_trusted_class, is_trusted_module
+from torchjanus.semantics.known.trusted import MODULE_CONTAINERS, is_installed, is_trusted_class, is_trusted_module
 from torchjanus.semantics.protocols.leaves import native_slot, on_type
+from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.protocols.special_methods import PLAIN_DESCRIPTORS
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.backward_code import is_autograd_node
-from torchjanus.semantics.watch.objects.classes import ClassWatch, class_lookup
+from torchjanus.semantics.watch.objects.classes import Classes, class_lookup
 from torchjanus.semantics.watch.objects.made_classes import replaces_kind
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.values import Traced, TracedFloat, plain
 
-__all__ = ["HeapWatch"]
+__all__ = ["Heap"]
 
 
+_SIMPLE = (int, float, complex, str, bytes, bool, type(None))
 _FLAGS = (bool, str, types.NoneType)
 
 
-class HeapWatch(ClassWatch):
-    """The hooks of attributes and names. Accesses to old objects are recorded; new objects are private to the run."""
+class Heap(Part):
+    """Attributes and names. Accesses to old objects are recorded; new objects are private to the run."""
+
+    def __init__(self, state: WatchState, semantics: Protocols, classes: Classes) -> None:
+        super().__init__(state)
+        self.semantics = semantics
+        self.classes = classes
 
     # -- attributes -----------------------------------------------------------------------------------------------
 
@@ -49,20 +57,7 @@ class HeapWatch(ClassWatch):
             return self.recording.owner(obj) or AccessPath.const(obj)
         return self.recording.owner(obj)
 
-    def make_instance(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        self.at(at)
-        return super().make_instance(at, cls, self.natives.made_of(cls, args), kwargs)
-
-    def plain_attr(self, at: Site, obj: Any, name: str) -> Any:
-        return super().plain_attr(at, obj, self._name(at, name))
-
-    def set_plain_attr(self, at: Site, obj: Any, name: str, value: Any) -> None:
-        super().set_plain_attr(at, obj, self._name(at, name), value)
-
-    def del_plain_attr(self, at: Site, obj: Any, name: str) -> None:
-        super().del_plain_attr(at, obj, self._name(at, name))
-
-    def _name(self, at: Site, name: str) -> str:
+    def attribute_name(self, at: Site, name: str) -> str:
         """Return the untraced attribute name, and specialise on it: it selects the descriptor."""
         if type(name) is str:
             return name
@@ -86,16 +81,16 @@ class HeapWatch(ClassWatch):
             value = getattr(obj, name)
             return value if callable(value) else getattr(self.recording.pin(obj, f"its {name} is read"), name)
         if type(obj) is super:
-            return self.load_super_attr(obj, name)
+            return self.classes.load_super_attr(obj, name)
         access_path = self.access_path_of(obj)
         if access_path is None:
             if is_autograd_node(obj):
                 self.natives.framework.code.read_node(obj, name)
-            return self.class_value_of_new(obj, name, super().load_attr(at, obj, name))
+            return self.classes.class_value_of_new(obj, name, Protocols.load_attr(self.semantics, at, obj, name))
         if isinstance(obj, types.ModuleType):
             return self._load_module_attr(at, access_path, obj, name)
         if isinstance(obj, type):
-            return self.load_class_attr(obj, name)
+            return self.classes.load_class_attr(obj, name)
         return self._load_instance_attr(access_path, obj, name)
 
     def _load_tensor_attr(self, tensor: torch.Tensor, name: str) -> Any:
@@ -117,9 +112,9 @@ class HeapWatch(ClassWatch):
         if name not in namespace:
             self.recording.absent(base, name)
             fallback = namespace.get("__getattr__")
-            if not self.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
-                return super().load_attr(at, module, name)  # AttributeError, as a rule
-            return self.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
+            if not self.semantics.enterable(fallback) or is_trusted_module(namespace.get("__name__")):
+                return Protocols.load_attr(self.semantics, at, module, name)  # AttributeError, as a rule
+            return self.semantics.call(at, self.recording.read_key(base, namespace, "__getattr__"), (name,), {})
         # Functions of a library do not change, but anybody may set its flags.
         trusted = is_trusted_module(namespace.get("__name__")) and not is_one_of(type(namespace[name]), _FLAGS)
         return self.recording.read_key(base, namespace, name, trusted=trusted)
@@ -139,7 +134,7 @@ class HeapWatch(ClassWatch):
             return native_slot(type(obj), "__getattribute__")(obj, name)
         raw, owner = class_lookup(type(obj), name)
         getter = on_type(type(obj), "__getattribute__")
-        if isinstance(getter, types.FunctionType) and self.native_reason(getter) is not None:
+        if isinstance(getter, types.FunctionType) and self.semantics.native_reason(getter) is not None:
             self._refuse_attribute(obj, name)
             return getattr(obj, name)
         if owner is not None and hasattr(type(raw), "__set__"):
@@ -160,7 +155,8 @@ class HeapWatch(ClassWatch):
                 return self._load_registered(base, obj, namespace, name)
             elif owner is None or not _never_shadowed(owner, name):
                 recording.absent(base, name)
-        if owner is None and self.accessor_left_native(type(obj), "__getattr__"):
+        left_native = self.semantics.accessor_left_native
+        if owner is None and left_native(type(obj), "__getattr__"):
             if isinstance(obj, torch.nn.Module):  # its lookup is not nn.Module's: the value may be anything
                 self._refuse_attribute(obj, name)
             return getattr(obj, name)  # code that is left out of graphs handles it
@@ -168,18 +164,17 @@ class HeapWatch(ClassWatch):
             value = _native_getattr(obj, name)  # raises AttributeError, as a rule
             self._refuse_attribute(obj, name)
             return value
-        if not is_one_of(type(raw), PLAIN_DESCRIPTORS) and self.accessor_left_native(type(obj), "__getattr__"):
+        if not is_one_of(type(raw), PLAIN_DESCRIPTORS) and left_native(type(obj), "__getattr__"):
             self._refuse_attribute(obj, name)
             return getattr(obj, name)  # if the descriptor raises, __getattr__ is called
-        return self.class_value(type(obj), name, _native_getattr(obj, name))
+        return self.classes.class_value(type(obj), name, _native_getattr(obj, name))
 
-    def hides(self, obj: Any, name: str) -> bool:
-        hidden = super().hides(obj, name)
+    def note_not_hidden(self, obj: Any, name: str) -> None:
+        """Record that no attribute of the object itself hides the class's."""
         access_path, namespace = self.recording.owner(obj), attributes_of(obj)
-        if not hidden and access_path is not None and namespace is not None:
+        if access_path is not None and namespace is not None:
             if not self.recording.has_written(namespace, name):
                 self.recording.absent(self._dict_of(access_path, namespace), name)  # it may be there at a later call
-        return hidden
 
     def _refuse_attribute(self, obj: Any, name: str) -> None:
         self.recording.refuse(
@@ -228,7 +223,7 @@ class HeapWatch(ClassWatch):
         access_path = self.access_path_of(obj)
         if access_path is None:
             # A new object is private until it escapes, so it may hold traced numbers.
-            super().store_attr(at, obj, name, self.private(value))
+            Protocols.store_attr(self.semantics, at, obj, name, self.recording.private(value))
             return
         if (kind := replaces_kind(obj, name, value)) is not None:
             self.recording.refuse(
@@ -242,24 +237,19 @@ class HeapWatch(ClassWatch):
                 dict.__setitem__(value, key, self.recording.pin(part, "is an attribute of an object's new __dict__"))
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
-            super().store_attr(at, obj, name, self.recording.bare(value))
+            Protocols.store_attr(self.semantics, at, obj, name, self.recording.bare(value))
             self.recording.store("field", obj, name, value, access_path)
         elif (namespace := attributes_of(obj)) is None:
-            super().store_attr(at, obj, name, value)  # AttributeError
+            Protocols.store_attr(self.semantics, at, obj, name, value)  # AttributeError
         else:
             self._attributes(access_path, namespace).storing(name, value)
-            super().store_attr(at, obj, name, self.recording.bare(value))
-
-    def private(self, value: Any) -> Any:
-        """Return the value to store in an object without an access path. In a refused run the object may be an old one,
-        so it gets the untraced value."""
-        return self.recording.bare(value) if self.recording.lost else value
+            Protocols.store_attr(self.semantics, at, obj, name, self.recording.bare(value))
 
     def drop_attr(self, at: Site, obj: Any, name: str) -> None:
         self.at(at)
         name = self.recording.pin(name, "names an attribute")
         if isinstance(obj, torch.Tensor):
-            super().drop_attr(at, obj, name)
+            self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)
             if name != "grad":
                 self.recording.refuse(
                     "tensor-attribute", f"deletes the attribute '{name}' of a tensor", "it is not watched.", ""
@@ -267,13 +257,13 @@ class HeapWatch(ClassWatch):
             return
         access_path = self.access_path_of(obj)
         if access_path is None:
-            super().drop_attr(at, obj, name)
+            self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)
             return
         descriptor, owner = class_lookup(type(obj), name)
         if isinstance(obj, type) or (owner is not None and hasattr(type(descriptor), "__set__")):
             if not self.recording.has_written(obj, name) and hasattr(obj, name):
                 self._found_field(access_path, obj, name)  # guard on its presence
-            super().drop_attr(at, obj, name)
+            self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)
             self.recording.store("delete-field", obj, name, ABSENT, access_path)
             return
         namespace = attributes_of(obj)
@@ -281,7 +271,7 @@ class HeapWatch(ClassWatch):
             attributes = self._attributes(access_path, namespace)
             if attributes.has(name):
                 attributes.removing(name)
-        super().drop_attr(at, obj, name)  # AttributeError where there is none
+        self.state.out(Protocols.drop_attr, self.semantics, at, obj, name)  # AttributeError where there is none
 
     def hashed(self, at: Site, value: Any) -> Any:
         """Return a value that a display or comprehension hashes. (Traced numbers report their hash themselves.)"""
@@ -315,7 +305,6 @@ class HeapWatch(ClassWatch):
 
     def caught(self, at: Site, exception: BaseException) -> None:
         """Record, for a NameError that a handler catches, the absence of the variable."""
-        super().caught(at, exception)
         name, raised = getattr(exception, "name", None), exception.__traceback__
         if type(exception) is not NameError or not name or raised is None:
             return
@@ -375,6 +364,32 @@ class HeapWatch(ClassWatch):
     def _content_of(self, cell: types.CellType, name: str) -> AccessPath:
         owner = self.recording.owner(cell)
         return AccessPath.cell(cell, name) if owner is None else owner.then(Step.FIELD, "cell_contents")
+
+    # -- functions ------------------------------------------------------------------------------------------------
+
+    def claim_defaults(self, fn: types.FunctionType, first: bool = False) -> None:
+        """Record a function's code and defaults: guard on them, and give access paths to default objects."""
+        root = self.recording.owner(fn) or AccessPath.const(fn)
+        settled = is_trusted_module(fn.__module__) or is_installed(fn.__code__.co_filename)
+        if (first or self.recording.was_there(fn)) and not settled:
+            # IPython's autoreload puts new code into existing functions.
+            self.recording.held(root.then(Step.FIELD, "__code__"), fn.__code__)
+            self.recording.held(root.then(Step.FIELD, "__defaults__"), fn.__defaults__)
+            if fn.__kwdefaults__ is not None:
+                defaults = root.then(Step.FIELD, "__kwdefaults__")
+                self.recording.held(defaults, fn.__kwdefaults__)
+                for name, value in fn.__kwdefaults__.items():
+                    self.recording.pin(self.recording.found(defaults.item(name), value), "a default")
+        for index, value in enumerate(fn.__defaults__ or ()):
+            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
+                self.recording.found(
+                    root.then(Step.FIELD, "__defaults__").item(index),
+                    value,
+                    trusted=not isinstance(value, torch.Tensor),
+                )
+        for name, value in (fn.__kwdefaults__ or {}).items():
+            if not isinstance(value, _SIMPLE) and self.recording.owner(value) is None:
+                self.recording.found(root.then(Step.FIELD, "__kwdefaults__").item(name), value, trusted=True)
 
 
 def lacks(name: str) -> Callable[[Any], bool]:

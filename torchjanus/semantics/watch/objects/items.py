@@ -14,19 +14,40 @@ from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.host.deferred_writes import delete_item, set_item
 from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols.leaves import MISSING, on_type
+from torchjanus.semantics.protocols.protocols import Protocols
 from torchjanus.semantics.record.write_record import ABSENT
-from torchjanus.semantics.watch.objects.heap import HeapWatch
+from torchjanus.semantics.watch.objects.errors import Errors
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.values import TracedInt, TracedStr, plain
 
-__all__ = ["ItemWatch"]
+__all__ = ["Items"]
 
 _BY_NUMBER = (list, tuple, dict, collections.deque)  # they treat a NumPy integer like a Python one
 
 
-class ItemWatch(HeapWatch):
-    """The hooks of subscripts. Old containers are read and written by way of their shadows, which record it."""
+class Items(Part):
+    """Subscripts. Old containers are read and written by way of their shadows, which record it."""
+
+    def __init__(self, state: WatchState, semantics: Protocols, errors: Errors) -> None:
+        super().__init__(state)
+        self.semantics = semantics
+        self.errors = errors
 
     def load_item(self, at: Site, obj: Any, key: Any) -> Any:
+        try:
+            return self._load(at, obj, key)
+        except IndexError:
+            self.errors.hold_length(obj)
+            raise
+
+    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+        try:
+            self._store(at, obj, key, value)
+        except IndexError:
+            self.errors.hold_length(obj)
+            raise
+
+    def _load(self, at: Site, obj: Any, key: Any) -> Any:
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
@@ -74,7 +95,8 @@ class ItemWatch(HeapWatch):
                 self.natives.whole_length(obj)
                 return native.__getitem__(obj, key)  # IndexError
             return self.natives.element(obj, index)
-        return self._unknown_container(obj, "subscript", lambda: obj[key])
+        self.state.refuse_container(obj, "subscript")
+        return obj[key]
 
     def _positions(self, key: Any) -> Any:
         """Return the subscript of a tensor with the elements of old lists and tuples read and traced. Reads of new
@@ -100,21 +122,17 @@ class ItemWatch(HeapWatch):
     def _missing(self, at: Site, obj: Any, key: Any) -> Any:
         """Return ``obj[key]`` of a dictionary without the key, by ``__missing__``. Raises KeyError if there is none."""
         method = on_type(type(obj), "__missing__")
-        self.note_lookup(type(obj), "__missing__")
+        self.semantics.note_lookup(type(obj), "__missing__")
         if method is MISSING:
             raise KeyError(plain(key))
         if not isinstance(obj, collections.defaultdict) or isinstance(method, types.FunctionType):
-            return self.special(at, method, obj, key)
-        factory = self.load_attr(at, obj, "default_factory")
+            return self.semantics.special(at, method, obj, key)
+        factory = self.semantics.load_attr(at, obj, "default_factory")
         if factory is None:
             raise KeyError(plain(key))
-        value = self.call(at, factory, (), {})
-        self.store_item(at, obj, key, value)
+        value = self.semantics.call(at, factory, (), {})
+        self.semantics.store_item(at, obj, key, value)
         return value
-
-    def elements(self, obj: Any) -> list[Any]:
-        """Return the elements of a container, each read and traced."""
-        return list(self.natives.iterable(obj))
 
     def _slice(self, obj: list[Any] | tuple[Any, ...] | collections.deque[Any], key: slice) -> Any:
         native, start = native_class(type(obj)), key.start
@@ -122,12 +140,12 @@ class ItemWatch(HeapWatch):
             # Negative indices read the last elements without a guard on the length.
             parts = [self.natives.element(obj, index) for index in range(start, 0)]
         else:
-            parts = self.elements(obj)[key]
+            parts = list(self.natives.iterable(obj))[key]
         if type(obj) is list:
             return parts
         return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises
 
-    def store_item(self, at: Site, obj: Any, key: Any, value: Any) -> None:
+    def _store(self, at: Site, obj: Any, key: Any, value: Any) -> None:
         self.at(at)
         recording = self.recording
         if isinstance(obj, torch.Tensor):
@@ -135,7 +153,7 @@ class ItemWatch(HeapWatch):
             return
         access_path = recording.owner(obj)
         if access_path is None:
-            value = self.private(value)
+            value = recording.private(value)
         if isinstance(key, slice):
             key = self._pinned_slice(key)
         if isinstance(obj, dict):
@@ -165,7 +183,7 @@ class ItemWatch(HeapWatch):
         if isinstance(obj, list | collections.deque):
             shadow = self.natives.shadows.make(obj, access_path)
             if isinstance(key, slice) and isinstance(obj, list):
-                shadow.put(key, list(self.iterate(at, value)))
+                shadow.put(key, list(self.semantics.iterate(at, value)))
             else:
                 shadow.store(key, value)
             return

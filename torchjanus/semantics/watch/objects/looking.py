@@ -66,7 +66,7 @@ def _noting_attributes(hook: Callable[..., Any]) -> Callable[..., Any]:
         waits = False
         try:
             made = hook(self, at, obj, name)
-            waits = at is not None and at.kind == "method" and self.lookups.add(made, obj, name)
+            waits = at is not None and at.kind == "method" and self.calls.lookups.add(made, obj, name)
             return made
         finally:
             if not waits:
@@ -82,11 +82,11 @@ def _noting_calls(hook: Callable[..., Any]) -> Callable[..., Any]:
     def noting(self: Any, at: Any, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         inner = fn.__func__ if isinstance(fn, types.MethodType) else fn
         _note(self.recording, fn, False)
-        name = self.lookups.take(fn)
+        name = self.calls.lookups.take(fn)
         if name is not None:
-            self.member = self.recursions.method_sets.meet(at, name, fn)
+            self.calls.member = self.state.recursions.method_sets.meet(at, name, fn)
         entered = isinstance(inner, types.FunctionType) and self.leave_native(inner) is None
-        if fn is builtins.isinstance and not kwargs and self.note_instance_check(args):
+        if fn is builtins.isinstance and not kwargs and self.recursion.note_instance_check(args):
             return hook(self, at, fn, args, kwargs)
         if not entered and not isinstance(fn, torch.nn.Module):
             for operand in (*args, *kwargs.values()):

@@ -12,13 +12,41 @@ from types import FunctionType
 from typing import Any
 
 from torchjanus.core.kinds import isinstance
+from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks.lookup import MISSING, mro_of, namespace_of, on_type
 from torchjanus.semantics.known.trusted import is_trusted_class
+from torchjanus.semantics.watch.objects.classes import hook_may_change
+from torchjanus.semantics.watch.objects.state import Part
 
-__all__ = ["replaces_kind", "unwatched_code"]
+__all__ = ["MadeClasses", "replaces_kind", "unwatched_code"]
 
 _OF_METACLASSES = ("__prepare__", "__new__", "__init__", "mro")
 _KINDS = {"__class__": "class", "__bases__": "bases", "__code__": "code"}
+
+
+class MadeClasses(Part):
+    """Classes that the run makes."""
+
+    def note(self, at: Site, made: Any) -> Any:
+        """Record a class that a class statement has made, and return it."""
+        self.at(at)
+        if isinstance(made, type):
+            self.recording.made_classes.append(made)
+        if (called := unwatched_code(made)) is not None:
+            self.recording.refuse(
+                "class-creation-hook",
+                f"makes the class {made.__name__}, whereby {called} is called",
+                "native code calls it in the middle of its own work: what it does is not watched.",
+                "Make the class outside of the step.",
+            )
+        elif isinstance(made, type) and hook_may_change(made):
+            self.recording.refuse(
+                "subclass-hook",
+                f"makes the class {made.__name__}, which is asked for by a __subclasshook__ that may change something",
+                "how often it is asked depends on which classes are still alive.",
+                "Make the class outside of the step, or let the hook only read.",
+            )
+        return made
 
 
 def _owner(cls: type, name: str) -> type | None:

@@ -16,12 +16,12 @@ import torch
 from torchjanus.core.access_path import Step
 from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.trace.events import Decision
 from torchjanus.trace.facts import NumberPredicate, TensorPredicate
 from torchjanus.trace.values import Apply, Fetch, Read, Traced, TracedFloat, TracedInt, leaves, plain, trace_value
 
-__all__ = ["Truth", "TruthWatch", "is_counted", "truth_of"]
+__all__ = ["Truth", "Truths", "is_counted", "truth_of"]
 
 _NUMBERS = frozenset((int, float, bool, TracedInt, TracedFloat))
 
@@ -51,18 +51,19 @@ def truth_of(event: NumberPredicate) -> Truth | None:
     return Truth(event.outcome, Apply(int, (event.expr,)), event)
 
 
-class TruthWatch(WatchBase):
-    """The hooks that make and consume truth values."""
+class Truths(Part):
+    """Truth values that go straight into arithmetic."""
 
-    _pending: Truth | None = None  # the predicate of the addition that follows
+    def __init__(self, state: WatchState) -> None:
+        super().__init__(state)
+        self._pending: Truth | None = None  # the predicate of the addition that follows
 
-    def call(self, at: Site, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if any(type(arg) is Truth for arg in args):
-            if fn in (int, float) and len(args) == 1 and not kwargs:
-                (truth,) = args
-                return trace_value(fn(truth.outcome), Apply(fn, (truth.expr,)) if fn is float else truth.expr)
-            args = tuple(map(self._decided, args))
-        return super().call(at, fn, args, kwargs)
+    def converted(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Return ``int(truth)`` or ``float(truth)`` as a traced number; None for other calls."""
+        if fn not in (int, float) or len(args) != 1 or kwargs:
+            return None
+        (truth,) = args
+        return trace_value(fn(truth.outcome), Apply(fn, (truth.expr,)) if fn is float else truth.expr)
 
     def counted(self, at: Site, fn: Any, value: Any) -> Any:
         """Return the result of a native call, as a Truth if it is a fetched bool that counts."""
@@ -80,51 +81,48 @@ class TruthWatch(WatchBase):
         self.recording.fetch(fetch, int(outcome))
         return Truth(outcome, fetch, event)
 
-    def binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if type(a) is Truth or type(b) is Truth:
-            a, b = self._numbers(a, b)
-        return super().binary(at, op, a, b)
-
-    def branch(self, at: Site, value: Any) -> bool:
-        if not is_counted(at):
-            return super().branch(at, value)
+    def predicate(self, at: Site, value: Any) -> Any:
+        """Return the predicate of a conditional addition, as a Truth if it need not be decided."""
         events = self.recording.trace.events
         if isinstance(value, torch.Tensor) and value.dtype == torch.bool and value.numel() == 1:
             self.at(at)
             outcome = bool(value)
             value = self._fetched(outcome) if isinstance(events[-1], TensorPredicate) else outcome
-        if type(value) is not Truth:
-            return super().branch(at, value)
-        self._pending = value
-        return True
+        if type(value) is Truth:
+            self._pending = value
+        return value
 
-    def inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
-        if is_counted(at) and (truth := self._pending) is not None:
-            self._pending = None
-            return self._added(at, truth, op, a, b)
-        if type(b) is Truth:
-            a, b = self._numbers(a, b)
-        return super().inplace(at, op, a, b)
+    def take_pending(self, at: Site) -> Truth | None:
+        """Return the predicate of this addition, None if it has none or one that was decided."""
+        if not is_counted(at):
+            return None
+        pending, self._pending = self._pending, None
+        return pending
 
-    def _added(self, at: Site, truth: Truth, op: str, a: Any, b: Any) -> Any:
-        """Return ``a`` after the conditional addition of ``b``."""
-        if type(plain(a)) is type(b) is int:  # not for floats: -0.0 + 0 is 0.0
-            given = a.expr if isinstance(a, Traced) else a
-            function = operator.add if op == "+" else operator.sub
-            added = truth.expr if b == 1 else Apply(operator.mul, (truth.expr, b))
-            value = function(plain(a), b) if truth.outcome else plain(a)
-            return trace_value(value, Apply(function, (given, added)))
-        outcome = self._decided(truth)
+    def added(self, truth: Truth, op: str, a: Any, b: Any) -> Any:
+        """Return ``a`` after the conditional addition of ``b``; None where the predicate has to be decided."""
+        if not type(plain(a)) is type(b) is int:  # not for floats: -0.0 + 0 is 0.0
+            return None
+        given = a.expr if isinstance(a, Traced) else a
+        function = operator.add if op == "+" else operator.sub
+        added = truth.expr if b == 1 else Apply(operator.mul, (truth.expr, b))
+        value = function(plain(a), b) if truth.outcome else plain(a)
+        return trace_value(value, Apply(function, (given, added)))
+
+    def decide(self, truth: Truth) -> bool:
+        """Record the predicate of an addition as a decision, and return its outcome."""
+        outcome: bool = self.decided(truth)
         self.recording.note(Decision(outcome, self.recording.place))
-        return super().inplace(at, op, a, b) if outcome else a
+        return outcome
 
-    def _numbers(self, *operands: Any) -> tuple[Any, ...]:
+    def numbers(self, *operands: Any) -> tuple[Any, ...]:
         """Return the operands with truth values as traced numbers, or as decisions if an operand is no number."""
         if not all(type(one) is Truth or is_one_of(type(one), _NUMBERS) for one in operands):
-            return tuple(map(self._decided, operands))
+            return tuple(map(self.decided, operands))
         return tuple(trace_value(int(x.outcome), x.expr) if type(x) is Truth else x for x in operands)
 
-    def _decided(self, value: Any) -> Any:
+    def decided(self, value: Any) -> Any:
+        """Return the value; of a Truth its outcome, which becomes a decision."""
         if type(value) is not Truth:
             return value
         self.recording.note_once(value.event)

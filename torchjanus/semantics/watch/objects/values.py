@@ -16,7 +16,8 @@ from torchjanus.semantics.native.containers import CONTAINERS
 from torchjanus.semantics.native.identities import compared
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.watch.objects.errors import Errors, specialising_on_error
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 from torchjanus.semantics.watch.objects.truths import is_counted, truth_of
 from torchjanus.trace.events import Decision
 from torchjanus.trace.facts import IdentityTest, NumberPredicate
@@ -33,7 +34,7 @@ from torchjanus.trace.values import (
     trace_value,
 )
 
-__all__ = ["INPLACE", "OPERATORS", "UNARY", "ValueWatch"]
+__all__ = ["INPLACE", "OPERATORS", "UNARY", "Values"]
 
 _ONE_OF_EACH = range(-5, 257)  # CPython's cached small integers
 
@@ -65,11 +66,16 @@ INPLACE = {
 }  # fmt: skip
 
 
-class ValueWatch(WatchBase):
-    """The hooks of operators, truth values and formatting."""
+class Values(Part):
+    """Operators, truth values and formatting."""
+
+    def __init__(self, state: WatchState, errors: Errors) -> None:
+        super().__init__(state)
+        self.errors = errors
 
     # -- decisions ------------------------------------------------------------------------------------------------
 
+    @specialising_on_error
     def truth(self, at: Site, value: Any) -> bool:
         self.at(at)
         recording = self.recording
@@ -84,13 +90,14 @@ class ValueWatch(WatchBase):
             outcome = self.natives.filled(value, access_path)
         else:
             if recording.owner(value) is not None and not isinstance(value, torch.Tensor) and _native_length(value):
-                self._unknown_container(value, "truth value", lambda: None)
+                self.state.refuse_container(value, "truth value")
             outcome = bool(value)
         recording.note(Decision(outcome, recording.place))
         if at is not None and at.kind == "while":
             recording.turn(at)
         return outcome
 
+    @specialising_on_error
     def native_compare(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
         recording = self.recording
@@ -173,7 +180,7 @@ class ValueWatch(WatchBase):
         """Return the object that is at the access path of a traced value."""
         if isinstance(value, Traced) and isinstance(value.expr, Read):
             try:
-                return value.expr.access_path.read(*self.step.given)
+                return value.expr.access_path.read(*self.state.step.given)
             except (LookupError, AttributeError):
                 pass  # the place is gone
         return plain(value)
@@ -186,6 +193,7 @@ class ValueWatch(WatchBase):
 
     # -- arithmetic -----------------------------------------------------------------------------------------------
 
+    @specialising_on_error
     def native_binary(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
         return self._apply(OPERATORS[op], a, b)
@@ -204,6 +212,7 @@ class ValueWatch(WatchBase):
             self.natives.runs_unwatched_methods(a, b)
         return function(a, b)
 
+    @specialising_on_error
     def native_inplace(self, at: Site, op: str, a: Any, b: Any) -> Any:
         self.at(at)
         b = self.natives.shown(b)
@@ -221,6 +230,7 @@ class ValueWatch(WatchBase):
                 return function(a, b if isinstance(a, torch.Tensor) else self.natives.consumed(b))
         return self._apply(OPERATORS[op], a, b)
 
+    @specialising_on_error
     def native_unary(self, at: Site, op: str, a: Any) -> Any:
         self.at(at)
         function = UNARY[op]
@@ -230,6 +240,7 @@ class ValueWatch(WatchBase):
 
     # -- text -----------------------------------------------------------------------------------------------------
 
+    @specialising_on_error
     def native_format(self, at: Site, value: Any, spec: str) -> str:
         self.at(at)
         return self.natives.formatted(value, spec)

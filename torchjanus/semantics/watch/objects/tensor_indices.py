@@ -13,38 +13,38 @@ import torch
 from torchjanus.core.kinds import isinstance
 from torchjanus.rewrite import Site
 from torchjanus.semantics.protocols.conversions import INDEX
-from torchjanus.semantics.watch.objects.base import WatchBase
+from torchjanus.semantics.protocols.protocols import Protocols
+from torchjanus.semantics.watch.objects.state import Part, WatchState
 
-__all__ = ["IndexWatch"]
+__all__ = ["TensorIndices", "is_index"]
 
 
-class IndexWatch(WatchBase):
-    """The hooks that fetch a tensor's number where native code would."""
+class TensorIndices(Part):
+    """Tensors in the subscripts of foreign arrays."""
 
-    def special_result(self, at: Site, value: Any, names: tuple[str, ...]) -> Any:
-        if names == INDEX and isinstance(value, torch.Tensor) and _is_index(value):
-            return self.call_native(at, int, (value,), {})
-        return super().special_result(at, value, names)
+    def __init__(self, state: WatchState, semantics: Protocols) -> None:
+        super().__init__(state)
+        self.semantics = semantics
 
-    def _index(self, at: Site, obj: Any, key: Any) -> Any:
-        return self._in_numbers(at, key) if self.natives.is_foreign(obj) else super()._index(at, obj, key)
-
-    def _in_numbers(self, at: Site, key: Any) -> Any:
+    def in_numbers(self, at: Site, key: Any) -> Any:
         """Return the subscript of a foreign array with tensors replaced by numbers and arrays."""
         if type(key) is slice:
             parts = (key.start, key.stop, key.step)
-            converted_parts = [self.special_result(at, part, INDEX) for part in parts]
+            converted_parts = [self.semantics.special_result(at, part, INDEX) for part in parts]
             return key if all(a is b for a, b in zip(parts, converted_parts, strict=True)) else slice(*converted_parts)
         if type(key) is tuple and self.recording.owner(key) is None:
-            found = [self._in_numbers(at, part) for part in key]
+            found = [self.in_numbers(at, part) for part in key]
             return key if all(a is b for a, b in zip(key, found, strict=True)) else tuple(found)
         if not isinstance(key, torch.Tensor):
             return key
-        number = self.special_result(at, key, INDEX)
-        return self.call_native(at, torch.Tensor.numpy, (key,), {}) if number is key else number
+        number = self.semantics.special_result(at, key, INDEX)
+        return self.semantics.call_native(at, torch.Tensor.numpy, (key,), {}) if number is key else number
 
 
-def _is_index(tensor: torch.Tensor) -> bool:
+def is_index(tensor: Any) -> bool:
+    """Whether a value is a tensor that Python takes for an index."""
+    if not isinstance(tensor, torch.Tensor):
+        return False
     with torch._C.DisableTorchFunction():
         kind = tensor.dtype
         return tensor.numel() == 1 and not (kind.is_floating_point or kind.is_complex or kind is torch.bool)
