@@ -34,4 +34,4 @@ def served(make: Callable[..., harness.Program], executor: str = "replay", close
 
 def reported(make: Callable[..., harness.Program]) -> str:
     """What ``explain`` says of a program whose calls all were eager's."""
-    return "\n".join(str(torchjanus.explain(step)) for step in agree(make))
+    return "\n".join(str(torchjanus.explain(step, detail=True)) for step in agree(make))

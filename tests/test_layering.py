@@ -22,7 +22,7 @@ LAYERS: list[set[str]] = [
     {"graph", "semantics"},
     {"execute"},
     {"runtime"},
-    {"testing"},
+    {"report", "testing"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -44,7 +44,7 @@ def check(file: Path, name: str) -> None:
     other = harness.run_in(harness.load_file(file), name, "replay")
     assert harness.compare(eager, other, spec.close) == []
     counts = [step.statistics() for step in other.steps]
-    reported = [str(torchjanus.explain(step)) for step in other.steps]
+    reported = [str(torchjanus.explain(step, detail=True)) for step in other.steps]
     events = [event for step in other.steps for event in step.events]
     assert [event.text for event in events if event.kind == "fault"] == []
     assert spec.reported in "\n".join(reported)

@@ -132,7 +132,7 @@ def measure(program: str, optimizer: str, limit: float = 300) -> Stall:
             ours += times
             theirs += block(twin, others, BLOCK)
             compiling = time.perf_counter() - begun
-    assert step.entries, torchjanus.explain(step)
+    assert step.entries, torchjanus.explain(step, detail=True)
     rate, beside, eager = (len(times) / sum(times) for times in (ours, theirs, alone))
     name = f"{program} {optimizer}" if program in PROGRAMS else program
     return Stall(

@@ -47,6 +47,22 @@ class Step:
         return Counts()
 
 
+class Said:
+    """Stands for an explanation."""
+
+    def __init__(self, step: Step) -> None:
+        self.name = step.__qualname__
+
+    def __str__(self) -> str:
+        return f"{self.name}: assumes nothing [at all]"
+
+    def detailed(self) -> str:
+        return f"{self}, in detail"
+
+    def data(self) -> dict[str, object]:
+        return {"name": self.name}
+
+
 @pytest.fixture
 def chosen() -> list[str]:
     """The executors that the command set as the default."""
@@ -59,7 +75,7 @@ def registry(monkeypatch: pytest.MonkeyPatch, chosen: list[str]) -> list[Step]:
     steps: list[Step] = []
     monkeypatch.setattr(runtime, "speculated", lambda: tuple(steps))
     monkeypatch.setattr(runtime, "keep_speculated", lambda: None)
-    monkeypatch.setattr(cli, "explain", lambda step: f"{step.__qualname__}: assumes nothing [at all]")
+    monkeypatch.setattr(cli, "explain", Said)
     monkeypatch.setattr(runtime, "default_executor", chosen.append)
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(sys, "argv", list(sys.argv))
@@ -120,6 +136,12 @@ def test_the_report_names_every_function(registry: list[Step], script, capsys: p
     assert "train_step: assumes nothing [at all]\n\nTrainer.evaluate: assumes nothing [at all]\n" in err
 
 
+def test_the_report_in_detail(registry: list[Step], script, capsys: pytest.CaptureFixture[str]) -> None:
+    registry.append(Step("train_step"))
+    assert cli.main(["run", "--detail", script("")]) == 0
+    assert "train_step: assumes nothing [at all], in detail\n" in capsys.readouterr().err
+
+
 def test_nothing_speculated_is_said_with_the_remedy(registry, script, capsys) -> None:
     assert cli.main(["run", script("")]) == 0
     assert "Nothing was speculated" in (err := capsys.readouterr().err)
@@ -145,7 +167,9 @@ def test_json(registry, script, tmp_path: Path) -> None:
     (function,) = content["functions"]
     assert function["name"] == "train_step"
     assert function["statistics"] == dataclasses.asdict(Counts())
-    assert function["explanation"] == "train_step: assumes nothing [at all]"
+    assert function["screen"] == "train_step: assumes nothing [at all]"
+    assert function["explanation"] == "train_step: assumes nothing [at all], in detail"
+    assert function["report"] == {"name": "train_step"}
 
 
 def test_json_into_a_folder_that_is_not_there_stops_before_the_run(registry, script, tmp_path, capsys) -> None:
@@ -208,7 +232,7 @@ def test_a_real_step_that_is_local_to_main_is_reported(script, tmp_path: Path) -
     assert function["name"] == "main.<locals>.local_step"
     assert function["statistics"]["calls"] == 10
     assert function["statistics"]["speculated"] >= 5
-    assert function["explanation"] in done.stderr
+    assert function["screen"].splitlines()[0] in done.stderr
     assert f"{path}:6" in function["explanation"]
 
 

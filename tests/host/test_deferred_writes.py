@@ -113,7 +113,7 @@ def test_made_again(make: Any, where: str) -> None:
         mine, plain = step(make, states[0], x), program(make, states[1], x)
         results.append((mine, states[0].__dict__.get("last")))
         assert shape((mine, states[0])) == shape((plain, states[1]))
-    assert step.statistics().speculated == 3, str(torchjanus.explain(step))
+    assert step.statistics().speculated == 3, str(torchjanus.explain(step, detail=True))
     before, after = results[-2:]
     mutable = isinstance(after[0] or after[1], list | dict | Record | Node)
     assert not mutable or (before[0] or before[1]) is not (after[0] or after[1])
@@ -165,7 +165,7 @@ def test_what_cannot_be_made_again_is_refused_and_holds_plain_numbers() -> None:
     step = torchjanus.speculate(lambda x: {"held": Held(x.sum().item())}, executor="replay")
     for _ in range(5):
         assert type(step(torch.ones(2))["held"].n) is float
-    assert "a new Held leaves the step" in str(torchjanus.explain(step))
+    assert "a new Held leaves the step" in str(torchjanus.explain(step, detail=True))
 
 
 def test_writes_come_in_program_order() -> None:

@@ -46,7 +46,7 @@ def test_what_failed_is_reported_and_no_graph_is_made_of_the_run(monkeypatch: py
     step = torchjanus.speculate(lambda x: x * held.n, executor="replay")
     assert [step(3) for _ in range(5)] == [6] * 5
     assert step.statistics().speculated == 0
-    assert "torchjanus itself failed in 'attr': KeyError: 'of ours'" in str(torchjanus.explain(step))
+    assert "torchjanus itself failed in 'attr': KeyError: 'of ours'" in str(torchjanus.explain(step, detail=True))
 
 
 def test_errors_of_the_program_are_not_taken_for_ours() -> None:
@@ -72,4 +72,4 @@ def test_errors_of_the_program_are_not_taken_for_ours() -> None:
 
     for _ in range(5):
         step(2)
-    assert "itself failed" not in str(torchjanus.explain(step))
+    assert "itself failed" not in str(torchjanus.explain(step, detail=True))

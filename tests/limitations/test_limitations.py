@@ -228,7 +228,7 @@ def produced() -> str:
         for name in harness.programs_in(module):
             spec = getattr(module, name).spec
             if spec.refused or spec.reported:
-                reported += [str(torchjanus.explain(step)) for step in _called(file, name)]
+                reported += [str(torchjanus.explain(step, detail=True)) for step in _called(file, name)]
     for make in BY_HAND:
         with pytest.MonkeyPatch.context() as monkeypatch, pytest.raises(Refused) as raised:
             make(*[monkeypatch][: make.__code__.co_argcount])

@@ -138,7 +138,7 @@ def test_calls_go_on_while_a_child_works_and_the_report_says_so(child: Callable[
     losses += made.calls(5)
     assert made.engine.current == "replay"
     assert under_way(made.engine)
-    report = str(torchjanus.explain(made.step))
+    report = str(torchjanus.explain(made.step, detail=True))
     assert "inductor is compiling (for " in report
     assert losses == eager(8)
     made.engine.close()
@@ -168,7 +168,7 @@ def test_a_child_that_crashes_leaves_the_entry_on_replay(child: Callable[[str], 
     losses += made.calls(3)
     assert losses == eager(6)
     assert made.engine.current == "replay"
-    report = str(torchjanus.explain(made.step))
+    report = str(torchjanus.explain(made.step, detail=True))
     assert "inductor could not compile the graph" in report
     assert "its process was ended by SIGSEGV; the last that it said: so far" in report
     assert made.step.statistics().speculated == 3
@@ -266,9 +266,10 @@ def step(x):
 for _ in range(6):
     step(torch.ones(3))
 until = time.monotonic() + 600
-while "is compiling" not in str(torchjanus.explain(step)) and time.monotonic() < until:
+while "is compiling" not in str(torchjanus.explain(step, detail=True)) and time.monotonic() < until:
     time.sleep(0.05)
-print("compiling" if "is compiling" in str(torchjanus.explain(step)) else torchjanus.explain(step), flush=True)
+report = str(torchjanus.explain(step, detail=True))
+print("compiling" if "is compiling" in report else report, flush=True)
 while True:
     time.sleep(0.05)
     step(torch.ones(3))
@@ -390,4 +391,4 @@ def test_the_artifact_takes_over_from_replay() -> None:
     expected += other.calls(len(losses) - 5, other.body)
     assert [*map(repr, losses[:swapped])] == [*map(repr, expected[:swapped])]  # after many calls they are NaN
     assert losses == pytest.approx(expected, rel=1e-3, nan_ok=True)
-    assert "inductor compiled the graph in " in str(torchjanus.explain(made.step))
+    assert "inductor compiled the graph in " in str(torchjanus.explain(made.step, detail=True))

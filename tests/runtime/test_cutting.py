@@ -52,7 +52,7 @@ def test_the_rest_is_speculated_on_and_the_report_says_what_is_not() -> None:
     assert [event.call for event in cuts] == sorted(event.call for event in cuts)
     assert "runs part here" in cuts[0].text and "is Python's in each call" in cuts[0].text
     assert cuts[0].place.file == __file__ and cuts[0].place.function.endswith("step")
-    assert "is Python's in each call" in str(torchjanus.explain(fast))
+    assert "is Python's in each call" in str(torchjanus.explain(fast, detail=True))
     assert fast.entries and not fast.given_up
 
 
@@ -92,7 +92,7 @@ def test_python_makes_both_parts_where_it_makes_calls(monkeypatch: pytest.Monkey
     model = Model()
     fast._learning.policy.give_up("a test")
     losses(fast, 2)
-    assert fast.given_up == "a test" and "a test" in str(torchjanus.explain(fast))
+    assert fast.given_up == "a test" and "a test" in str(torchjanus.explain(fast, detail=True))
     assert losses(model.step, 2)
 
 
@@ -262,7 +262,7 @@ def test_what_cannot_be_speculated_on_after_the_training_is_left_to_python() -> 
     fast = torchjanus.speculate(step, executor="replay")
     assert losses(lambda x: fast(model, x), 20) == losses(lambda x: step(other, x), 20)
     assert fast.statistics().speculated >= 10
-    assert "to_sparse" in str(torchjanus.explain(fast))
+    assert "to_sparse" in str(torchjanus.explain(fast, detail=True))
 
 
 @pytest.mark.parametrize("asks", ["backward", "grad", "more"])

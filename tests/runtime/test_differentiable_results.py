@@ -59,7 +59,7 @@ def outcomes(scenario: Scenario, executor: str = "replay") -> tuple[list[Any], l
 def require_served(functions: list[Speculated]) -> None:
     for function in functions:
         counts = function.statistics()
-        assert counts.speculated >= 3, torchjanus.explain(function)
+        assert counts.speculated >= 3, torchjanus.explain(function, detail=True)
 
 
 def layers() -> nn.Sequential:
@@ -775,7 +775,7 @@ def test_what_no_graph_is_made_of_is_refused_with_a_reason(name: str) -> None:
     assert eager == other
     for function in functions:
         assert function.statistics().speculated == 0
-        reported = str(torchjanus.explain(function))
+        reported = str(torchjanus.explain(function, detail=True))
         assert "[backward-missing]" in reported, reported
         assert "instead: " in reported
 
@@ -816,7 +816,7 @@ def test_second_derivatives_are_right_and_then_made_by_python() -> None:
     assert set(differing) <= set(range(28, 33))  # the first call with a penalty
     assert torch.equal(eager[28], other[28])  # first derivatives are eager's even there
     assert made[0].statistics().speculated == 5
-    assert "[backward-double]" in str(torchjanus.explain(made[0]))
+    assert "[backward-double]" in str(torchjanus.explain(made[0], detail=True))
 
 
 def test_second_derivatives_of_inputs_that_have_changed_are_an_error() -> None:

@@ -14,7 +14,9 @@ import torchjanus
 
 def report(step: Any) -> str:
     return re.sub(
-        r"[^\s(]*test_explanation\.py:(\d+)", lambda m: f"F:{int(m[1]) - first(step)}", str(torchjanus.explain(step))
+        r"[^\s(]*test_explanation\.py:(\d+)",
+        lambda m: f"F:{int(m[1]) - first(step)}",
+        str(torchjanus.explain(step, detail=True)),
     )
 
 
@@ -138,7 +140,7 @@ def test_a_refusal_in_a_library_shows_the_line_that_calls_it() -> None:
     for _ in range(4):
         step(torch.ones(2))
     line = refusing_in_a_library.__code__.co_firstlineno + 2
-    reported = str(torchjanus.explain(step))
+    reported = str(torchjanus.explain(step, detail=True))
     text = reported.splitlines()
     at = text.index("  refused:")
     assert f"test_explanation.py:{line} (in " in text[at + 1]
@@ -189,7 +191,7 @@ def test_what_stands_in_for_library_code_is_library_code() -> None:
     fast = torchjanus.speculate(step, executor="replay")
     for _ in range(5):
         fast(torch.ones(2))
-    text = str(torchjanus.explain(fast))
+    text = str(torchjanus.explain(fast, detail=True))
     assert "torchjanus/semantics" not in text  # the lines named are the user's
     assert "read from tensors before the graph: 2 (optimizer.state[<Parameter>]['step'])" in text
 

@@ -78,4 +78,4 @@ def test_a_fault_after_the_watched_run_does_not_lose_the_call(monkeypatch: pytes
     assert seen == list(range(5)) and all(type(r) is float for r in results)
     other, _, eager = make(lambda loss, n: n)
     assert results == [eager(torch.ones(3), n) for n in range(5)] and torch.equal(weight, other)
-    assert "no recipe" in str(torchjanus.explain(run))
+    assert "no recipe" in str(torchjanus.explain(run, detail=True))

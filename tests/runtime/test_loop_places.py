@@ -21,7 +21,7 @@ def test_the_report_names_the_line() -> None:
     speculated = torchjanus.speculate(retains, executor="replay")
     for call in range(8):
         speculated(torch.randn(5 + call % 2 * 2, 2, 4).requires_grad_())
-    reported = re.search(r"cannot change: (\S+):(\d+): ", str(torchjanus.explain(speculated)))
+    reported = re.search(r"cannot change: (\S+):(\d+): ", str(torchjanus.explain(speculated, detail=True)))
     assert reported is not None
     assert reported[1].endswith("test_loop_places.py")
     assert abs(int(reported[2]) - retains.__code__.co_firstlineno - 2) <= 1

@@ -175,7 +175,7 @@ def test_runs_of_statements_in_a_loop_are_one_graph() -> None:
     fast = both(make, [(x, rng.randrange(1, 7)) for (x,) in batches(30)])
     [part] = [part for part in torchjanus.explain(fast).parts if part.label.startswith("lines")]
     assert part.graphs <= 2 and part.served >= 60 and not part.why
-    text = str(torchjanus.explain(fast))
+    text = str(torchjanus.explain(fast, detail=True))
     assert part.label in text and "weak-reference" in text and "calls by" in text
 
 

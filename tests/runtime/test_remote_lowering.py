@@ -123,12 +123,12 @@ def test_calls_are_pythons_until_the_graph_is_there(other: Other) -> None:
     both.calls(3 + 5)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 0, 0)
-    said = str(torchjanus.explain(both.step))
+    said = str(torchjanus.explain(both.step, detail=True))
     assert "a graph is being made" in said or "a graph waits for its turn" in said
     assert other.asked == 1
     other.go.set()
     both.step.wait()
-    assert "being made (for" not in str(torchjanus.explain(both.step))
+    assert "being made (for" not in str(torchjanus.explain(both.step, detail=True))
     both.calls(4)
     counts = both.step.statistics()
     assert (counts.watched, counts.imperative, counts.speculated, counts.compiles) == (3, 5, 4, 1)
@@ -140,7 +140,7 @@ def test_a_call_takes_what_is_there(other: Other) -> None:
     both.calls(3)
     other.go.set()
     both.step._learning.pending_graphs.remote.wait()
-    assert "the next call takes it" in str(torchjanus.explain(both.step))
+    assert "the next call takes it" in str(torchjanus.explain(both.step, detail=True))
     both.call()
     both.call()
     counts = both.step.statistics()
@@ -239,7 +239,7 @@ def test_sizes_that_change_are_no_hindrance(other: Other) -> None:
     assert other.asked == asked
     (entry,) = [entry for entry in both.step.entries if entry.lowered.program.dimensions]
     assert entry.runs >= 5
-    assert "shape[0]" in str(torchjanus.explain(both.step))
+    assert "shape[0]" in str(torchjanus.explain(both.step, detail=True))
 
 
 def test_nothing_is_given_up_while_the_other_way_is_awaited(other: Other) -> None:
@@ -269,7 +269,7 @@ def test_nothing_is_given_up_while_the_other_way_is_awaited(other: Other) -> Non
     before = ours.statistics().speculated
     calls(*[1, 0] * 10)
     assert ours.statistics().speculated >= before + 10  # but for calls by Python that are timed
-    assert "dropped" not in str(torchjanus.explain(ours))
+    assert "dropped" not in str(torchjanus.explain(ours, detail=True))
 
 
 def test_small_programs_are_lowered_in_the_call() -> None:

@@ -378,7 +378,7 @@ def test_coroutines_and_generators_run_as_they_are() -> None:
     for step, word in ((later, "coroutine"), (several, "generator")):
         assert step.statistics().speculated == step.statistics().watched == 0
         assert word in step.given_up
-        assert "instead:" in str(torchjanus.explain(step))
+        assert "instead:" in str(torchjanus.explain(step, detail=True))
 
 
 def test_a_step_called_in_tasks_of_an_event_loop() -> None:

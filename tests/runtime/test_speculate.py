@@ -242,7 +242,7 @@ def test_a_native_callable_runs_as_it_is() -> None:
     assert step(torch.ones(2)).equal(-torch.ones(2))
     counts = step.statistics()
     assert (counts.calls, counts.imperative, counts.watched) == (2, 2, 0)
-    assert "is not written in Python" in str(torchjanus.explain(step))
+    assert "is not written in Python" in str(torchjanus.explain(step, detail=True))
 
 
 def test_a_partial_runs_as_it_is_and_says_so() -> None:
@@ -263,7 +263,7 @@ def test_a_function_without_source_runs_as_it_is() -> None:
     counts = step.statistics()
     assert (counts.imperative, counts.watched, counts.speculated) == (5, 0, 0)
     assert "source" in step.given_up
-    assert "cannot be rewritten" in str(torchjanus.explain(step))
+    assert "cannot be rewritten" in str(torchjanus.explain(step, detail=True))
 
 
 SOURCE = "def step(x):\n    y = x * 2\n    return y\n"
@@ -621,7 +621,7 @@ def test_a_fault_while_making_an_entry(
     assert training.state() == eager_state(8)
     assert (step.statistics().speculated, step.statistics().calls) == (0, 8)
     assert "torchjanus failed repeatedly" in step.given_up
-    report = str(torchjanus.explain(step))
+    report = str(torchjanus.explain(step, detail=True))
     assert "torchjanus itself failed: RuntimeError: a fault of our own at broken:" in report
     assert "Please report this" in report
     assert "internal fault in torchjanus" in caplog.text
@@ -665,7 +665,7 @@ def test_a_graph_that_raises_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
         step(inputs(at))
     assert training.state() == eager_state(8)
     assert [event.kind for event in step.events][:2] == ["fault", "dropped"]
-    assert "its graph raised RuntimeError where eager does not" in str(torchjanus.explain(step))
+    assert "its graph raised RuntimeError where eager does not" in str(torchjanus.explain(step, detail=True))
     assert step.statistics().entries == 0
 
 
@@ -716,7 +716,7 @@ def test_a_violation_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         plain.step(inputs(at))
     plain.step(huge)
     assert training.state() == plain.state()
-    report = str(torchjanus.explain(step))
+    report = str(torchjanus.explain(step, detail=True))
     assert "violation: a condition on tensors stopped being False" in report
     assert f"test_speculate.py:{Training.step.__code__.co_firstlineno + 4}" in report
 
@@ -734,7 +734,7 @@ def test_an_entry_whose_assertions_keep_failing_is_given_up() -> None:
         assert fast(-torch.ones(2)).equal(-torch.ones(2))
     counts = fast.statistics()
     assert counts.violated == 6
-    assert "a tensor decides which path is taken" in str(torchjanus.explain(fast))
+    assert "a tensor decides which path is taken" in str(torchjanus.explain(fast, detail=True))
     assert fast(torch.ones(2)).equal(torch.full((2,), 2.0))
 
 

@@ -355,7 +355,7 @@ def _run(name: str, variant: str, rank: int) -> tuple[Any, int, str]:
     kept: Any = [r.detach().clone() if isinstance(r, torch.Tensor) else r for r in results]
     if variant == "eager":
         return (kept, state()), 0, ""
-    return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast))  # type: ignore[attr-defined]
+    return (kept, state()), fast.statistics().speculated, str(torchjanus.explain(fast, detail=True))  # type: ignore[attr-defined]
 
 
 def run_both(names: list[str], folder: Path) -> list[list[tuple[str, str, Any, int, str]]]:

@@ -21,7 +21,7 @@ from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
 from torchjanus.execute.compiled import server
-from torchjanus.runtime.explanation import explain
+from torchjanus.report.explanation import explain
 
 __all__ = ["main"]
 
@@ -54,6 +54,7 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--marked", action="store_true", help="only what the script marks itself; find no steps")
     running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
+    running.add_argument("--detail", action="store_true", help="print all that is known, not a screen a step")
     running.add_argument("--no-report", action="store_true", help="do not print the report")
     running.add_argument("--executor", metavar="NAME", help="the executor of functions that do not name one")
     running.add_argument("script", metavar="SCRIPT")
@@ -135,7 +136,7 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
         left=() if selection is None else tuple(selection.reasons()),
     )
     if not options.no_report:
-        print_report(summary)
+        print_report(summary, options.detail)
     if json_file is not None:
         write_json(summary, json_file)
     return exit_code

@@ -21,6 +21,18 @@ class Speculated(Protocol):
         ...
 
 
+class Explained(Protocol):
+    """What the summary needs of an explanation; ``str()`` of it is one screen."""
+
+    def detailed(self) -> str:
+        """Return everything as text."""
+        ...
+
+    def data(self) -> dict[str, Any]:
+        """Return everything as plain data."""
+        ...
+
+
 S = TypeVar("S", bound=Speculated)
 
 
@@ -30,7 +42,9 @@ class FunctionSummary:
 
     name: str
     statistics: dict[str, int]
-    explanation: str
+    screen: str  # what the report shows
+    explanation: str  # everything
+    report: dict[str, Any]  # the same as data
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,16 @@ class Summary:
     left: tuple[str, ...] = ()  # what looked like a step and is Python's, each with the reason
 
 
-def summarize(step: S, explain: Callable[[S], object]) -> FunctionSummary:
+def summarize(step: S, explain: Callable[[S], Explained]) -> FunctionSummary:
     # A speculated nn.Module or callable object has no name of its own.
     name = getattr(step, "__qualname__", None) or repr(step)
-    return FunctionSummary(name, dataclasses.asdict(step.statistics()), str(explain(step)))
+    explained = explain(step)
+    counts = dataclasses.asdict(step.statistics())
+    return FunctionSummary(name, counts, str(explained), explained.detailed(), explained.data())
 
 
-def print_report(summary: Summary) -> None:
-    """Print each function's explanation to standard error, unwrapped, so that paths can be copied."""
+def print_report(summary: Summary, detail: bool) -> None:
+    """Print a screen on each function to standard error; with ``detail`` everything, unwrapped."""
     lines = ["", f"torchjanus: report on {summary.script}"]
     if not summary.functions:
         lines += [
@@ -62,7 +78,7 @@ def print_report(summary: Summary) -> None:
     if summary.left:
         lines += ["left to Python:", *(f"  {line}" for line in summary.left)]
     for function in summary.functions:
-        lines += ["", function.explanation.rstrip()]
+        lines += ["", (function.explanation if detail else function.screen).rstrip()]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import time
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -29,6 +30,7 @@ from torchjanus.runtime.parts.region import Options, Region
 from torchjanus.runtime.parts.skeleton import Parts
 from torchjanus.runtime.pass_log.pass_log import PassLog, pass_log
 from torchjanus.runtime.runs.budget import Overhead
+from torchjanus.runtime.runs.call_times import CallTimes
 from torchjanus.runtime.runs.marks import Marks
 from torchjanus.runtime.runs.records import Event, Profile, Statistics
 from torchjanus.runtime.runs.stance import in_force
@@ -89,6 +91,7 @@ class Speculated(Generic[P, R]):
         """Return the whole function, of which nothing is known."""
         self._cut: Cut | None = None
         self._parts: Parts | None = None
+        self.times = CallTimes()  # who made its calls, and how long they took
         home = home_of(self.fn)
         learning = Learning(
             self._name,
@@ -105,15 +108,23 @@ class Speculated(Generic[P, R]):
     # -- calls ----------------------------------------------------------------------------------------------------
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        part, times, begun, before = self._part, self.times, 0.0, (0, 0)
+        if times.skips:
+            times.skips -= 1
+        else:
+            before, begun = part.mark(), time.perf_counter()
         try:
             if in_force.is_eager and current() is None:
-                return self._part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
+                return part.natively(self.fn, args, kwargs)  # type: ignore[no-any-return]
             if is_compiling() is not None:  # by torch.compile: it would compile the program while that is watched
-                return apart(self._part.call, args, kwargs)  # type: ignore[no-any-return]
-            return self._part.call(args, kwargs)  # type: ignore[no-any-return]
+                return apart(part.call, args, kwargs)  # type: ignore[no-any-return]
+            return part.call(args, kwargs)  # type: ignore[no-any-return]
         except BaseException as error:
             hide_frames(error)
             raise
+        finally:
+            if begun:
+                times.took(part.number, part.made_by(before), begun, time.perf_counter())
 
     skipped(__call__)
 
@@ -215,6 +226,17 @@ class Speculated(Generic[P, R]):
     def pass_log(self) -> PassLog | None:
         """What its passes gave, where anybody has asked for that."""
         return self._learning.passes
+
+    @property
+    def share(self) -> float | None:
+        """The time of a call by graphs, as a share of that of a call by Python, by the last measurement; None if there
+        was none."""
+        return self._execution_policy.found
+
+    @property
+    def is_pythons(self) -> bool:
+        """Whether Python makes the calls because it was faster by measure."""
+        return self._execution_policy.eager
 
     @property
     def overhead(self) -> Overhead:

@@ -54,7 +54,7 @@ def test_every_step_is_eagers(name: str) -> None:
     for step in made:
         assert [event.text for event in step.events if event.kind == "fault"] == []
         assert step.refusals == []
-    assert made[-1].statistics().speculated >= STEPS // 2, torchjanus.explain(made[-1])
+    assert made[-1].statistics().speculated >= STEPS // 2, torchjanus.explain(made[-1], detail=True)
 
 
 @pytest.mark.parametrize("name", EACH)

@@ -80,7 +80,7 @@ def test_program_of_the_papers(name: str) -> None:
     eager, other = run(name, None), run(name, "replay", around)
     assert harness.compare(eager, other, pinned.close) == []
     (step,) = other.steps
-    reported = str(torchjanus.explain(step))
+    reported = str(torchjanus.explain(step, detail=True))
     assert [event.text for event in step.events if event.kind == "fault"] == []
     assert pinned.reported in reported
     assert served[-1] - served[-21] >= pinned.late, reported

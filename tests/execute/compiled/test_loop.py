@@ -50,7 +50,7 @@ def test_iterations_of_any_number_are_compiled_once() -> None:
     for mine, theirs in zip(cell.parameters(), wanted.parameters(), strict=True):
         torch.testing.assert_close(mine, theirs)
     assert step.statistics().compiles == 1
-    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+    assert "inductor agreed with replay" in str(torchjanus.explain(step, detail=True))
 
 
 def reading(executor: str | None, deep: bool) -> tuple[Callable[[torch.Tensor], float], nn.Module]:
@@ -91,7 +91,7 @@ def test_an_index_out_of_range_in_a_iteration_is_eagers_error(deep: bool) -> Non
             assert step(text) == pytest.approx(eager(text), rel=1e-5)
         for mine, theirs in zip(model.parameters(), wanted.parameters(), strict=True):
             torch.testing.assert_close(mine, theirs)
-    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+    assert "inductor agreed with replay" in str(torchjanus.explain(step, detail=True))
 
 
 @pytest.mark.slow
@@ -100,7 +100,7 @@ def test_iterations_on_tensors_of_changing_sizes_run_within_a_compiled_step() ->
     assert harness.compare(eager, other, 1e-3) == []
     (step,) = other.steps
     assert step.statistics().compiles == 1
-    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+    assert "inductor agreed with replay" in str(torchjanus.explain(step, detail=True))
 
 
 def leaving(executor: str | None) -> tuple[Any, nn.Module]:
@@ -139,4 +139,4 @@ def test_iterations_that_take_rows_until_a_tensor_ends_them_stand_in_compiled_gr
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
     counts = step.statistics()
     assert counts.speculated >= 8
-    assert "inductor agreed with replay" in str(torchjanus.explain(step))
+    assert "inductor agreed with replay" in str(torchjanus.explain(step, detail=True))

@@ -55,7 +55,9 @@ def test_the_report_shows_remarks_of_graphs_in_use() -> None:
         step(torch.ones(2, 3))
     assert step.statistics().speculated == 1
     assert [(one.reason, one.place.line) for one in step.remarks] == [("loop-parameters", LINE)]
-    assert f"{LINE}  each iteration takes a parameter of its own [loop-parameters]" in str(torchjanus.explain(step))
+    assert f"{LINE}  each iteration takes a parameter of its own [loop-parameters]" in str(
+        torchjanus.explain(step, detail=True)
+    )
 
 
 def test_arms_that_are_not_selected_between_have_a_remark() -> None:

@@ -162,7 +162,7 @@ def test_a_candidate_whose_updates_are_wrong_is_never_used(fake: type[Fake]) -> 
     assert made.engine.current == "replay"
     assert (losses, made.net.weight.tolist()) == eager(14)  # the trial's effects are replay's
     assert fake.runs == 2  # the first proves nothing; after the second eight questions are asked, one in each call
-    report = str(torchjanus.explain(made.step))
+    report = str(torchjanus.explain(made.step, detail=True))
     assert "not used: fake disagrees with replay: the update of input" in report
     assert made.step.statistics().speculated == 11
 
@@ -401,7 +401,7 @@ def test_what_cannot_be_compiled_is_replayed(monkeypatch: pytest.MonkeyPatch) ->
     assert (losses, made.net.weight.tolist()) == eager(6)
     assert made.engine.current == "replay"
     assert made.engine.notes == ["inductor could not compile the graph: RuntimeError: no compiler"]
-    assert "inductor could not compile" in str(torchjanus.explain(made.step))
+    assert "inductor could not compile" in str(torchjanus.explain(made.step, detail=True))
 
 
 def test_a_candidate_that_raises_on_trial_is_not_used(fake: type[Fake], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -200,7 +200,7 @@ def test_shadow_checks_follow_the_decision() -> None:
         fast(signed(-1 if at % 3 else 1, at))
     counts = fast.statistics()
     assert counts.verified > 5
-    assert "differs from eager" not in str(torchjanus.explain(fast))
+    assert "differs from eager" not in str(torchjanus.explain(fast, detail=True))
 
 
 def test_profile_and_report() -> None:
@@ -212,7 +212,7 @@ def test_profile_and_report() -> None:
     fast = taught(step)
     profile = fast.profile(signed(1))
     assert profile is not None and profile.run > 0
-    report = str(torchjanus.explain(fast))
+    report = str(torchjanus.explain(fast, detail=True))
     line = step.__code__.co_firstlineno + 1
     assert f"test_path_tree.py:{line}  is True  (if x.sum() > 0:)" in report
     assert f"test_path_tree.py:{line}  is False" in report

@@ -114,7 +114,7 @@ def test_a_wrong_executor_is_caught(
     assert step.statistics().verified == 1
     assert step.entries == []
     assert "differs from eager" in caplog.text
-    assert "differs from eager" in str(torchjanus.explain(step))
+    assert "differs from eager" in str(torchjanus.explain(step, detail=True))
 
 
 def test_what_differs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

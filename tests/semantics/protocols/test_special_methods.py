@@ -688,7 +688,7 @@ def test_what_native_code_asks_of_an_object_is_assumed(cls, name):
     assert None in expected and len(set(expected)) > 1
     assert [outcome(step) for _ in range(3 * EDGE)] == expected
     if name in SERVED:
-        assert step.statistics().speculated >= EDGE, torchjanus.explain(step)
+        assert step.statistics().speculated >= EDGE, torchjanus.explain(step, detail=True)
 
 
 def outcome(step):

@@ -23,7 +23,7 @@ class Step:
     ``speculated``: None until then.
     """
 
-    __slots__ = ("_after", "_fn", "_seconds", "code", "description", "name", "speculated")
+    __slots__ = ("_after", "_calls", "_fn", "_seconds", "code", "description", "name", "speculated")
 
     def __init__(self, code: CodeType, name: str, description: str, after: float = AFTER) -> None:
         self.code = code
@@ -31,14 +31,14 @@ class Step:
         self.description = description
         self.speculated: Speculated[..., Any] | None = None
         self._fn: Callable[..., Any] | None = None
-        self._seconds = 0.0
+        self._calls, self._seconds = 0, 0.0
         self._after = after
 
     def bind(self, module_globals: dict[str, Any]) -> None:
         """Make the function, with the variables of the module that it is part of."""
         fn = FunctionType(self.code, module_globals, self.code.co_name)
         fn.__module__ = module_globals.get("__name__", "__main__")
-        self._fn, self.speculated, self._seconds = fn, None, 0.0
+        self._fn, self.speculated, self._calls, self._seconds = fn, None, 0, 0.0
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self.speculated is not None:
@@ -49,8 +49,10 @@ class Step:
             try:
                 return self._fn(*args, **kwargs)
             finally:
+                self._calls += 1
                 self._seconds += time.perf_counter() - begun
         self.speculated = speculate(self._fn)
+        self.speculated.times.before = self._calls, self._seconds
         return self.speculated(*args, **kwargs)
 
     @property

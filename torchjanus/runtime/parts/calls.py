@@ -53,6 +53,7 @@ class Calls:
 
     def __init__(self, fn: Callable[..., Any], learning: Learning) -> None:
         self.fn = fn
+        self.served_by: Route | None = None  # the graphs that made the latest call
         self.native = fn  # what Python runs where it makes a call unwatched
         self.learning = learning
         self.counts = learning.counts
@@ -97,6 +98,7 @@ class Calls:
                 MAKING.release()
         route.runs += 1
         route.used = self.counts.calls
+        self.served_by = route
         if journal is not None and not journal.is_met:
             self.close(journal, served=True)  # an entry that was tried before may have made more extern calls
         return result

@@ -22,6 +22,7 @@ from torchjanus.runtime.learning.learning import Learning
 from torchjanus.runtime.parts.backward_time import BackwardTime
 from torchjanus.runtime.parts.calls import Calls
 from torchjanus.runtime.parts.execution_policy import ExecutionPolicy
+from torchjanus.runtime.runs.call_times import COMPILED, EAGER, GRAPH, PARTS, WATCHED
 from torchjanus.runtime.runs.records import Profile
 
 __all__ = ["Part"]
@@ -91,6 +92,25 @@ class Part:
             self._counts.imperative += 1
             return semantics.call(None, self._whole, args, kwargs)
         return self._around(self._call, args, kwargs)
+
+    @property
+    def number(self) -> int:
+        """The number of the latest call."""
+        return self.learning.event_log.number
+
+    def mark(self) -> tuple[int, int]:
+        """Return what ``made_by`` compares the counts with after a call."""
+        return self._counts.speculated, self._counts.watched
+
+    def made_by(self, before: tuple[int, int]) -> str:
+        """Return who made the call since ``before``: a kind of ``call_times``."""
+        counts = self._counts
+        if counts.speculated > before[0]:
+            route = self.calls.served_by
+            return COMPILED if route is not None and route.engines[0].compiled is not None else GRAPH
+        if counts.watched > before[1]:
+            return WATCHED
+        return EAGER if self.calls.native is self.calls.fn else PARTS
 
     def natively(self, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call of the complete function ``fn`` by Python, whatever has been learnt."""

@@ -15,8 +15,6 @@ from torchjanus.trace.facts import HeapRead
 
 __all__ = ["Marks"]
 
-_OTHER = 8  # what a marked size is in the run that is made up beside those that were watched: this much more
-
 
 class Marks:
     """The marked names: access paths as a report prints them, in which ``*`` stands for any text."""
@@ -54,7 +52,7 @@ class Marks:
         if not sizes or not group.seen:
             return
         known = group.seen[-1]
-        row = {token: _grown(one, {dim for of, dim in sizes if of == token}) for token, one in known.items()}
+        row = {token: _resized(one, {dim for of, dim in sizes if of == token}) for token, one in known.items()}
         if not goes_alike(trace, row):
             yield "sizes that are marked to vary stay constant: the step does something else for other sizes"
         elif row not in group.lent and not group.alone:
@@ -65,15 +63,22 @@ class Marks:
         return [name for name in self.names if name not in self.met]
 
 
-def _grown(one: Geometry, dims: set[int]) -> Geometry:
-    """Return the geometry of a tensor that is larger in these dimensions and lies in memory likewise."""
+def _resized(one: Geometry, dims: set[int]) -> Geometry:
+    """Return the geometry of a tensor that has other sizes in these dimensions and lies in memory likewise: smaller
+    ones, since a graph is traced with the largest."""
     sizes, strides = one
-    grown = tuple(size + _OTHER if dim in dims else size for dim, size in enumerate(sizes))
+    others = tuple(_other(size) if dim in dims else size for dim, size in enumerate(sizes))
     order = sorted(range(len(sizes)), key=lambda dim: (strides[dim], sizes[dim] > 1))
     inner = {dim: order[: order.index(dim)] for dim in order}
-    return grown, tuple(
-        math.prod(grown[i] for i in inner[dim])
+    return others, tuple(
+        math.prod(others[i] for i in inner[dim])
         if math.prod(sizes[i] for i in inner[dim]) == strides[dim]
         else strides[dim]
         for dim in range(len(sizes))
     )
+
+
+def _other(size: int) -> int:
+    """Return another size, of at least 2: smaller ones are special to torch."""
+    half = max(2, size // 2)
+    return half if half != size else size + 1

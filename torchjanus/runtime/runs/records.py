@@ -103,9 +103,14 @@ class EventLog:
         """Return the counts from the beginning, by name, those of continued records included."""
         return {name: count + self._before[name] for name, count in dataclasses.asdict(self.counts).items()}
 
+    @property
+    def number(self) -> int:
+        """The number of the current call."""
+        return self._before["calls"] + self.counts.calls
+
     def record(self, kind: str, text: str, place: Place = NOWHERE, reason: str = "") -> None:
         """Record an event. The log gets each text once."""
-        self.events.append(Event(self._before["calls"] + self.counts.calls, kind, text, place, reason))
+        self.events.append(Event(self.number, kind, text, place, reason))
         if text not in self._said and len(self._said) < MAX_EVENTS:
             self._said.add(text)
             logger(topic_of(kind)).info("%s %s: %s", place if place.line else self.name, kind, text)

@@ -21,12 +21,12 @@ class _InForce:
 
     __slots__ = ("fails", "is_eager", "learns", "name")
 
-    def __init__(self, name: str, origin: str) -> None:
-        self.take(name, origin)
+    def __init__(self, name: str, given_as: str) -> None:
+        self.take(name, given_as)
 
-    def take(self, name: str, origin: str) -> None:
+    def take(self, name: str, given_as: str) -> None:
         if name not in STANCES:
-            raise Unsupported(f"{origin}{name!r}: there are {', '.join(map(repr, STANCES))}.")
+            raise Unsupported(f"{given_as}{name!r}: there are {', '.join(map(repr, STANCES))}.")
         self.name = name
         self.is_eager = name == "force_eager"
         self.learns = name == "default"

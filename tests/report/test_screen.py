@@ -1,0 +1,152 @@
+"""The report on one screen: what it says of a few programs, and that it fits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import torchjanus
+from tests.report import programs
+from torchjanus.report.screen import HEIGHT
+from torchjanus.runtime.runs.call_times import COMPILED, GRAPH, KEPT, MOST_BINS, WATCHED, CallTimes
+
+
+@pytest.fixture(scope="module")
+def steps() -> dict[str, Any]:
+    return {make.__name__: make() for make in programs.PROGRAMS}
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+@pytest.mark.parametrize("make", programs.PROGRAMS)
+def test_it_fits(steps: dict[str, Any], make: Callable[[], Any], width: int) -> None:
+    lines = torchjanus.explain(steps[make.__name__]).screen(width).splitlines()
+    assert len(lines) <= HEIGHT
+    if len(os.path.relpath(programs.__file__)) < 50:  # a path is not broken
+        assert max(map(len, lines)) <= width
+
+
+def said(step: Any, width: int = 200) -> str:
+    return torchjanus.explain(step).screen(width)
+
+
+def line_of(fragment: str) -> str:
+    with open(programs.__file__) as file:
+        return f"programs.py:{next(number for number, line in enumerate(file, 1) if fragment in line)}"
+
+
+def test_a_training_step(steps: dict[str, Any]) -> None:
+    text = said(steps["trained"])
+    assert re.search(r"speed +\d+\.\d (ms|us) a call by replay; eager was not measured", text)
+    assert re.search(r"served +\d+ of 14 calls, \d+% of their time; the first was call 4, after \d", text)
+    assert "__" not in text and "id(" not in text
+    assert re.search(r"arguments +model and optimizer stay the same; mode is '\w+' or '\w+'", text)
+    assert re.search(rf"{line_of('self.conv1(x)')} +model.conv1 stays the same", text)
+    assert re.search(rf"{line_of('if loss > 1000')} +'if loss > 1000' stays False", text)
+    assert re.search(r"and \d+ facts of Python's classes and of libraries", text)
+
+
+def test_what_cost_most_has_a_price_and_a_way_out(steps: dict[str, Any]) -> None:
+    costs = torchjanus.explain(steps["trained"]).data()["costs"]
+    assert all(one["seconds"] >= 0 for one in costs)
+    by_text = {one["what"]: one["remedy"] for one in costs}
+    (number,) = [remedy for what, remedy in by_text.items() if "['lr'] == " in what]
+    assert "torchjanus.vary(\"optimizer.param_groups[0]['lr']\")" in number
+    (size,) = [remedy for what, remedy in by_text.items() if "images is a" in what]
+    assert 'torchjanus.vary("images.shape[0]")' in size
+    (mode,) = [one for one in costs if "mode == 'plain'" in one["what"]]
+    assert mode["remedy"].startswith("Let it be a tensor")
+    assert re.fullmatch(r"[\d.]+ ms", mode["price"])
+    assert [one["seconds"] for one in costs] == sorted((one["seconds"] for one in costs), reverse=True)
+
+
+def test_the_remedy_of_a_miss_works(steps: dict[str, Any]) -> None:
+    costs = torchjanus.explain(steps["trained"]).data()["costs"]
+    names = [name for one in costs for name in re.findall(r'vary\("(.*?)"\)', one["remedy"])]
+    assert len(names) == 3
+    step = torchjanus.vary(*names)(torchjanus.speculate(programs.train_step, executor="replay"))
+    torch.manual_seed(0)
+    model = programs.LeNet()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for number in range(9):
+        optimizer.param_groups[0]["lr"] = 0.1 / (number + 1) if number > 5 else 0.1
+        size = 8 if number < 7 else 6
+        step(model, optimizer, torch.randn(size, 1, 8, 8), torch.randint(10, (size,)), "plain")
+    assert step.statistics().missed == 0
+
+
+def test_a_refused_step(steps: dict[str, Any]) -> None:
+    text = said(steps["refused"])
+    assert "speed    eager's: Python makes the calls" in text
+    assert "served   none of 8 calls; 3 watched and 5 by Python" in text
+    assert re.search(rf"{line_of('len(locals())')} calls locals\(\): .* \[frame-inspection\]\n", text)
+    assert "instead: Name the variables instead." in text
+
+
+def test_a_step_with_parts(steps: dict[str, Any]) -> None:
+    text = said(steps["parted"])
+    assert re.search(r"served +none of 20 calls, parts of \d+; \d+ watched and \d+ by Python", text)
+    assert re.search(r"parts +by graphs: programs.py:\d+ ", text)
+    assert "weak reference" in text
+
+
+def test_a_step_that_was_not_called(steps: dict[str, Any]) -> None:
+    assert "it has not been called yet" in said(steps["uncalled"])
+
+
+def test_a_fault_of_ours_is_on_the_screen(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = torchjanus.speculate(programs.many, executor="replay")
+    monkeypatch.setattr(type(step._learning), "learn", lambda *_: 1 / 0)
+    for _ in range(4):
+        step(torch.ones(3))
+    assert "torchjanus itself failed: ZeroDivisionError" in said(step)
+
+
+@pytest.mark.parametrize("make", programs.PROGRAMS)
+def test_everything_is_data_that_json_takes(steps: dict[str, Any], make: Callable[[], Any]) -> None:
+    explained = torchjanus.explain(steps[make.__name__])
+    data = json.loads(json.dumps(explained.data()))
+    assert data["statistics"]["calls"] == explained.statistics.calls
+    assert len(data["graphs"]) == explained.statistics.entries
+    total = sum(calls for calls, _ in data["timeline"]["total"].values())
+    assert total == explained.statistics.calls
+
+
+def test_detail_has_what_the_screen_leaves_out(steps: dict[str, Any]) -> None:
+    text = str(torchjanus.explain(steps["trained"], detail=True))
+    assert "'__call__' not in LeNet.__dict__" in text
+    assert text == torchjanus.explain(steps["trained"]).detailed()
+
+
+# ---- the times of calls ----
+
+
+def test_bins_become_longer_and_keep_all_calls() -> None:
+    times = CallTimes()
+    for number in range(5000):
+        times.took(number + 1, WATCHED if number < 3 else GRAPH, 100 + number * 0.01, 100 + number * 0.01 + 0.004)
+    assert len(times.bins) <= MOST_BINS
+    total = times.total
+    assert {kind: calls for kind, (calls, _) in total.items()} == {WATCHED: 3, GRAPH: 4997}
+    assert abs(total[GRAPH][1] - 4997 * 0.004) < 1e-6
+    assert times.width * len(times.bins) >= 50 - times.width
+    assert times.served is not None and times.served.number == 4
+    assert [one.number for one in times.calls] == [*range(1, KEPT + 1), *range(5000 - KEPT + 1, 5001)]
+    assert abs(times.typical(GRAPH) - 0.004) < 1e-6
+
+
+def test_short_calls_by_graphs_are_counted_by_some_of_them() -> None:
+    times, made = CallTimes(), 0
+    for number in range(5000):
+        if times.skips:
+            times.skips -= 1
+            continue
+        made += 1
+        times.took(number + 1, COMPILED, number * 1e-4, number * 1e-4 + 5e-5)
+    assert made < 2000
+    assert abs(times.total[COMPILED][0] - 5000) <= 8
