@@ -24,7 +24,7 @@ from torchjanus.report.places import is_library, source
 
 __all__ = ["DECIDED", "Fact", "facts_of", "sentence"]
 
-SAME, VALUE, TENSOR, OTHER, TYPE, DECIDED = range(6)  # in the order in which they are told
+SAME, VALUE, TENSOR, OTHER, TYPE, DECIDED = range(6)  # in the order of a sentence
 _PLUMBING = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType, type, tuple, property)
 
 

@@ -33,11 +33,11 @@ def screen_lines(explained: Explained, width: int = WIDTH) -> list[str]:
     costs, assumed = costs_of(explained), [*_assumed(explained, width)]
     # The halves of the rest: what cost most gets what the assumptions leave over, and the other way round.
     rest = HEIGHT - len(top) - len(end) - bool(costs) - bool(assumed)
-    told = [line for cost in costs for line in _cost_lines(cost, width)]
-    for_costs = min(len(told), max(rest // 2, rest - len(assumed)))
+    priced = [line for cost in costs for line in _cost_lines(cost, width)]
+    for_costs = min(len(priced), max(rest // 2, rest - len(assumed)))
     shown = assumed if len(assumed) <= rest - for_costs else [*assumed[: rest - for_costs - 1], "    ..."]
     lines = [*top, *(["  assumes"] if shown else []), *shown]
-    if told:
+    if priced:
         lines += ["  cost most", *_whole(costs, for_costs, width)]
     return [*lines, *end]
 
