@@ -25,8 +25,8 @@ _BY = {COMPILED: "by compiled code", GRAPH: "by replay", PARTS: "with parts by g
 
 
 def screen_lines(explained: Explained, width: int = WIDTH) -> list[str]:
-    """Return at most HEIGHT lines of at most ``width`` characters."""
-    top = [_cut(headline(explained), width)]
+    """Return at most HEIGHT lines of at most ``width`` characters; a long path may be longer."""
+    top = [headline(explained)]  # not cut: a path is copied
     for label, text in _summary(explained):
         top += _hanging(label, text, width)
     end = ["  more     explain(step, detail=True) has everything; torchjanus explain CODE"]
@@ -189,7 +189,3 @@ def _hanging(label: str, text: str, width: int, *, indent: int = 2, column: int 
         break_on_hyphens=False,
     )
     return wrapped or [f"{space}{label}"]
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 4]} ..."
