@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(not torch.distributed.is_available(), reason="th
 QUICK = ["data_parallel", "gradients_are_added_up", "who_there_is_is_asked"]
 # Those that are served, with all their collectives.
 SERVED = frozenset(
-    """gradients_are_added_up gradients_are_added_up_meanwhile hook_on_the_gradients_of_parameters
+    """data_parallel gradients_are_accumulated gradients_are_added_up gradients_are_added_up_meanwhile hook_on_the_gradients_of_parameters
     parameters_are_sent_around collectives_of_all_kinds shares_are_added_up numbers_are_sent store_of_both
     metrics_are_averaged_behind_the_training who_there_is_is_asked""".split()
 )
@@ -42,7 +42,8 @@ def check(names: list[str], folder: Path) -> None:
             assert "torchjanus itself failed" not in reported and "internal fault" not in reported, reported
             if name in SERVED:
                 assert served == CALLS - 3, reported
-                assert "refused:" not in reported, reported
+                # the first call of a DistributedDataParallel model is Python's
+                assert "refused:" not in reported or "it sorts its buckets" in reported, reported
             elif not served:
                 codes = ("[distributed]", "processes communicate there", "DTensor")
                 assert any(code in reported for code in codes), reported
@@ -56,5 +57,6 @@ def same(one: Any, other: Any) -> bool:
 
 def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and torch.equal(one, other)
-    return bool(one == other)
+        alike = isinstance(other, torch.Tensor) and one.dtype == other.dtype and one.shape == other.shape
+        return alike and torch.equal(*(t.contiguous().reshape(-1).view(torch.uint8) for t in (one, other)))
+    return repr(one) == repr(other)  # NaN equals itself

@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.caches import Interned
 from torchjanus.trace.effects import Effects
 
-__all__ = ["COMMUNICATING", "Collective", "Started", "collective", "completed"]
+__all__ = ["COMMUNICATING", "Collective", "Started", "buffers_broadcast", "collective", "completed", "of_buckets"]
 
 # All collectives of a process keep their order, of whichever group they are.
 COMMUNICATING = Effects(reads=frozenset({"processes"}), writes=frozenset({"processes"}))
@@ -81,3 +81,18 @@ _COLLECTIVES: Interned[Collective] = Interned()
 def collective(fn: Callable[..., Any], layout: Layout, starts: bool, objects: tuple[str, ...]) -> Collective:
     """Return the Collective of these. There is one for each, so that it can be compared by identity."""
     return _COLLECTIVES.get((fn, layout, starts), lambda: Collective(fn, layout, starts, objects))
+
+
+def bucket_reduced(tensor: torch.Tensor, group: Any) -> None:
+    """Add up a bucket of gradients over all processes, as ``DistributedDataParallel`` does."""
+    torch.distributed.all_reduce(tensor, group=group)
+
+
+def buffers_broadcast(tensors: list[torch.Tensor], group: Any, size: int) -> None:
+    """Give all processes the buffers of the first one, as ``DistributedDataParallel`` does."""
+    torch.distributed._broadcast_coalesced(group, tensors, size, 0)  # type: ignore[attr-defined]
+
+
+def of_buckets() -> Collective:
+    """Return the extern call that reduces one bucket."""
+    return collective(bucket_reduced, (("tensor", -1, True),), False, ())

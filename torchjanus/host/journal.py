@@ -259,6 +259,10 @@ class Journal:
         """Return the numbers of calls of earlier attempts that this one has not reached."""
         return [n for n, record in self.records.items() if record.attempt != self._attempt and not record.taken]
 
+    def awaiting(self, func: Any) -> list[Record]:
+        """Return the calls of ``func`` that an earlier attempt has made, and this one has not reached, in order."""
+        return [self.records[number] for number in sorted(self._left_over()) if self.records[number].func is func]
+
     def results(self) -> dict[int, Any]:
         """Return the results of the calls, by number."""
         return {number: record.result for number, record in self.records.items()}

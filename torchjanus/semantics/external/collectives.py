@@ -6,6 +6,7 @@ The watched run itself makes the program's own call. Knows nothing of how extern
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -112,11 +113,21 @@ class Collectives:
                     self.heap.store_item(None, given[name], index, self.heap.load_item(None, result, index))
             return None
         if len(written) == 1 and not facts.returns:
-            self._write(written[0], result, bool(made))
+            self.write(written[0], result, bool(made))
             return None
         for index, tensor in enumerate(written, int(facts.returns)):
-            self._write(tensor, self.heap.load_item(None, result, index), bool(made))
+            self.write(tensor, self.heap.load_item(None, result, index), bool(made))
         return self.heap.load_item(None, result, 0) if facts.returns else None
+
+    def made(
+        self, func: Any, written: list[torch.Tensor], rest: dict[str, Any], really: Callable[..., Any], real: list[Any]
+    ) -> None:
+        """Record a collective that writes to tensors. ``real``: not empty if ``really`` has done it."""
+        values = [self._value(tensor) for tensor in written]
+        result = self.externs.make(func, tuple(values), rest, COMMUNICATING, really=really)
+        for index, tensor in enumerate(written):
+            value = result if len(written) == 1 else self.heap.load_item(None, result, index)
+            self.write(tensor, value, bool(real))
 
     # -- handles ----------------------------------------------------------------------------------------------------
 
@@ -138,7 +149,7 @@ class Collectives:
 
         result = self.externs.make(completed, (started,), {}, COMMUNICATING, really=really)
         for index, tensor in enumerate(handle.written):
-            self._write(tensor, self.heap.load_item(None, result, index), handle.real)
+            self.write(tensor, self.heap.load_item(None, result, index), handle.real)
         return True
 
     def ask_store(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -168,7 +179,7 @@ class Collectives:
             copy: torch.Tensor = self.framework.call(torch.clone, (tensor,), {})
         return copy
 
-    def _write(self, tensor: torch.Tensor, value: torch.Tensor, done: bool) -> None:
+    def write(self, tensor: torch.Tensor, value: torch.Tensor, done: bool) -> None:
         """Record that a collective has written ``value`` to the tensor. ``done``: it has, for real.
 
         As in eager, autograd does not notice; at the end of the run the tensor's version tells that it has changed."""

@@ -20,6 +20,7 @@ from torchjanus.host.journal import Journal, method
 from torchjanus.rewrite.hooks.lookup import attributes_of
 from torchjanus.semantics.containers.shadows import SequenceShadow
 from torchjanus.semantics.external.collectives import Collectives
+from torchjanus.semantics.external.data_parallel import DataParallel
 from torchjanus.semantics.external.extern_calls import ExternCalls, take
 from torchjanus.semantics.external.host_functions import host_effects
 from torchjanus.semantics.external.logs import with_program_line
@@ -84,6 +85,8 @@ class ForeignCalls(NativeMethods):
         super().__init__(recording, framework, heap)
         self.externs = ExternCalls(recording, framework, journal)
         self.collectives = Collectives(framework, self.externs, heap)
+        self.data_parallel = DataParallel(self.collectives, journal)
+        framework.reductions = self.data_parallel
         framework.share_memory = self._share_memory
         framework.arguments.convert_foreign = self._convert_foreign
 

@@ -31,6 +31,7 @@ from torchjanus.core.kinds import getattr, hasattr, is_one_of, isinstance
 from torchjanus.ops.collectives import facts_of, is_of_store
 from torchjanus.rewrite.hooks import rewritten
 from torchjanus.rewrite.hooks.lookup import on_type
+from torchjanus.semantics.external.data_parallel import is_forward
 from torchjanus.semantics.external.foreign_calls import FOREIGN_ANSWERS, ForeignCalls
 from torchjanus.semantics.external.plain_parts import PlainParts
 from torchjanus.semantics.known.closed import (
@@ -157,6 +158,10 @@ class NativeCalls(ForeignCalls):
             if (facts := facts_of(fn)) is not None:
                 why = self.collectives.hindrance(fn, facts, args, kwargs)
                 return self.unknown(fn, args, kwargs, why) if why else self.collectives.call(fn, facts, args, kwargs)
+            if is_forward(fn) and args:
+                why = self.data_parallel.hindrance(args[0])
+                forward = self.data_parallel.forward
+                return self.unknown(fn, args, kwargs, why) if why else forward(args[0], args[1:], kwargs)
             if is_refused_code(fn):
                 return self.unknown(fn, args, kwargs)
             if is_checkpoint(fn) and (args or "function" in kwargs):

@@ -74,6 +74,8 @@ _QUERYING_GROUP = frozenset(
     pg_backend_config pg_to_tag tags_to_pg _is_barrier_after_init _warn_not_in_group
     _get_group_size _check_valid_timeout""".split()
 )
+# Methods of DistributedDataParallel that are entered: they set flags.
+_ENTERED = frozenset({"no_sync", "train"})
 
 # Modules left out of graphs (``trusted.IGNORED``) whose functions do more than query, except those with these prefixes.
 _BEGINNINGS = {
@@ -138,7 +140,8 @@ def is_refused_code(func: Any) -> bool:
         return True
     if isinstance(func, types.FunctionType):
         module = func.__globals__.get("__name__")
-        return _is_calling(module) or (name not in _QUERYING_GROUP and _is_communicating(module))
+        entered = name in (_ENTERED if module == "torch.nn.parallel.distributed" else _QUERYING_GROUP)
+        return _is_calling(module) or (not entered and _is_communicating(module))
     if isinstance(func, type | functools._lru_cache_wrapper):
         return name not in _QUERYING_GROUP and _is_communicating(_module_of(func))
     return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.overrides import TorchFunctionMode, _pop_mode, _push_mode
@@ -56,6 +56,13 @@ __all__ = ["FrameworkRecorder"]
 _THAWING = frozenset({"Tensor.requires_grad_", "Tensor.requires_grad.__set__"})
 
 
+class Reductions(Protocol):
+    """What reduces gradients over processes in a backward pass, and records that after it."""
+
+    def reducing(self) -> contextlib.AbstractContextManager[None]: ...
+    def reduced(self) -> None: ...
+
+
 class FrameworkRecorder(TorchFunctionMode):
     """Runs every framework call for real and records it."""
 
@@ -68,6 +75,7 @@ class FrameworkRecorder(TorchFunctionMode):
         self.selections: Selections | None = None
         self.picks: DynamicIndexWatch | None = None
         self.packs: PackedSequences | None = None
+        self.reductions: Reductions | None = None
         # In a recursive call: called with each tensor that it uses and did not make.
         self.around: Callable[[torch.Tensor, AccessPath], None] | None = None
         self.seen = 0  # the number of calls that torch has reported
@@ -269,7 +277,8 @@ class FrameworkRecorder(TorchFunctionMode):
             self.gradients.flow()
             if name.rpartition(".")[2] == "backward":
                 self.gradients.read_all()
-            with self.code.around_backward(self.gradients.leaves), one_thread():
+            reducing = contextlib.nullcontext() if self.reductions is None else self.reductions.reducing()
+            with self.code.around_backward(self.gradients.leaves), one_thread(), reducing:
                 result = self._really(func, *bare_args, **bare_kwargs)
         elif really is None:
             result = self._really(func, *bare_args, **bare_kwargs)
@@ -295,6 +304,8 @@ class FrameworkRecorder(TorchFunctionMode):
         if before:
             recording.note_writes(before)
         self._note(op)
+        if self.reductions is not None and name.rpartition(".")[2] in BACKWARD:
+            self.reductions.reduced()
         if self.picks is not None and self.picks.any:
             self.picks.made(name.rpartition(".")[2], pytree.tree_leaves((args, kwargs)), pytree.tree_leaves(result))
         if name.rpartition(".")[2] == "unbind":
