@@ -106,7 +106,7 @@ class InBuckets(Trainer):
         return [
             *super().state(),
             *[buffer.clone() for buffer in self.net.buffers()],
-            *[p.grad for p in self.net.parameters()],
+            *[p.grad.clone() for p in self.net.parameters()],
         ]
 
 
