@@ -16,7 +16,15 @@ from torchjanus.cli.debug import debug_command
 from torchjanus.cli.discovery import AFTER, Selection, compiled, watch_imports
 from torchjanus.cli.reasons import listing, page
 from torchjanus.cli.script import NotRunnable, load, locate, run
-from torchjanus.cli.summary import Summary, print_report, print_steps, summarize, write_json
+from torchjanus.cli.summary import (
+    Summary,
+    print_report,
+    print_steps,
+    summarize,
+    write_json,
+    write_page,
+    write_trace,
+)
 from torchjanus.core.errors import Unsupported
 from torchjanus.core.reasons import reasons
 from torchjanus.core.versions import installed_torch
@@ -54,6 +62,8 @@ def parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--marked", action="store_true", help="only what the script marks itself; find no steps")
     running.add_argument("--json", type=Path, metavar="FILE", help="also write the report to FILE, for programs")
+    running.add_argument("--report", type=Path, metavar="FILE", help="also write the report to FILE, a page of HTML")
+    running.add_argument("--trace", type=Path, metavar="FILE", help="also write the calls to FILE, for Perfetto")
     running.add_argument("--detail", action="store_true", help="print all that is known, not a screen a step")
     running.add_argument("--no-report", action="store_true", help="do not print the report")
     running.add_argument("--executor", metavar="NAME", help="the executor of functions that do not name one")
@@ -100,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run_command(options: argparse.Namespace, selection: Selection | None) -> int:
     """Run a script and report on it. ``selection``: which steps to look for, if any. Returns the exit code."""
-    script, arguments, json_file, executor = options.script, options.arguments, options.json, options.executor
+    script, arguments, executor = options.script, options.arguments, options.executor
     module = script if options.module else None
     try:
         if module is not None:
@@ -112,8 +122,9 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
         found = selection or Selection()
         print_steps([step.description for step in found.taken], found.reasons())
         return 0
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        return refuse(f"cannot write {json_file}: there is no folder {json_file.absolute().parent}")
+    for file in filter(None, (options.json, options.report, options.trace)):
+        if not file.absolute().parent.is_dir():
+            return refuse(f"cannot write {file}: there is no folder {file.absolute().parent}")
     if executor is not None:
         try:
             runtime.default_executor(executor)
@@ -137,8 +148,9 @@ def run_command(options: argparse.Namespace, selection: Selection | None) -> int
     )
     if not options.no_report:
         print_report(summary, options.detail)
-    if json_file is not None:
-        write_json(summary, json_file)
+    for given, write in ((options.json, write_json), (options.report, write_page), (options.trace, write_trace)):
+        if given is not None:
+            write(summary, given)
     return exit_code
 
 

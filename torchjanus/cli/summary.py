@@ -10,7 +10,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-__all__ = ["FunctionSummary", "Speculated", "Summary", "print_report", "summarize", "write_json"]
+from torchjanus.report.chrome_trace import chrome_trace
+from torchjanus.report.page import html_page
+
+__all__ = [
+    "FunctionSummary",
+    "Speculated",
+    "Summary",
+    "print_report",
+    "summarize",
+    "write_json",
+    "write_page",
+    "write_trace",
+]
 
 
 class Speculated(Protocol):
@@ -87,6 +99,18 @@ def print_steps(taken: Sequence[str], left: Sequence[str]) -> None:
     print("\n".join([f"would speculate on: {line}" for line in taken] or ["no step was found"]))
     for line in left:
         print(f"left to Python: {line}")
+
+
+def write_page(summary: Summary, path: Path) -> None:
+    """Write the report as one page of HTML."""
+    title = " ".join((summary.script, *summary.arguments))
+    functions = [one.report for one in summary.functions]
+    path.write_text(html_page(title, summary.seconds, functions, summary.left), encoding="utf-8")
+
+
+def write_trace(summary: Summary, path: Path) -> None:
+    """Write the calls as a trace for Perfetto."""
+    path.write_text(json.dumps(chrome_trace([one.report for one in summary.functions])) + "\n")
 
 
 def write_json(summary: Summary, path: Path) -> None:

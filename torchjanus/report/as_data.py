@@ -128,4 +128,8 @@ def _timeline(times: CallTimes) -> dict[str, Any]:
         "before": [*times.before],
         "served_from": None if times.served is None else times.served.begun - times.zero,
         "eager": times.typical(EAGER),
+        "wall": times.wall,
+        "calls": [[one.number, one.kind, one.begun - times.zero, one.seconds] for one in times.calls],
+        # From when to when calls are only counted.
+        "gap": [times.first[-1].ended - times.zero, times.latest[0].begun - times.zero] if times.latest else None,
     }
