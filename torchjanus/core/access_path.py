@@ -107,6 +107,8 @@ def token_of(value: Any) -> Any:
         return (type(value).__name__, repr(value) if type(value) is float else value)
     if type(value) is tuple:
         return ("tuple", *(token_of(v) for v in value))
+    if type(value) is frozenset:
+        return ("frozenset", frozenset(map(token_of, value)))
     if type(value) is slice:
         return ("slice", token_of(value.start), token_of(value.stop), token_of(value.step))
     kind = type(value)

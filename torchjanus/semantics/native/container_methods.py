@@ -13,6 +13,7 @@ from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.semantics.containers.keyed import MappingShadow
 from torchjanus.semantics.containers.registered import are_hooks, found_hooks
 from torchjanus.semantics.containers.shadows import SequenceShadow
+from torchjanus.semantics.native.containers import as_given
 from torchjanus.semantics.native.key_code import parts_of_key
 from torchjanus.semantics.native.values import NativeValues
 from torchjanus.trace.values import Apply, Traced, plain, symbol, trace_value
@@ -56,7 +57,7 @@ class ContainerMethods(NativeValues):
         if name == "__len__":
             return True, self._length(owner)
         if name == "__iter__":
-            return True, iter(self.iterable(owner))
+            return True, self._consume(iter, (owner,), {})
         if isinstance(owner, dict | set | frozenset) and self._runs_changing_code(owner, name, args):
             given = [self._pinned(arg, "read by native code") if isinstance(arg, list | tuple) else arg for arg in args]
             native: Any = native_class(type(owner))
@@ -191,17 +192,17 @@ class ContainerMethods(NativeValues):
     def _set_method(self, owner: Any, access_path: AccessPath, name: str, args: _Args) -> tuple[bool, Any]:
         shadow: Any = self.shadows.set(owner, access_path)
         match name, args:
-            case (("add" | "discard"), (key,)):
-                getattr(shadow, name)(self.place(key))
-                return True, None
+            case "add", (key,):
+                return True, shadow.add(self.place(key))
+            case "discard", (key,):
+                return True, shadow.discard(self.place(self.sought(key)))
             case "remove", (key,):
-                key = self.place(key)
-                if not shadow.has(key):
+                found = self.place(self.sought(key))
+                if not shadow.has(found):
                     raise KeyError(plain(key))
-                shadow.discard(key)
-                return True, None
+                return True, shadow.discard(found)
             case "__contains__", (key,):
-                return True, shadow.has(self.place(key))
+                return True, shadow.has(self.place(self.sought(key)))
             case "clear", ():
                 return True, shadow.clear()
             case "pop", ():
@@ -216,23 +217,26 @@ class ContainerMethods(NativeValues):
             if name.startswith("__") and not isinstance(args[0], set | frozenset):
                 return True, NotImplemented
             self.runs_unwatched_methods(owner)
-            shadow.change(_UPDATES[name], [self._elements_of(other) for other in args])
+            given = [self._elements_of(other) for other in args]
+            given = [list(a) if type(a) is dict and a is not b else a for a, b in zip(given, args, strict=True)]
+            shadow.change(_UPDATES[name], given)
             return True, owner if name.startswith("__") else None
         if name in _SET_READERS:
             given = [a if isinstance(a, set | frozenset) else self._elements_of(a) for a in args]
             if args:
                 self.runs_unwatched_methods(owner)
-            return True, getattr(self.consumed(owner), name)(*(self.consumed(a) for a in given))
+            self.consumed(owner)
+            return True, getattr(shadow.native, name)(owner, *(self.consumed(a) for a in given))
         return False, None
 
     def _elements_of(self, other: Any) -> Any:
         """Return the current elements of an argument, which will be keys of the set."""
         if isinstance(other, dict | set | frozenset) and self.runs_changing_code(other):
             return other
-        held = self.consumed(other) if _is_set(other) else self.heap.iterate(None, other)
-        parts = [self.key(part) for part in held]
+        measured = _is_set(other) or type(other) is dict  # the set makes room for all its elements at once
+        parts = self.keys_of(self.consumed(other) if measured else self.heap.iterate(None, other), other)
         self.keys_run_unwatched_methods(one for part in parts for one in parts_of_key(part))
-        return set(parts) if _is_set(other) else parts
+        return parts
 
     # -- lists, tuples, deques ------------------------------------------------------------------------------------
 
@@ -250,7 +254,8 @@ class ContainerMethods(NativeValues):
             if name not in ("__add__", "__reversed__"):
                 self.expose(owner, pin=True)
                 args = tuple(self._pinned(a, f"read by {name}()") for a in args)
-            return True, getattr(copy, name)(*(self.consumed(a) for a in args))
+            given = [self.consumed(a) for a in args]
+            return True, as_given(getattr(copy, name)(*given), (owner, *args), (copy, *given))
         if isinstance(owner, tuple):
             return False, None
         if name in ("__setitem__", "__delitem__"):

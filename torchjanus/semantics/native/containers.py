@@ -18,6 +18,7 @@ import torch
 
 from torchjanus.core.access_path import AccessPath, Step, native_class
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
+from torchjanus.rewrite.hooks.lookup import on_type
 from torchjanus.semantics.containers.keyed import SetShadow
 from torchjanus.semantics.containers.shadows import Shadows
 from torchjanus.semantics.known.foreign import is_foreign_object, is_numpy_scalar
@@ -31,12 +32,13 @@ from torchjanus.semantics.torch.framework import FrameworkRecorder
 from torchjanus.trace.facts import IdentityTest
 from torchjanus.trace.values import Apply, Traced, TracedFloat, TracedInt, TracedStr, plain, trace_value
 
-__all__ = ["CONTAINERS", "HeapAccess", "NativeContainers"]
+__all__ = ["CONTAINERS", "HeapAccess", "NativeContainers", "as_given"]
 
 _SEQUENCES = (list, tuple, collections.deque)
 # Objects of these classes are equal if their texts are.
 _SHOWN = (datetime.date, datetime.time, datetime.timedelta, decimal.Decimal, pathlib.PurePath, uuid.UUID)
 CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_READING = ("__iter__", "__len__", "__contains__")
 
 
 class HeapAccess(Protocol):
@@ -226,6 +228,23 @@ class NativeContainers(ABC):
         self.hold_key(value, why)
         return value
 
+    def keys_of(self, elements: Any, given: Any = None) -> Any:
+        """Return the elements of an iterable as keys for the heap. A set or dictionary is returned itself where they
+        are its own keys: native code takes over their hashes, and the size of the table decides on the order of the
+        set that it makes. ``given``: what the program has given, if ``elements`` are a copy of it."""
+        keys = [self.key(part) for part in elements]
+        is_set = isinstance(elements, set | frozenset)
+        own = is_set or (type(elements) is dict and type(elements if given is None else given) is dict)
+        if own and all(map(operator.is_, keys, elements)):
+            return elements
+        return set(keys) if is_set else keys
+
+    def sought(self, key: Any) -> Any:
+        """Return the frozen copy that a set looks for where it is asked for a set without a hash; else the key."""
+        if isinstance(key, set) and on_type(type(key), "__hash__") is None:
+            return frozenset(self.consumed(key))
+        return key
+
     def hold_key(self, value: Any, why: str = "used as a key") -> None:
         """Assume what the foreign objects are equal to in a key that native code hashes and compares."""
         if isinstance(value, tuple):
@@ -297,13 +316,13 @@ class NativeContainers(ABC):
         if access_path is None or isinstance(obj, torch.Tensor | range | str | bytes):
             return self.recording.pin(obj, "its characters are taken")  # type: ignore[no-any-return]
         if isinstance(obj, _SEQUENCES):
-            return self._sequence(access_path, obj)
+            return self._sequence(access_path, obj, native_class(type(obj)).__iter__(obj))
         if isinstance(obj, dict | set | frozenset) and self.runs_changing_code(obj):
             return obj
         if isinstance(obj, dict):
             names = self.shadows.mapping(obj, access_path).names()
             self._claim_keys(names)
-            return names
+            return self._names(native_class(type(obj)).__iter__(obj), names)
         if isinstance(obj, set | frozenset):
             shadow = self.shadows.set(obj, access_path)
             if not shadow.ordered:
@@ -313,7 +332,7 @@ class NativeContainers(ABC):
                     "that order depends on more than the set's elements.",
                     "Use sorted(), or a dictionary.",
                 )
-            return self._set_elements(shadow)
+            return self._set_elements(shadow, shadow.native.__iter__(obj))
         if self.classes.is_shown(obj):
             self.classes.whole(obj)
             return obj  # type: ignore[no-any-return]
@@ -332,35 +351,41 @@ class NativeContainers(ABC):
             if not isinstance(key, str | int | float | bool | type(None)):
                 self.recording.claim(key, AccessPath.const(key))
 
-    def _set_elements(self, shadow: SetShadow) -> Iterator[Any]:
-        elements = shadow.elements()
-        self._claim_keys(elements)
-        for _, element in zip(shadow.container, elements, strict=True):  # raises if the set changes meanwhile
-            yield element
+    def _names(self, own: Iterator[Any], names: Iterable[Any]) -> Iterator[Any]:
+        known = iter(names)
+        for name in own:  # ends or raises as the container's own iterator does
+            yield name if self.recording.over else next(known, name)
 
-    def _sequence(self, access_path: AccessPath, obj: Any) -> Iterator[Any]:
-        self.whole_length(obj)
-        native = native_class(type(obj))
-        for index, _ in enumerate(native.__iter__(obj)):  # ends or raises as the container's own iterator does
+    def _set_elements(self, shadow: SetShadow, own: Iterator[Any]) -> Iterator[Any]:
+        self._claim_keys(shadow.elements())
+        yield from own
+
+    def _sequence(self, access_path: AccessPath, obj: Any, own: Iterator[Any]) -> Iterator[Any]:
+        if not self.recording.over:
+            self.whole_length(obj)
+        for index, element in enumerate(own):
+            if self.recording.over:  # for a generator that has left the step
+                yield element
+                continue
             shadow = self.shadows.of(obj)
             yield self.recording.read_key(access_path, obj, index) if shadow is None else shadow.at(index)
 
     def consumed(self, value: Any) -> Any:
-        """Return a private copy of a container from before the call, its elements traced; else the value."""
+        """Return a private copy of a container from before the call, its elements traced; else the value. A set is
+        returned itself, for its elements are bare, and no copy need have its order."""
         value = self.live(value)
         access_path = self.recording.owner(value)
         if access_path is None or not isinstance(value, CONTAINERS):
             return value
         if isinstance(value, dict | set | frozenset) and self.runs_changing_code(value):
-            return dict(value) if isinstance(value, dict) else native_class(type(value)).copy(value)
+            return dict(value) if isinstance(value, dict) else _read_natively(value)
         if isinstance(value, dict):
             mapping = self.shadows.mapping(value, access_path)
             self._claim_keys(mapping.names())
             return dict(mapping.items())
         if isinstance(value, set | frozenset):
-            elements = self.shadows.set(value, access_path).elements()
-            self._claim_keys(elements)
-            return set(elements) if isinstance(value, set) else frozenset(elements)
+            self._claim_keys(self.shadows.set(value, access_path).elements())
+            return _read_natively(value)
         parts = list(self.iterable(value))
         if isinstance(value, list):
             return parts
@@ -416,6 +441,8 @@ class NativeContainers(ABC):
     def contains(self, container: Any, key: Any) -> bool:
         """Return ``key in container``, where no Python code decides it."""
         container = self.behind(container) if isinstance(container, KEYS) else self.live(container)
+        if isinstance(container, set | frozenset):
+            key = self.sought(key)
         access_path = self.recording.owner(container)
         if isinstance(container, dict | set | frozenset):
             if self.runs_changing_code(container, key):
@@ -467,13 +494,28 @@ class NativeContainers(ABC):
         if isinstance(value, CONTAINERS):
             self.expose(value, pin=True)
             if is_one_of(type(value), (list, tuple, set, frozenset, collections.deque)):
-                return type(value)(map(plain, value))
+                parts = list(map(plain, value))
+                same = not isinstance(value, list | collections.deque) and all(map(operator.is_, parts, value))
+                return value if same else type(value)(parts)
         return value
 
     def _pin_all(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
             self.recording.pin(value, "read by native code")
             self.expose(value)
+
+
+def as_given(result: Any, given: Iterable[Any], copies: Iterable[Any]) -> Any:
+    """Return what native code returned: one of the program's own objects where it returned its copy (``tuple(t)``)."""
+    pairs = zip(given, copies, strict=True)
+    return next((one for one, copy in pairs if copy is result and type(one) is type(copy)), result)
+
+
+def _read_natively(elements: Any) -> Any:
+    """Return a set, or a copy where its class has methods of its own for reading it."""
+    native = native_class(type(elements))
+    own = any(on_type(type(elements), name) is not on_type(native, name) for name in _READING)
+    return native(native.__iter__(elements)) if own else elements
 
 
 def _within(index: int, length: int) -> bool:

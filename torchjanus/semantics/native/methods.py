@@ -168,8 +168,13 @@ class NativeMethods(ContainerMethods):
                 if name == "__getitem__":
                     return self.heap.load_item(None, owner, args[0])
             elif isinstance(owner, set | frozenset) and name in ("add", "discard", "remove", "__contains__"):
-                args = (self.key(args[0]), *args[1:])
-                self.watch_lookup(owner, args[0])
+                sought = args[0] if name == "add" else self.sought(args[0])
+                self.watch_lookup(owner, key := self.key(sought))
+                try:
+                    return self.out(fn, key, *args[1:], **kwargs)
+                except KeyError as error:
+                    error.args = error.args if sought is args[0] else args  # it shows the set itself
+                    raise
             elif isinstance(owner, set | frozenset):
                 args = tuple(self._elements_of(a) if _is_iterable(a) else a for a in args)
                 if args:

@@ -7,7 +7,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -19,8 +19,10 @@ from torchjanus.semantics.containers.histories import summary
 from torchjanus.semantics.known.foreign import is_foreign_object
 from torchjanus.semantics.known.natives import COMPUTING, HASHING
 from torchjanus.semantics.native.comparisons import compares_by_python
-from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.native.containers import CONTAINERS, as_given
 from torchjanus.semantics.native.texts import Texts
+from torchjanus.semantics.protocols.iteration import WrappedIterable
+from torchjanus.semantics.record.recording import Recording
 from torchjanus.trace.values import Apply, Traced, plain
 
 __all__ = ["NativeValues"]
@@ -38,10 +40,37 @@ _LATER = (enumerate, zip, map, filter, iter, reversed)
 _GUARDED = (dict, set, collections.deque)
 
 
-def _paired(container: Any, copy: Iterable[Any], name: str = "__iter__") -> Iterator[Any]:
-    """Yield an element of the copy for each of the container. Ends or raises as its own iterator does."""
+class _Paired(WrappedIterable):
+    """The iterator of a container, with the elements of a copy: it ends or raises as the container's own one does."""
+
+    __slots__ = ("_copy", "_own", "_recording")
+
+    def __init__(self, recording: Recording, own: Any, copy: Iterable[Any]) -> None:
+        self._recording, self._own, self._copy = recording, own, iter(copy)
+
+    def __iter__(self) -> _Paired:
+        return self
+
+    def __next__(self) -> Any:
+        own = next(self._own)
+        return own if self._recording.over else next(self._copy, own)
+
+    def native(self) -> Any:
+        return self._own
+
+
+class _Measured(_Paired):
+    """One whose length Python can ask for: all but those of an OrderedDict."""
+
+    __slots__ = ()
+
+    def __length_hint__(self) -> Any:
+        return self._own.__length_hint__()
+
+
+def _paired(recording: Recording, container: Any, copy: Iterable[Any], name: str = "__iter__") -> _Paired:
     own = getattr(native_class(type(container)), name)(container)
-    return (part for _, part in zip(own, copy, strict=True))
+    return (_Measured if hasattr(type(own), "__length_hint__") else _Paired)(recording, own, copy)
 
 
 class NativeValues(Texts):
@@ -106,9 +135,9 @@ class NativeValues(Texts):
                 if type(copy) is list and copy is not one:
                     self.shadows.gone_through(one, copy)
             if fn is reversed and isinstance(args[0], _GUARDED) and given[0] is not args[0]:
-                return _paired(args[0], reversed(given[0]), "__reversed__")
+                return _paired(self.recording, args[0], reversed(given[0]), "__reversed__")
             given = tuple(
-                _paired(one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
+                _paired(self.recording, one, copy) if isinstance(one, _GUARDED) and copy is not one else copy
                 for one, copy in zip(args, given, strict=True)
             )
         given = tuple(self.recording.pin(a, f"read by {fn.__name__}()") if isinstance(a, str) else a for a in given)
@@ -127,13 +156,16 @@ class NativeValues(Texts):
         if fn is sum and given and not kwargs:
             return self._sum(list(given[0]), *given[1:])
         if is_one_of(fn, COMPUTING):
-            if is_one_of(fn, HASHING):
-                given = tuple(self._keys_of(fn, a) for a in given)
+            if fn is hash:
+                given = tuple(map(self.key, given))
+            elif is_one_of(fn, HASHING):
+                given = tuple(map(self.keys_of, given, args))
             why = f"read by {getattr(fn, '__name__', fn)}()"
             given = tuple(self._pinned(list(a) if _is_iterator(a) else a, why) for a in given)
         if is_one_of(fn, (enumerate, collections.deque)):  # the first number, and the maximal length
             given = (*given[:1], *(self.recording.pin(a, f"given to {fn.__name__}()") for a in given[1:]))
-        if fn is iter and len(args) == 1 and type(args[0]) is list and self.recording.owner(args[0]) is not None:
+        found = [one for one in args if is_one_of(type(one), (list, tuple)) and self.recording.owner(one) is not None]
+        if fn is iter and len(args) == 1 and found:
             iterator = iter(given[0])
             self.recording.iterates(iterator, args[0])
             return iterator
@@ -143,13 +175,8 @@ class NativeValues(Texts):
                 [self.consumed(pair) for pair in a] if is_one_of(type(a), (list, tuple)) else a for a in given
             )
             return self.hold_keys(fn(*given, **kwargs))
-        return self.hold_keys(
-            self.out(fn, *given, **{k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()})
-        )
-
-    def _keys_of(self, fn: Any, value: Any) -> Any:
-        """Return the value that is hashed, or the elements of an iterable that are."""
-        return self.key(value) if fn is hash else [self.key(part) for part in value]
+        named = {k: self.recording.pin(self.consumed(v), "keyword") for k, v in kwargs.items()}
+        return self.hold_keys(as_given(self.out(fn, *given, **named), args, given))
 
     def _itertools(self, fn: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Call a function of ``itertools`` with pinned numbers and watched callbacks."""

@@ -128,6 +128,9 @@ class WrappedIterable:
         """Return the object that Python would have made. The program's objects hold it in the place of this one."""
         raise NotImplementedError
 
+    def __repr__(self) -> str:
+        return repr(self.native())
+
     def advance(self) -> None:
         """Bring the object that ``native()`` returned to the position of this one."""
 

@@ -64,6 +64,7 @@ class RunRecord:
         self._texts: set[int] = set()  # ids of the strings that were read from the heap
         self._owners: dict[int, AccessPath] = self.trace.owners
         self._numbers: dict[int, int] = {}
+        self.over = False  # whether the run has ended; generators of the program may still go on
         self.opened = False  # whether the next framework call has read lists that existed before the call
         self.unfinished: list[Callable[[], None]] = []  # notes to make when the run ends
         self.made_at: list[int] = []  # per tensor number: the number of events before it
@@ -273,8 +274,8 @@ class RunRecord:
         """Whether this tensor represents another one (see ``note_result_view``)."""
         return id(value) in self._result_views
 
-    def iterates(self, iterator: Iterator[Any], original: list[Any]) -> None:
-        """Record that ``iterator`` yields the traced elements of ``original``, a list that existed before the call."""
+    def iterates(self, iterator: Iterator[Any], original: list[Any] | tuple[Any, ...]) -> None:
+        """Record that ``iterator`` yields the traced elements of ``original``, which existed before the call."""
         self._iterators[id(iterator)] = (iterator, iter(original))
 
     def advance_iterators(self) -> None:

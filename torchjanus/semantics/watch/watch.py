@@ -110,6 +110,7 @@ class Watch(Protocols):
             watch.state.given = (), {}
             watch.calls.member = None
             watch.recording.trace = Trace()
+            watch.recording.over = True
         self.recording.called_back.any = False
         self.out.made = self.out.first = None
 
@@ -146,7 +147,7 @@ class Watch(Protocols):
                 return number
             args = tuple(map(self.truths.decided, args))
         result = super().call(at, fn, args, kwargs)
-        return in_its_module(result) if issubclass(type(result), type) else result
+        return in_its_module(result)
 
     def instantiate(self, at: Site, cls: type, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         made = super().instantiate(at, cls, args, kwargs)
@@ -460,7 +461,13 @@ class Watch(Protocols):
     def star(self, at: Site, iterable: Any) -> Any:
         several = self._starred(at, iterable)
         # Without a site these are the starred arguments of a ``partial``.
-        return several if at is None or at.kind != "elements" else map(self._put_together, several)
+        if at is None or at.kind != "elements":
+            return several
+        if isinstance(iterable, set | frozenset) or type(iterable) is dict:
+            held = self.natives.consumed(iterable)
+            self.natives.note_new_keys(*held)
+            return held  # a set display takes over hashes, and the order of a table
+        return map(self._put_together, several)
 
     def _put_together(self, key: Any) -> Any:
         self.natives.note_new_keys(key)

@@ -7,6 +7,7 @@ import inspect
 import itertools
 import sys
 import types
+import typing
 import warnings
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 
 from torchjanus.core.access_path import AccessPath
-from torchjanus.core.kinds import getattr, isinstance
+from torchjanus.core.kinds import getattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
 from torchjanus.rewrite.hooks import program_frames
 from torchjanus.semantics.external.logs import warnings_shown
@@ -84,13 +85,25 @@ class FrameReaders(Part):
         self.natives.extern(warnings.warn_explicit, (message, kind, file, line, module, registry), {})
 
 
-def in_its_module(cls: type) -> type:
-    """Correct ``__module__`` of a class that native code has just made: it reads the calling frame, which is ours."""
-    module = namespace_of(cls).get("__module__")
-    if isinstance(module, str) and module.startswith("torchjanus.semantics."):
-        if vars(sys.modules[module]).get(cls.__name__) is not cls:
-            type.__setattr__(cls, "__module__", program_module())
-    return cls
+def in_its_module(made: Any) -> Any:
+    """Correct ``__module__`` of a class or type variable just made by native code that reads the calling frame: it is
+    ours. Return the object."""
+    if is_one_of(type(made), _OF_TYPING):
+        if made.__module__.startswith(_OWN):
+            made.__module__ = program_module()
+    elif issubclass(type(made), type):
+        module = namespace_of(made).get("__module__")
+        if (
+            isinstance(module, str)
+            and module.startswith(_OWN)
+            and vars(sys.modules[module]).get(made.__name__) is not made
+        ):
+            type.__setattr__(made, "__module__", program_module())
+    return made
+
+
+_OWN = "torchjanus.semantics."
+_OF_TYPING = (typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType)
 
 
 def program_frame(depth: int = 0) -> types.FrameType:

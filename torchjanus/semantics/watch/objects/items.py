@@ -143,6 +143,9 @@ class Items(Part):
             parts = list(self.natives.iterable(obj))[key]
         if type(obj) is list:
             return parts
+        if type(obj) is tuple and key.indices(len(obj)) == (0, len(obj), 1):  # all of it is the tuple itself
+            self.natives.whole_length(obj)
+            return obj
         return tuple(parts) if type(obj) is tuple else obj[key]  # type: ignore[index]  # a deque raises
 
     def _store(self, at: Site, obj: Any, key: Any, value: Any) -> None:

@@ -12,7 +12,7 @@ import torch
 from torchjanus.core.access_path import AccessPath
 from torchjanus.core.kinds import hasattr, is_one_of, isinstance
 from torchjanus.rewrite import Site
-from torchjanus.semantics.native.containers import CONTAINERS
+from torchjanus.semantics.native.containers import CONTAINERS, as_given
 from torchjanus.semantics.native.identities import compared
 from torchjanus.semantics.record.write_record import ABSENT
 from torchjanus.semantics.torch.sizes import holds_traced
@@ -208,8 +208,9 @@ class Values(Part):
                 if _arithmetic(a) and _arithmetic(b):
                     return self.recording.computed(function(plain(a), plain(b)), function, symbol(a), symbol(b))
                 return function(self.recording.pin(a, "operand"), self.recording.pin(b, "operand"))
-            a, b = self.natives.consumed(self.natives.shown(a)), self.natives.consumed(self.natives.shown(b))
-            self.natives.runs_unwatched_methods(a, b)
+            copies = tuple(self.natives.consumed(self.natives.shown(one)) for one in (a, b))
+            self.natives.runs_unwatched_methods(*copies)
+            return as_given(function(*copies), (a, b), copies)
         return function(a, b)
 
     @specialising_on_error
