@@ -43,7 +43,7 @@ PACKAGES: dict[str, list[set[str]]] = {
         {"recursion.grouping", "switches.rewrites"},
         {"", "loops", "printing", "recursion", "switches"},
     ],
-    "execute": [{"running"}, {"regions"}, {""}, {"compiled"}, {"processes"}, {"backends"}],
+    "execute": [{"running"}, {"regions"}, {""}, {"compiled"}, {"processes"}, {"backends"}, {"backends.expressions"}],
     "semantics": [
         {"known"},
         {"protocols"},

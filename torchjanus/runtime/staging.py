@@ -10,7 +10,10 @@ import torch
 
 from torchjanus.core.errors import NotStaged, Refused, Unsupported
 from torchjanus.core.kinds import isinstance
-from torchjanus.execute.backends.interpreter import interpreted
+from torchjanus.execute.backends.expressions.cpp import compiled
+from torchjanus.execute.backends.expressions.interpreter import interpret
+from torchjanus.execute.backends.expressions.printing import expressions, held_tensors
+from torchjanus.execute.backends.interpreter import interpreted, read_input
 from torchjanus.semantics.staged.programs import GraphFunction, Program, stage_program
 from torchjanus.semantics.staged.values import ListType, NumberType, ObjectType, Rep, TensorSpec
 from torchjanus.tracegraph.graph import Graph
@@ -19,11 +22,13 @@ from torchjanus.tracegraph.text.printing import print_graph
 __all__ = ["Rep", "Stage", "StagedGraph", "stage", "staged"]
 
 
-def staged(fn: Callable[..., Any]) -> Callable[..., StagedGraph]:
+def staged(fn: Callable[..., Any], *, backend: str = "replay") -> Callable[..., StagedGraph]:
     """A function that takes what is known of the arguments of ``fn``, and returns its graph.
 
     An argument that is a tensor stands for any tensor of its dtype and sizes; ``Rep`` says more of what is not known.
     Other arguments are what they are: the graph is made for them. Raises NotStaged where ``fn`` cannot be staged.
+    ``backend``: what runs the graph. "replay" calls torch; "expressions" interprets the graph's S-expressions; "cpp"
+    compiles these as C++. Raises Unsupported where a back end cannot run the graph.
 
         >>> def power(x, n):
         ...     return x if n == 1 else x * power(x, n - 1)
@@ -32,22 +37,44 @@ def staged(fn: Callable[..., Any]) -> Callable[..., StagedGraph]:
         tensor([ 8., 27.])
     """
 
+    if backend not in BACKENDS:
+        raise Unsupported(f"there is no back end {backend!r}: use one of {', '.join(BACKENDS)}")
+
     @functools.wraps(fn)
     def make(*args: Any, **kwargs: Any) -> StagedGraph:
         try:
-            return StagedGraph(stage_program(_plain(fn), args, kwargs))
+            return StagedGraph(stage_program(_plain(fn), args, kwargs), backend)
         except Refused as error:
             raise NotStaged(error.refusal) from error
 
     return make
 
 
+def _of_expressions(run: Callable[[str, list[torch.Tensor]], Callable[..., Any]]) -> Callable[[Graph], Run]:
+    """A back end that is given a graph's S-expressions, and the tensors that these name."""
+
+    def make(graph: Graph) -> Run:
+        made = run(expressions(graph), held_tensors(graph))
+        paths = [given.path for given in graph.inputs if given.path.step == "arg"]
+        return lambda args, kwargs: made(*(read_input(path, args, kwargs) for path in paths))
+
+    return make
+
+
+Run = Callable[[tuple[Any, ...], dict[str, Any]], Any]
+BACKENDS: dict[str, Callable[[Graph], Run]] = {
+    "replay": interpreted,
+    "expressions": _of_expressions(interpret),
+    "cpp": _of_expressions(compiled),
+}
+
+
 class StagedGraph:
     """A staged function: its graph, which can be called."""
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
-        self._run = interpreted(program.graph)
+    def __init__(self, program: Program, backend: str = "replay") -> None:
+        self._program, self.backend = program, backend
+        self._run = BACKENDS[backend](program.graph)
 
     @property
     def graph(self) -> Graph:
@@ -57,6 +84,10 @@ class StagedGraph:
     def text(self) -> str:
         """The graph's text form (see docs/staging.md)."""
         return print_graph(self.graph)
+
+    def expressions(self) -> str:
+        """The graph as S-expressions (see docs/staging.md). Raises Unsupported for what they have no words for."""
+        return expressions(self.graph)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph. Raises Unsupported for arguments for which it was not made."""

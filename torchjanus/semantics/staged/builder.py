@@ -15,7 +15,7 @@ import torch
 from torchjanus.core.errors import NOWHERE, Place, Refused, refused
 from torchjanus.core.kinds import isinstance
 from torchjanus.semantics.staged.tensors import Fakes, is_fake, quiet, tensor_type
-from torchjanus.semantics.staged.values import StagedValue, Unbound
+from torchjanus.semantics.staged.values import Poison, StagedValue, Unbound
 from torchjanus.tracegraph.graph import (
     Block,
     Const,
@@ -134,6 +134,8 @@ class Builder:
             if value.builder is not self:
                 raise _captured(self.where())
             return value.ref
+        if isinstance(value, Poison):
+            value._raise()
         cls = type(value)
         if cls in (tuple, list, torch.Size):
             return Items(

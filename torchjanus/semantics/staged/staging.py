@@ -48,6 +48,7 @@ _EFFECTS = frozenset({
     "register_post_accumulate_grad_hook", "numpy", "set_", "share_memory_", "set_default_device", "resize_",
     "__array__", "tolist", "data_ptr", "storage", "untyped_storage",
 })  # fmt: skip
+_NAMESPACES = frozenset({"aten", "prims", "torchvision"})
 _FETCHING = frozenset({"item", "__bool__", "__int__", "__float__", "__index__", "__len__", "__contains__"})
 
 
@@ -248,6 +249,12 @@ class Staging:
                 "staged-effect", f"{getattr(owner, '__name__', name) if name[:2] == '__' else name}()",
                 "A graph that is staged computes; it does not change gradients, generators or attributes of tensors, "
                 "and has no memory to hand out.", "Do it outside of the staged function.", self.place,
+            )  # fmt: skip
+        if getattr(function, "namespace", getattr(function, "_namespace", "aten")) not in _NAMESPACES:
+            raise refused(
+                "staged-effect", f"{function}, an operator of the program's own", "Its type is found by running it: "
+                "its code may do more than compute.", "Call what it does, or do it outside of the staged function.",
+                self.place,
             )  # fmt: skip
         fetched = self._fetched(name, args, kwargs)
         if fetched is not None:
