@@ -13,8 +13,9 @@ from torchjanus.core.errors import Refused
 from torchjanus.graph.lowering.invoke_for_inductor import PARTS, writing_of
 from torchjanus.graph.recursion.cells.batch import _COUNTS
 from torchjanus.graph.recursion.cells.invoke import Invocation
-from torchjanus.graph.recursion.cells.split import CellParts, Part
+from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.recursion.variants.plan import Buffer, Cell, Column, Recursion
+from torchjanus.graph.regions.partition import SourcedGraph
 
 ROW = Buffer((4,), torch.float32, torch.device("cpu"), True)
 WEIGHT = torch.randn(4, 4, requires_grad=True)
@@ -30,12 +31,12 @@ def parts_of(function: Function, *, takes: int = 1, columns: Sequence[Column] = 
     return Invocation(recursion).partition([WEIGHT, TABLE], [seed]).cells[0]
 
 
-def targets(part: Part | None) -> list[str]:
+def targets(part: SourcedGraph | None) -> list[str]:
     assert part is not None
     return [str(node.target).removeprefix("aten.") for node in part.graph.graph.nodes if node.op == "call_function"]
 
 
-def kinds(part: Part | None) -> set[str]:
+def kinds(part: SourcedGraph | None) -> set[str]:
     assert part is not None
     return {source.kind for source in part.sources}
 

@@ -5,7 +5,7 @@ Knows nothing of why a run is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -167,6 +167,25 @@ class TraceRewriter:
             "changed": {begins(position, -1): names for position, names in old.changed.items()},
             "measured": old.measured if old.measured < 0 else ends(old.measured),
         }
+
+    def walk(
+        self,
+        step: Callable[[int, Any, int], Iterable[Any]],
+        ahead: Callable[[int], Iterable[Any]] = lambda position: (),
+    ) -> tuple[list[Any], list[int]]:
+        """The events of the new run, and where each old one begins among them, and the end. ``step(position, event,
+        after)`` gives what takes the place of an event, and ``ahead(position)`` what is inserted before it."""
+        events: list[Any] = []
+        begins: list[int] = []
+        after = 0
+        for position, event in enumerate(self.old.events):
+            events += ahead(position)
+            begins.append(len(events))
+            events += step(position, event, after)
+            after += isinstance(event, Op)
+        events += ahead(len(self.old.events))
+        begins.append(len(events))
+        return events, begins
 
     def made(self, events: list[Any], **changes: Any) -> Trace:
         """The new run."""

@@ -27,8 +27,9 @@ from torchjanus.graph.lowering.invoke_for_inductor import (
 from torchjanus.graph.operators.loop_op import compiled_key
 from torchjanus.graph.recursion.cells.invoke_op import Calls, is_invoke, known_calls, register
 from torchjanus.graph.recursion.cells.partition import Partition
-from torchjanus.graph.recursion.cells.split import CellParts, Source
+from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.recursion.variants.plan import Batch
+from torchjanus.graph.regions.partition import Source
 
 __all__ = [
     "CompiledCalls",

@@ -19,8 +19,9 @@ from torchjanus.graph.recursion.cells.batch import Like
 from torchjanus.graph.recursion.cells.invoke import EntryCalls, Invocation
 from torchjanus.graph.recursion.cells.invoke_op import Calls, ScheduledRun, known_calls, register
 from torchjanus.graph.recursion.cells.partition import Partition
-from torchjanus.graph.recursion.cells.split import CellParts, Source
+from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.recursion.variants.plan import Batch, LevelSchedule, ReductionBatch, ReductionSchedule
+from torchjanus.graph.regions.partition import Source
 
 __all__ = ["BatchedCalls", "CellCalls", "CellRun", "Run", "Tensors", "invocations_of", "ready_calls", "run_by_replay"]
 

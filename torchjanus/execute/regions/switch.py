@@ -19,7 +19,7 @@ from torchjanus.graph.aten import clean_up
 from torchjanus.graph.ir.program import Program
 from torchjanus.graph.operators.switch_op import UNKNOWN
 from torchjanus.graph.regions.loop import Loop
-from torchjanus.graph.regions.partition import Direction
+from torchjanus.graph.regions.partition import SourcedGraph
 from torchjanus.graph.regions.saved_values import returned
 from torchjanus.graph.regions.switch import Switch, SwitchPartition
 
@@ -118,7 +118,7 @@ class _ArmsPrinter:
         exec(compile("\n".join(self.lines), "<torchjanus switch>", "exec"), self.source.constants)
         return self.source.constants["forward"]
 
-    def _number(self, number: int, direction: Direction) -> None:
+    def _number(self, number: int, direction: SourcedGraph) -> None:
         drawn, sources = 0, iter(direction.sources)
         for node in self.nodes[number]:
             if node.op == "placeholder":

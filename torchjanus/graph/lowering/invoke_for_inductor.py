@@ -25,8 +25,9 @@ from torchjanus.graph.ir.program import Input, Program
 from torchjanus.graph.lowering.for_inductor import Prepared, prepare
 from torchjanus.graph.lowering.prepared_bytes import Geometry
 from torchjanus.graph.recursion.cells.batch import COUNT, Like
-from torchjanus.graph.recursion.cells.split import CellParts, Part
+from torchjanus.graph.recursion.cells.split import CellParts
 from torchjanus.graph.recursion.variants.plan import Cell, Recursion
+from torchjanus.graph.regions.partition import SourcedGraph
 
 __all__ = ["PARTS", "Argument", "PreparedPart", "adds", "adds_rows_up", "work_of", "writing_of"]
 
@@ -77,7 +78,7 @@ PARTS = ("forward", "rows", "sums")
 
 def writing_of(parts: CellParts, recursion: Recursion, name: str) -> PreparedPart | None:
     """Return one of the PARTS of a cell; None where it does not exist or cannot serve any number of calls."""
-    part: Part | None = getattr(parts, name)
+    part: SourcedGraph | None = getattr(parts, name)
     return None if part is None else _PartPreparation(parts, recursion, name, part).writing()
 
 
@@ -88,7 +89,7 @@ def adds(cell: Cell, place: int) -> bool:
 
 def work_of(parts: CellParts, name: str) -> int:
     """Return the number of operations of the part that are not views."""
-    part: Part | None = getattr(parts, name)
+    part: SourcedGraph | None = getattr(parts, name)
     nodes = () if part is None else part.graph.graph.nodes
     return sum(isinstance(node.target, torch._ops.OpOverload) and not clean_up.is_view(node) for node in nodes)
 
@@ -96,7 +97,7 @@ def work_of(parts: CellParts, name: str) -> int:
 def adds_rows_up(parts: CellParts, name: str) -> bool:
     """Whether the part adds rows by index, as the gradient of an embedding does. Inductor adds element by element then;
     ATen adds whole rows, several times as fast."""
-    part: Part | None = getattr(parts, name)
+    part: SourcedGraph | None = getattr(parts, name)
     nodes = () if part is None else part.graph.graph.nodes
     return any(node.target is aten.embedding_dense_backward.default for node in nodes)
 
@@ -104,7 +105,7 @@ def adds_rows_up(parts: CellParts, name: str) -> bool:
 class _PartPreparation:
     """Prepares one part."""
 
-    def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: Part) -> None:
+    def __init__(self, parts: CellParts, recursion: Recursion, name: str, part: SourcedGraph) -> None:
         self.parts, self.recursion, self.name, self.part = parts, recursion, name, part
         self.env = ShapeEnv(duck_shape=False)
         self.mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=self.env)

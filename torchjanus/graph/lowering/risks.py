@@ -20,7 +20,7 @@ from torchjanus.graph.operators.loop_op import (
     UNTIL_RANDOM,
     is_until,
 )
-from torchjanus.graph.regions.partition import Direction, Partition, Source
+from torchjanus.graph.regions.partition import Partition, Source, SourcedGraph
 from torchjanus.graph.regions.switch import SwitchPartition
 
 __all__ = ["Limits", "Risks", "cannot_fail_within", "risks_of"]
@@ -150,7 +150,7 @@ def _has_rows(stacked: torch.fx.Node, iterations: Any) -> bool:
     return symbolic and bool(rows.node.expr == count.node.expr)
 
 
-def _given(node: torch.fx.Node, partition: Partition) -> tuple[Direction, dict[Source, torch.fx.Node]]:
+def _given(node: torch.fx.Node, partition: Partition) -> tuple[SourcedGraph, dict[Source, torch.fx.Node]]:
     """Return the graph that the iterations of a loop node run, and its loop-invariant and scanned inputs."""
     target, args = node.target, node.args
     found: dict[Source, torch.fx.Node] = {}

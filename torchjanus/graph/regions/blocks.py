@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from torchjanus.graph.regions.partition import Direction, Partition, Source
+from torchjanus.graph.regions.partition import Partition, Source, SourcedGraph
 from torchjanus.graph.regions.products import (
     NOTHING,
     FactoredGradients,
@@ -61,7 +61,7 @@ def width_for(partition: Partition, counts: Iterable[int | None]) -> int:
 class _BlockWriter:
     """Builds the graph of a block."""
 
-    def __init__(self, direction: Direction, width: int) -> None:
+    def __init__(self, direction: SourcedGraph, width: int) -> None:
         self.direction, self.width = direction, width
         self.graph = torch.fx.Graph()
         self.sources: list[Source] = []

@@ -28,23 +28,20 @@ from torchjanus.graph.regions.saved_values import pack, return_values, returned,
 from torchjanus.graph.regions.sizes import OwnSizes, SymbolicInputs
 from torchjanus.graph.tracing.ambient import Ambient
 
-__all__ = ["Direction", "Partition", "Source", "adopted", "kind_of", "partition_of", "structure_of"]
+__all__ = ["Partition", "Source", "SourcedGraph", "adopted", "kind_of", "partition_of", "structure_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The source of an argument of a forward or backward graph.
-
-    ``kind``: carried, stacked, invariant (inputs of the body, by index); output (an iteration's output), saved (saved
-    for backward only), tangent (of an output of the body), size (by index among the iteration's sizes)."""
+    """The source of an argument of a graph. For its kinds see ``Partition`` and the cells of recursive calls."""
 
     kind: str
     index: int
 
 
 @dataclass(frozen=True, slots=True)
-class Direction:
-    """A forward or backward graph of one iteration with the sources of its arguments."""
+class SourcedGraph:
+    """A functional graph, and the source of each of its arguments."""
 
     graph: torch.fx.GraphModule
     sources: tuple[Source, ...]
@@ -54,6 +51,10 @@ class Direction:
 class Partition:
     """The forward and backward graph of one iteration, for inputs of given kinds.
 
+    The sources of their arguments: carried, stacked, invariant (inputs of the body, by index); output (an iteration's
+    output), saved (saved for backward only), tangent (of an output of the body), size (by index among the iteration's
+    sizes).
+
     ``forward`` returns the next carried values, the iteration's outputs, and what only the backward needs. ``backward``
     (None where nothing requires gradients) returns the gradients of the body's inputs whose indices are in ``wanted``.
     """
@@ -62,8 +63,8 @@ class Partition:
     carried: int
     stacked: int
     invariants: int
-    forward: Direction
-    backward: Direction | None
+    forward: SourcedGraph
+    backward: SourcedGraph | None
     gives: tuple[TensorSignature, ...]  # the results of the loop, then the saved values
     gradients: tuple[TensorSignature, ...]
     wanted: tuple[int, ...]
@@ -331,7 +332,7 @@ class _Assembly:
             if node.name in sources and sources[node.name].kind in kinds
         }
         sources.update((f"tangents_{index}", Source("tangent", number)) for index, number in enumerate(self.tangents))
-        second = Direction(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
+        second = SourcedGraph(backward, tuple(sources[name] for name in _placeholders(backward))) if backward else None
         used = second.sources if second else ()
         histories = tuple(dict.fromkeys(s.index for s in used if s.kind == "carried" and s.index not in shown))
         return_values(forward, [*made, *own])
@@ -342,7 +343,7 @@ class _Assembly:
             carried=carried,
             stacked=self.stacked,
             invariants=len(self.kinds) - carried - self.stacked,
-            forward=Direction(forward, tuple(sources[name] for name in _placeholders(forward))),
+            forward=SourcedGraph(forward, tuple(sources[name] for name in _placeholders(forward))),
             backward=second,
             gives=(*(self._given(out, index >= carried) for index, out in enumerate(self.outs)), *rows),
             gradients=tuple(self._gradient(index) for index in self.wanted),

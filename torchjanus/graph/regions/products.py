@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from torchjanus.graph.operators.loop_op import TensorSignature
-from torchjanus.graph.regions.partition import Direction, Partition, Source
+from torchjanus.graph.regions.partition import Partition, Source, SourcedGraph
 
 __all__ = ["NOTHING", "Factor", "FactoredGradients", "HoistedProduct", "Product", "with_products", "without_products"]
 
@@ -47,7 +47,7 @@ class FactoredGradients:
 NOTHING = FactoredGradients((), ())
 
 
-def without_products(partition: Partition, width: int) -> tuple[Direction, tuple[int, ...], FactoredGradients]:
+def without_products(partition: Partition, width: int) -> tuple[SourcedGraph, tuple[int, ...], FactoredGradients]:
     """Return the backward graph with rows in place of products, the positions of its gradients, and the products.
 
     ``width``: the number of iterations after which a sum would be added to."""
@@ -82,8 +82,8 @@ def without_products(partition: Partition, width: int) -> tuple[Direction, tuple
 
 
 def _rewritten(
-    direction: Direction, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
-) -> Direction:
+    direction: SourcedGraph, graph: torch.fx.Graph, results: Any, sources: dict[torch.fx.Node, Source], kept: str = ""
+) -> SourcedGraph:
     """Return the direction with this graph, without what is unused; unused inputs of kind ``kept`` stay."""
     graph.output(list(results))
     graph.eliminate_dead_code()
@@ -92,7 +92,7 @@ def _rewritten(
             del sources[node]
             graph.erase_node(node)
     module = torch.fx.GraphModule(direction.graph, graph)
-    return Direction(module, tuple(sources[node] for node in graph.nodes if node.op == "placeholder"))
+    return SourcedGraph(module, tuple(sources[node] for node in graph.nodes if node.op == "placeholder"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ class HoistedProduct:
         return made.view(rows.size(0), rows.size(1), -1)
 
 
-def with_products(partition: Partition) -> tuple[Direction, tuple[HoistedProduct, ...]]:
+def with_products(partition: Partition) -> tuple[SourcedGraph, tuple[HoistedProduct, ...]]:
     """Return the forward graph that takes rows of products as inputs, and these products."""
     direction = partition.forward
     graph = torch.fx.Graph()

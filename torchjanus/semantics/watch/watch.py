@@ -49,6 +49,7 @@ from torchjanus.semantics.watch.objects.heap import Heap
 from torchjanus.semantics.watch.objects.items import Items
 from torchjanus.semantics.watch.objects.looking import records_inspection
 from torchjanus.semantics.watch.objects.made_classes import MadeClasses
+from torchjanus.semantics.watch.objects.names import Names
 from torchjanus.semantics.watch.objects.state import WatchState
 from torchjanus.semantics.watch.objects.tensor_indices import TensorIndices, is_index
 from torchjanus.semantics.watch.objects.truths import Truth, Truths, is_counted
@@ -83,6 +84,7 @@ class Watch(Protocols):
         self.truths = Truths(state)
         self.classes = Classes(state, self)
         self.heap = Heap(state, self, self.classes)
+        self.names = Names(state)
         self.items = Items(state, self, self.errors)
         self.indices = TensorIndices(state, self)
         self.foreign = ForeignObjects(state)
@@ -244,25 +246,25 @@ class Watch(Protocols):
     # -- names ----------------------------------------------------------------------------------------------------
 
     def load_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
-        return self.heap.load_global(at, owner, name, value)
+        return self.names.load_global(at, owner, name, value)
 
     def store_global(self, at: Site, owner: dict[str, Any], name: str, value: Any) -> Any:
-        return self.heap.store_global(at, owner, name, value)
+        return self.names.store_global(at, owner, name, value)
 
     def drop_global(self, at: Site, owner: dict[str, Any], name: str) -> None:
-        self.heap.drop_global(at, owner, name)
+        self.names.drop_global(at, owner, name)
 
     def load_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
-        return self.heap.load_cell(at, cell, name, value)
+        return self.names.load_cell(at, cell, name, value)
 
     def store_cell(self, at: Site, cell: types.CellType, name: str, value: Any) -> Any:
-        return self.heap.store_cell(at, cell, name, value)
+        return self.names.store_cell(at, cell, name, value)
 
     def drop_cell(self, at: Site, cell: types.CellType, name: str) -> None:
-        self.heap.drop_cell(at, cell, name)
+        self.names.drop_cell(at, cell, name)
 
     def caught(self, at: Site, exception: BaseException) -> None:
-        self.heap.caught(at, exception)
+        self.names.caught(at, exception)
 
     def hashed(self, at: Site, value: Any) -> Any:
         return self.heap.hashed(at, value)

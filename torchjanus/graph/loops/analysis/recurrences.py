@@ -7,7 +7,7 @@ another number in each iteration, and one closed form gives all of them. A rewri
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,22 +216,14 @@ class _ColumnRewriter(AddingRewriter):
         return self.after[after] if after else 0
 
     def trace(self) -> Trace:
-        old = self.old
-        events: list[Any] = []
-        begins: list[int] = []
-        operations = 0
-        for at, event in enumerate(old.events):
-            if at in self.ahead:
-                events += self._columns(self.ahead[at])
-            begins.append(len(events))
+        def step(at: int, event: Any, after: int) -> Iterable[Any]:
             if isinstance(event, HostComputation) and event.expr.token in self.computed and self._is_within(at):
-                continue  # the computation of the column may raise as well
+                return ()  # the computation of the column may raise as well
             if isinstance(event, Op) and at in self.changed:
-                events += self._taking(event, self.changed[at], operations)
-            else:
-                events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
-        begins.append(len(events))
+                return self._taking(event, self.changed[at], after)
+            return (self.event(event, after),)
+
+        events, begins = self.walk(step, lambda at: self._columns(self.ahead[at]) if at in self.ahead else ())
         return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
 
     def _columns(self, loop: _Loop) -> Iterator[Op]:

@@ -225,18 +225,10 @@ class _CarriedDistanceRewriter(AddingRewriter):
     def trace(self) -> Trace:
         old, iterations = self.old, self.loop.iterations
         limits = [*iterations.starts[1:], iterations.end]
-        events: list[Any] = []
-        begins: list[int] = []
-        operations = 0
-        for at, event in enumerate(old.events):
-            if at in limits:
-                events += self._copies(limits.index(at))
-            begins.append(len(events))
-            events.append(self._rewritten(event, at, operations))
-            operations += isinstance(event, Op)
-        if len(old.events) in limits:
-            events += self._copies(len(limits) - 1)
-        begins.append(len(events))
+        events, begins = self.walk(
+            lambda at, event, after: (self._rewritten(event, at, after),),
+            lambda at: self._copies(limits.index(at)) if at in limits else (),
+        )
         moved = self.moved(lambda at, end: begins[at], begins.__getitem__)
         moved["iterations"] = [
             replace(new, least=DEEPEST) if one is iterations else new

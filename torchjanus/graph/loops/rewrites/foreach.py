@@ -88,18 +88,15 @@ class _ForeachRewriter(TraceRewriter):
 
     def trace(self) -> Trace:
         """Return the new trace."""
-        events: list[Any] = []
-        begins: list[int] = []
-        operations = 0
-        for at, event in enumerate(self.old.events):
-            begins.append(len(events))
+
+        def step(at: int, event: Any, after: int) -> Iterator[Any]:
             if isinstance(event, Op) and at in self.parted:
-                events += self._singles(event)
+                yield from self._singles(event)
             else:
-                events.append(self.event(event, operations))
+                yield self.event(event, after)
                 self._learn(event)
-            operations += isinstance(event, Op)
-        begins.append(len(events))
+
+        events, begins = self.walk(step)
         return self.made(events, **self.moved(lambda at, end: begins[at], begins.__getitem__))
 
     def _learn(self, event: Any) -> None:

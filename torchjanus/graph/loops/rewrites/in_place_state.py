@@ -183,18 +183,14 @@ class _StateRewriter(AddingRewriter):
         behind = self.iterations.end
         while behind < len(self.old.events) and isinstance(self.old.events[behind], LoopEnd):
             behind += 1
-        events: list[Any] = []
-        places: list[int] = []
-        operations = 0
-        for at, event in enumerate(self.old.events):
+
+        def ahead(at: int) -> Iterator[Any]:
             if at == self.iterations.starts[0]:
-                events += self._taken()
-            if at == behind:
-                events += self._put_back()
-            places.append(len(events))
-            events.append(self.event(event, operations))
-            operations += isinstance(event, Op)
-        places.append(len(events))
+                yield from self._taken()
+            if at == behind < len(self.old.events):
+                yield from self._put_back()
+
+        events, places = self.walk(lambda at, event, after: (self.event(event, after),), ahead)
         return self.made(events, **self.moved(lambda at, end: places[at], places.__getitem__))
 
     def _taken(self) -> Iterator[Op]:

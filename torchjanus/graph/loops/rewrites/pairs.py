@@ -14,7 +14,6 @@ from typing import Any
 
 from torchjanus.core.access_path import AccessPath, Step
 from torchjanus.core.caches import Interned
-from torchjanus.trace.actions import Op
 from torchjanus.trace.events import Trace
 from torchjanus.trace.facts import HeapRead, IdentityTest, KeyLookup, NumberPredicate, Specialization
 from torchjanus.trace.loops.records import LoopInstance, LoopSnapshots
@@ -153,26 +152,21 @@ class _PairRewriter(TraceRewriter):
 
     def trace(self) -> Trace:
         old, one = self.old, self.one
-        events: list[Any] = []
-        places: list[int] = []
-        operations = 0
-        for position, event in enumerate(old.events):
-            places.append(len(events))
+
+        def step(position: int, event: Any, after: int) -> Iterator[Any]:
             if position == one.first:
-                events += (
-                    HeapRead(access_path.then(Step.LEN), one.length, "number", place=event.place)
-                    for access_path in self.access_paths.values()
-                )
+                for access_path in self.access_paths.values():
+                    yield HeapRead(access_path.then(Step.LEN), one.length, "number", place=event.place)
             if position in one.gone:
-                continue
-            made = self.event(event, operations)
-            operations += isinstance(event, Op)
+                return
+            made = self.event(event, after)
             if isinstance(event, HeapRead):
                 made = replace(made, access_path=self._access_path(event.access_path))
             elif isinstance(event, NumberPredicate | Specialization) and event.expr.token == self.length.token:
                 made = replace(made, expr=self.count)
-            events.append(made)
-        places.append(len(events))
+            yield made
+
+        events, places = self.walk(step)
         moved = self.moved(lambda position, end: places[position], lambda end: places[end])
         moved["iterations"] = [self._counted(iterations) for iterations in moved["iterations"]]
         moved["frames"] = [self._counted(frames) for frames in moved["frames"]]

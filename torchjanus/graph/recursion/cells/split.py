@@ -15,28 +15,11 @@ from torchjanus.core.errors import InternalFault
 from torchjanus.graph.aten import clean_up
 from torchjanus.graph.recursion.cells.batch import COUNT, Batched, Like
 from torchjanus.graph.recursion.variants.plan import Cell
+from torchjanus.graph.regions.partition import Source, SourcedGraph
 
-__all__ = ["CellParts", "Part", "Source", "split_cell"]
+__all__ = ["CellParts", "split_cell"]
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Where an argument of a part comes from. ``kind``: shared (by number); common (computed from shared tensors once a
-    run); taken (an input row, stacked for all calls of the batch); column; output; tangent (of an output); saved (by
-    the forward part); row_results (by the backward part that runs by batch); count (the number of calls)."""
-
-    kind: str
-    index: int
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """A functional graph, and the source of each of its arguments."""
-
-    graph: torch.fx.GraphModule
-    sources: tuple[Source, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,13 +27,17 @@ class CellParts:
     """The parts of one cell, each for any number of calls, which lie in the first dimension of all values. ``common``
     depends on shared tensors only. ``forward`` returns the outputs, then the ``saved`` values. ``rows`` returns the
     gradients of the input rows in ``taken``, then the ``row_results`` values. ``sums`` takes the rows of all calls and
-    returns the gradients of the shared tensors in ``wanted``."""
+    returns the gradients of the shared tensors in ``wanted``.
+
+    The sources of their arguments: shared (by number); common (computed from shared tensors once a run); taken (an
+    input row, stacked for all calls of the batch); column; output; tangent (of an output); saved (by the forward part);
+    row_results (by the backward part that runs by batch); count (the number of calls)."""
 
     cell: Cell
-    common: Part | None
-    forward: Part
-    rows: Part | None
-    sums: Part | None
+    common: SourcedGraph | None
+    forward: SourcedGraph
+    rows: SourcedGraph | None
+    sums: SourcedGraph | None
     saved: tuple[Like, ...]
     row_results: tuple[Like, ...]
     common_likes: tuple[Like, ...]
@@ -172,7 +159,7 @@ class _CellSplit:
 
     def _part(
         self, values: Sequence[torch.fx.Node], source_of: Callable[[torch.fx.Node], Source | None], rows: int = -1
-    ) -> Part:
+    ) -> SourcedGraph:
         """Return the part that computes these values. From index ``rows`` on, dimension 0 is that of the calls."""
         stops: dict[torch.fx.Node, Source] = {}
         needed: set[torch.fx.Node] = set()
@@ -212,7 +199,7 @@ class _CellSplit:
         module = torch.fx.GraphModule(self.whole.graph, graph)
         for node in module.graph.nodes:
             node.meta.clear()
-        return Part(module, tuple(placed))
+        return SourcedGraph(module, tuple(placed))
 
     def _reversed(
         self, graph: torch.fx.Graph, copy: torch.fx.Node, node: torch.fx.Node, back: bool = False
